@@ -17,4 +17,8 @@ def test_the_keys_of_a_result_stay() -> None:
         "confidence",
         "worths",
         "claims_gain",
+        "launches_lacking",
+        "others_measured",
+        "set_aside",
+        "ending",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 MEASURED = Measurement(samples_per_second=100.0, steps_counted=9)
 LOGGED = Measurement(samples_per_second=50.0, source="x", steps_counted=3)
@@ -286,6 +288,18 @@ def test_a_step_that_is_due_is_reported() -> None:
     session._on_step("optimizer", (), {})
     session._on_unhooked_step(True)
     assert len(session._reporter.of("measured")) == 2
+
+
+def test_a_checkpoint_is_a_fact_of_the_launch(tmp_path: Path) -> None:
+    import torch
+
+    session = made()
+    session._training.pauses = SimpleNamespace(saving=lambda save: save())
+    assert "saves_checkpoints" not in session._facts(session._training)
+    session._save(partial(torch.serialization.save, {}, io.BytesIO()))
+    assert "saves_checkpoints" not in session._facts(session._training)
+    session._save(partial(torch.serialization.save, {}, tmp_path / "a.pt"))
+    assert session._facts(session._training)["saves_checkpoints"] is True
 
 
 def test_another_rank_posts_its_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import base64
+import random
+import string
 import time
 
 import pytest
@@ -62,7 +65,9 @@ EXACTLY = [
     ("user=password=a", "user=password=***"),
     ("secret: api_key = a", "secret: ***"),
     ("secret: api_key: token=a x", "secret: *** x"),
-    ("secret: api_key a", "secret: *** a"),
+    ("secret: api_key a", "secret: ***"),
+    ("secret: api_key hunter2, lr 3", "secret: ***, lr 3"),
+    ("secret: --api_key hunter2 x", "secret: *** x"),
     ("secret: lr = 3", "secret: *** = 3"),
     ("secret: api_key=", "secret: ***"),
     ("secret=a api_key=b", "secret=*** api_key=***"),
@@ -128,6 +133,23 @@ HARMLESS = [
     "secret-sharing protocols, password managers, npm_config_cache=/tmp/npm and npm_package_name",
 ]
 
+ORDINARY = [
+    "ValueError: Unknown config key: prefetch_factor",
+    "full_key: prefetch_factor, key: 'batch', key: fp16, key: model.layers.0.weight",
+    "unexpected token: foo) and time per token: 0.5 ms",
+    "Could not override 'x'. Key 'x' is not in struct\n    full_key: optimizer.lr",
+]
+IN_DOUBT = [
+    f"key: {SECRET}",
+    "key: 9f2c61d07e1b4a55",
+    "token: hunter2",
+    "API key: swordfish",
+    "Your access token: swordfish",
+    "hf_token=swordfish",
+    "{'token': 'swordfish'}",
+    "password: swordfish",
+]
+
 SECRET_NAMES = (
     "HF_TOKEN hfToken --token token api_key api_keys OPENAI_APIKEY AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY "
     "client_secret passwd DB_PASSWORD passphrase wandb.key --key use_auth_token Authorization --pass PGPASS DB_PASS"
@@ -154,6 +176,46 @@ def test_a_secret_is_known_by_its_shape(secret: str) -> None:
 @pytest.mark.parametrize("text", HARMLESS)
 def test_words_of_the_trade_stay(text: str) -> None:
     assert mask(text) == text
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_an_ordinary_word_after_key_or_token_stays(text: str) -> None:
+    assert mask(text) == text
+
+
+@pytest.mark.parametrize("text", IN_DOUBT)
+def test_what_may_be_a_secret_goes(text: str) -> None:
+    assert MASK in mask(text)
+    assert not any(word in mask(text) for word in (SECRET, "9f2c61d07e1b4a55", "hunter2", "swordfish"))
+
+
+_LETTERS_AND_DIGITS = string.ascii_letters + string.digits
+_PLAIN = st.from_regex(r"[a-z]{2,9}(_[a-z]{2,9}){0,3}", fullmatch=True).filter(lambda word: not names_secret(word))
+_BEFORE = ["key: ", "token: ", "Unknown config key: ", "hf_token: '", "--api_key ", "--token=", "password=", "PGPASS="]
+
+
+def random_secret(seed: int) -> str:
+    """Return a random secret of at least 16 characters in one of the usual alphabets."""
+    rng = random.Random(seed)
+    data = rng.randbytes(rng.randint(12, 32))
+    texts = [data.hex(), base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode().rstrip("=")]
+    prefixed = [
+        prefix + "".join(rng.choices(_LETTERS_AND_DIGITS, k=36)) for prefix in ("ghp_", "hf_", "sk-", "glpat-", "npm_")
+    ]
+    return rng.choice([*texts, *prefixed, "AKIA" + "".join(rng.choices(string.ascii_uppercase + string.digits, k=16))])
+
+
+@given(seed=st.integers(0, 2**32), before=st.sampled_from(_BEFORE), words=st.lists(_PLAIN, max_size=3))
+def test_a_random_secret_after_its_name_never_stays(seed: int, before: str, words: list[str]) -> None:
+    secret = random_secret(seed)
+    assert secret not in mask(f"{' '.join(words)} {before}{secret}")
+    assert secret not in mask(f"{' '.join(words)}: https://me:{secret.replace('/', '_')}@host/path")
+
+
+@given(word=_PLAIN, before=st.sampled_from(["Unknown config key: ", "key: ", "unexpected token: ", "full_key: "]))
+def test_an_ordinary_word_never_goes(word: str, before: str) -> None:
+    assert mask(f"ValueError: {before}{word}") == f"ValueError: {before}{word}"
+    assert mask(f"ValueError: {before}'{word}' in train.py") == f"ValueError: {before}'{word}' in train.py"
 
 
 def test_only_the_secret_goes() -> None:

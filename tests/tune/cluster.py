@@ -58,6 +58,12 @@ def speed(config: Config) -> float:
     return 100.0 + sum(crc32(f"{name}={value}".encode()) % 97 for name, value in sorted(config.items()))
 
 
+def no_error(config: Config) -> str:
+    """Return no error: the program takes every config."""
+    del config
+    return ""
+
+
 def usual_measurement(config: Config) -> Measurement:
     """Return what a job of a config is measured at: its true throughput."""
     return Measurement(samples_per_second=speed(config), tokens_per_second=64 * speed(config))
@@ -77,6 +83,7 @@ class SimulatedCluster:
         fates_of: of jobs by their numbers from 1, in place of what is drawn.
         measure: what a job of a config is measured at.
         observed: facts that each job sees.
+        error: with which the program ends at once for a config; empty where it runs.
     """
 
     seed: int = 0
@@ -93,6 +100,7 @@ class SimulatedCluster:
     measure: Callable[[Config], Measurement] = usual_measurement
     observed: Mapping[str, Value] = field(default_factory=lambda: {"world_size": 2})
     rejects: float = 0.0  # share of submissions
+    error: Callable[[Config], str] = no_error
     reports_after_s: float = math.inf  # a running job reports what it measures
     rng: random.Random = field(init=False)
 
@@ -119,6 +127,8 @@ class SimulatedCluster:
         run_s = self.rng.uniform(*self.run_s)
         begins = self.time + timedelta(seconds=self.rng.expovariate(1 / 20))
         fate = self.fates_of.get(len(self.jobs) + 1, self.rng.choice(self.fates))
+        if self.error(contract.config):
+            fate = "refuses"
         if fate == "refuses":
             begins, run_s = self.time, 1.0
         if fate == "stuck":
@@ -197,7 +207,7 @@ class SimulatedCluster:
         elif job.fate == "oom":
             self._event(name, job, EventKind.ENDED, State.OUT_OF_MEMORY)
         elif job.fate == "refuses":
-            self._event(name, job, EventKind.ENDED, State.USER_ERROR)
+            self._event(name, job, EventKind.ENDED, State.USER_ERROR, reason=self.error(job.contract.config))
         elif job.fate == "preempted":
             self._event(name, job, EventKind.ENDED, State.INFRASTRUCTURE)
 
@@ -210,7 +220,13 @@ class SimulatedCluster:
         self.open.add(name)
 
     def _event(
-        self, name: str, job: Job, kind: EventKind, state: State | None = None, measured: Measurement | None = None
+        self,
+        name: str,
+        job: Job,
+        kind: EventKind,
+        state: State | None = None,
+        measured: Measurement | None = None,
+        reason: str = "",
     ) -> None:
         contract = job.contract
         TrialStore(contract.store).append(
@@ -228,6 +244,7 @@ class SimulatedCluster:
                 observed=self.observed,
                 state=state,
                 measurement=measured,
+                reason=reason,
             )
         )
 

@@ -179,9 +179,10 @@ def test_two_tunes_of_one_command_do_not_disturb_each_other(prepared: Prepared) 
                 both.remove(one)
             elif isinstance(step, TuneResult):
                 results.append(step)
-    assert [result.launches for result in results] == [20, 20]
+    # Nothing faster is found, and one launch is too few to find and confirm it.
+    assert [result.launches for result in results] == [19, 19]
     assert results[0].tune_id != results[1].tune_id
-    check(cluster, stored(prepared), 40)
+    check(cluster, stored(prepared), 38)
 
 
 def test_the_image_of_the_workspace_is_built_once(prepared: Prepared) -> None:
@@ -191,7 +192,8 @@ def test_the_image_of_the_workspace_is_built_once(prepared: Prepared) -> None:
     jobs = JobRunner("sim", runner=runner, workspace=request.workspace)
     list(tune(replace(prepared, request=request), jobs=jobs, clock=cluster, advisor=Draws()))
     assert cluster.builds == 1
-    assert cluster.images == ["built"] * 5
+    assert len(cluster.jobs) > 1
+    assert cluster.images == ["built"] * len(cluster.jobs)
 
 
 def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepared) -> None:

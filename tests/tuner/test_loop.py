@@ -474,15 +474,21 @@ class TestPlan:
         assert plan(prepared, advisor, [replace(own, trial_id="5"), of_own, other], left=9) == ("search", sized(2))
 
     def test_the_winner_was_measured_again(self, prepared: Prepared) -> None:
-        trials = self.trials(prepared, 1, 2, 8, 1, 2, 2, 4, 8)
-        found, comparison = winner_of(
-            prepared, trials, known=frozenset(), advisor=Answers(best=hoped(sized(4), gain=4.0))
-        )
+        best = Answers(best=hoped(sized(4), gain=4.0))
+        trials = self.trials(prepared, 1, 2, 8, 1, 2, 4, 8)
+        found, comparison = winner_of(prepared, trials, known=frozenset(), advisor=best)
         assert found is not None
         assert comparison is not None
-        assert (found.config, found.throughput) == (sized(8), 807.0)
-        assert comparison.best.throughputs == (807.0,)
+        assert (found.config, found.throughput) == (sized(8), 806.0)
+        assert comparison.best.throughputs == (806.0,)
         assert comparison.baseline.throughputs == (100.0, 103.0)
+        claimed, comparison = winner_of(
+            prepared, self.trials(prepared, 1, 2, 8, 1, 2, 2, 4, 8), known=frozenset(), advisor=best
+        )
+        assert claimed is not None
+        assert comparison is not None
+        assert claimed.config == sized(2)  # the one of which a gain can be claimed
+        assert comparison.best.throughputs == (204.0, 205.0)
         own, nothing = winner_of(
             prepared, self.trials(prepared, 1, 2), known=frozenset(), advisor=Answers(best=hoped(sized(1)))
         )

@@ -263,7 +263,7 @@ def test_three_failures_in_a_row_are_allowed(prepared: Prepared) -> None:
     cluster = SimulatedCluster(seed=4, fates=("done",), fates_of=dict.fromkeys((2, 3, 4, 5), "refuses"))
     result = go(asked, cluster)[-1]
     assert isinstance(result, TuneResult)
-    assert result.launches == 12
+    assert result.launches == 11  # nothing faster is found, and one launch is too few to find and confirm it
 
 
 def test_a_launch_carries_the_promise_it_was_made_for(prepared: Prepared) -> None:

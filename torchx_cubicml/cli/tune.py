@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from torchx_cubicml.tuner import Prepared, TuneRequest, TuneResult
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.tuner import Ended, Prepared, TuneRequest, TuneResult
     from torchx_cubicml.tuner.comparison import Repeats
 
 _NOISY = 1.2  # ratio of the highest to the lowest repeat from which a machine is called noisy
@@ -75,15 +76,17 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from torchx_cubicml.cli.tune_display import open_display
-    from torchx_cubicml.tuner import TuneResult, prepare, tune
+    from torchx_cubicml.store import read_trials
+    from torchx_cubicml.tuner import Ended, TuneResult, prepare, tune
     from torchx_cubicml.tuner.scheduler.jobs import interruptions
 
     console = Console(stderr=True)
     prepared = prepare(_request(args))
     if args.write_config:
         _check_default(Path(args.write_config), prepared)
-    _confirm(prepared, yes=args.yes, console=console)
-    prepared = _with_chosen_predictor(prepared, console)
+    trials = read_trials(prepared.store_url, deadline_s=60.0)[0]
+    awaits_checkpoint = _confirm(prepared, trials, yes=args.yes, console=console)
+    prepared = _with_chosen_predictor(prepared, trials, console)
     steps = tune(prepared)
     result: TuneResult | None = None
     try:
@@ -91,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
             while result is None:
                 step = next(steps)
                 display.show(step)
+                if awaits_checkpoint and isinstance(step, Ended) and _saved_first_checkpoint(step, prepared):
+                    steps.throw(LaunchError(_checkpoint_text(step, prepared)))
                 result = step if isinstance(step, TuneResult) else None
         status = _print_result(result, prepared, args)
         if args.write_config:
@@ -102,13 +107,11 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _with_chosen_predictor(prepared: Prepared, console: Console) -> Prepared:
+def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console: Console) -> Prepared:
     """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
     from torchx_cubicml.launch import with_measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
-    from torchx_cubicml.store import read_trials
 
-    trials, _ = read_trials(prepared.store_url, deadline_s=60.0)
     trials = [trial.at(prepared.space.statistic) for trial in trials]
     space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
     choice = choose_predictor(trials, objective=space.objective, seed=prepared.request.seed)
@@ -147,24 +150,57 @@ def _request(args: argparse.Namespace) -> TuneRequest:
     )
 
 
-def _confirm(prepared: Prepared, *, yes: bool, console: Console) -> None:
-    """Ask for confirmation if launches could overwrite the outputs of the user's training."""
-    from torchx_cubicml.cli.starter import script_help, unredirected_outputs
+def _confirm(prepared: Prepared, trials: Sequence[Trial], *, yes: bool, console: Console) -> bool:
+    """Ask for confirmation if launches could overwrite the outputs of the user's training.
+
+    Returns:
+        True if the user need not have been asked by then, but must be if a launch turns out to save a checkpoint.
+    """
+    from torchx_cubicml.cli.starter import is_redirected, script_help, unredirected_outputs
 
     if yes:
-        return
+        return False
     launch = prepared.component.launch
     flags = unredirected_outputs(launch, prepared.space, script_help(launch))
-    if not flags:
-        return
-    question = (
-        f"this tune would write to {', '.join(flags)} (an output, log or checkpoint?), which [tune] in "
-        f"{prepared.request.space} does not redirect"
-    )
+    question = f"this tune would write to {', '.join(flags)} (an output, log or checkpoint?), which" if flags else ""
+    if not flags and not is_redirected(prepared.space):
+        question = _checkpoint_question(prepared, trials)
+    if not question:
+        return not is_redirected(prepared.space)
+    question = f"{question} [tune] in {prepared.request.space} does not redirect"
     if not sys.stdin.isatty():
         raise LaunchError(f"{question}; redirect it there, or give --yes")
-    if console.input(f"{question}. Continue? \\[y/N] ").strip().lower() not in {"y", "yes"}:
+    if not _says_yes(question, console):
         raise LaunchError("cancelled: nothing was launched")
+    return False
+
+
+def _checkpoint_question(prepared: Prepared, trials: Sequence[Trial]) -> str:
+    from torchx_cubicml.cli.starter import recorded_saving, saving_call
+
+    launch = prepared.component.launch
+    if recorded_saving(trials, launch):
+        return f"each launch of this tune would save checkpoints, as an earlier launch of {launch.program} did, which"
+    call = saving_call(launch)
+    return f"each launch of this tune may save checkpoints ({call}), which" if call else ""
+
+
+def _saved_first_checkpoint(step: Ended, prepared: Prepared) -> bool:
+    """Return whether a launch saved a checkpoint, and others are to follow."""
+    is_last = step.number == prepared.request.budget.launches
+    return step.trial.observed.get("saves_checkpoints") is True and not is_last
+
+
+def _checkpoint_text(step: Ended, prepared: Prepared) -> str:
+    return (
+        f"stopping: launch {step.number} saved a checkpoint, and so would each further launch, which [tune] in "
+        f"{prepared.request.space} does not redirect; redirect it there, or give --yes"
+    )
+
+
+def _says_yes(question: str, console: Console) -> bool:
+    console.print(f"{question}. Continue? [y/N] ", end="", markup=False, highlight=False, soft_wrap=True)
+    return console.input().strip().lower() in {"y", "yes"}
 
 
 def _workspace(named: str | None) -> str:
@@ -177,25 +213,32 @@ def _workspace(named: str | None) -> str:
 
 def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
     from torchx_cubicml.cli.base import wide_console
-    from torchx_cubicml.cli.sensitivity_table import sensitivity_table
-    from torchx_cubicml.cli.tune_display import comparison_table
 
-    claims_gain = _claims_gain(result)
     if args.json:
         print_json(result.to_json())
-        return 0
-    console = wide_console()
+    else:
+        _print_comparison(wide_console(), result, prepared)
+    return 0 if result.compares else 1
+
+
+def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
+    from torchx_cubicml.cli.sensitivity_table import sensitivity_table
+    from torchx_cubicml.cli.tune_display import comparison_table
+    from torchx_cubicml.tuner.comparison import too_few_text
+
     comparison = result.comparison
+    nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
     if comparison is None:
-        console.print(
-            f"Too few of the {result.launches} launches were measured to compare; see `torchx cubicml history list`."
-        )
-        return 1
+        _print_ending(console, result, nothing or too_few_text(result.launches_lacking))
+        return
     console.print(comparison_table(comparison, statistic=prepared.space.statistic))
     if comparison.best.config == comparison.baseline.config:
-        unconfirmed = f"No config was confirmed faster than yours in {result.launches} launches."
-        console.print(" ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline)))), soft_wrap=True)
-        return 0
+        unconfirmed = "No config was confirmed faster than yours." if result.compares else ""
+        lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
+        if lines:
+            console.print(lines, soft_wrap=True)
+        _print_ending(console, result, nothing)
+        return
     console.print(str(comparison), soft_wrap=True)
     if result.confidence is not None:
         console.print(f"Probability that no other measured config is more than 1 % faster: {result.confidence:.0%}")
@@ -203,13 +246,21 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
         console.print()
         console.print(sensitivity_table(result.sensitivities))
         console.print()
-    console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
-    if claims_gain:
+    _print_ending(console, result)
+    if _claims_gain(result):
         request = prepared.request
         options = ["-s", request.scheduler, *(["-cfg", request.scheduler_args] if request.scheduler_args else [])]
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
         console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
-    return 0
+
+
+def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
+    """Print what was set aside, the used part of the budget, why the tune ended, and what it lacks."""
+    for name, reason in result.set_aside.items():
+        text = f"{name} stayed as in your command, as each launch that changed it failed: {mask(reason)}"
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    text = f"{'; '.join(filter(None, (result.ending, lack)))} ({result.device_hours:.2f} device hours)"
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _noise_text(repeats: Repeats) -> str:

@@ -190,11 +190,15 @@ class Session:
             self._peers.post("trial_id", self._assignment.trial_id)
 
     def _save(self, save: Callable[[], object]) -> object:
+        from torchx_cubicml.recorder.steps.saving import writes_file
+
         training = self._training
         if training is None:
             return save()
         if self._attempt is not None and training.steps:
             self._attempt.saved()
+        if writes_file(save):
+            self._hook_facts["saves_checkpoints"] = True
         return training.pauses.saving(save)
 
     def _on_compiler(self) -> None:

@@ -1,7 +1,8 @@
 """Redaction of secrets before a text reaches a record or a terminal.
 
-In doubt a text is masked, as a missing detail does no harm. Machine-learning terms (``tokens_per_second``,
-``eos_token``, ``num_key_value_heads``) are not secrets.
+A value is masked for its shape, or for the name before it. Machine-learning terms (``tokens_per_second``,
+``eos_token``, ``num_key_value_heads``) are not secrets. Nor is an ordinary word after ``key:`` or ``token:``, as in
+``Unknown config key: prefetch_factor``. In other doubt a text is masked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,22 @@ _NOT_SECRET = re.compile(
     r"(?:^|_)(?:bos|cache|cls|dict|end|eos|first|foreign|group|image|mask|max|n|next|num|pad|per|primary|prng|public|query"
     r"|rng|sep|sort|special|start|state|stop|unk|video)_(?:token|key)$"
 )
+
+_OWNER = re.compile(  # before a key or token, as in "API key: ..."
+    r"(?<![a-z])(?:access|account|api|auth|bearer|encryption|licen[cs]e|master|personal|private|secret|session|signing|ssh)"
+    r"['\"]?[ \t]{1,4}\Z",
+    re.IGNORECASE,
+)
+# An identifier or a number, as a program names its own keys and tokens; secrets are longer, or mix letters and digits.
+_PLAIN_WORD = re.compile(
+    r"(?=.{1,40}\Z)(?:[A-Z]?[a-z]{1,16}|[A-Z]{1,12})(?:[_.-](?:[A-Z]?[a-z]{1,16}|[A-Z]{1,12}|\d{1,3}))*\.?"
+    r"|[-+]?\d{1,5}(?:\.\d{1,6})?"
+)
+_PLAIN_KEY = re.compile(  # of a config, as in "key: conv2d_1"
+    r"(?=.{1,40}\Z)(?:[A-Z]?[a-z]{1,16}\d{0,2}[a-z]?|[A-Z]{1,12})"
+    r"(?:[_.-](?:[A-Z]?[a-z]{1,16}\d{0,2}[a-z]?|[A-Z]{1,12}|\d{1,3}))*\.?"
+)
+_MOST_PARTS = 6  # of an ordinary word
 
 _COMPOUND = re.compile(r"_|[a-z][A-Z]")  # an identifier, as opposed to a word of a sentence
 
@@ -86,6 +103,8 @@ def mask(text: str) -> str:
     'login failed: password=*** for https://***@host/x'
     >>> mask("12 tokens_per_second: 4096")
     '12 tokens_per_second: 4096'
+    >>> mask("Unknown config key: prefetch_factor; key: 9f2c61d07e1b4a55")
+    'Unknown config key: prefetch_factor; key: ***'
     """
     return _mask_named(_SIGNED.sub(rf"\g<name>{MASK}", _SHAPED.sub(MASK, text)))
 
@@ -125,10 +144,33 @@ def _value_after(text: str, start: int) -> re.Match[str] | None:
     value = following = _VALUE.match(text, start)
     while following is not None:
         value, name = following, _NAMED.match(text, following.start())
-        if name is None or name.end() <= value.end() or name["space"] is not None or not names_secret(name["name"]):
+        if name is None or name.end() <= value.end() or not _names_value(name):
             break
         following = _VALUE.match(text, name.end())
     return value
+
+
+def _names_value(match: re.Match[str]) -> bool:
+    """Return whether a value is itself the name of another secret and its separator: ``api_key = `` or ``api_key ``."""
+    return names_secret(match["name"]) if match["space"] is None else _introduces_secret(match)
+
+
+def _is_ordinary(match: re.Match[str]) -> bool:
+    """Return whether a plain word follows ``key:`` or ``token:`` in prose: ``Unknown config key: prefetch_factor``.
+
+    A quoted name is one of a table of settings, and a password may be a plain word.
+    """
+    words, text = _words(match["name"]), match.string
+    if match.group()[len(match["name"]) :].rstrip(" ") != ":" or not match.group().endswith(" "):
+        return False
+    if _STRONG.search(words) is not None or _OWNER.search(text, max(0, match.start() - 20), match.start()) is not None:
+        return False
+    value = _VALUE.match(text, match.end())
+    if value is None:
+        return False
+    word = value.group().strip("'\"{}")
+    pattern = _PLAIN_KEY if words.endswith("key") else _PLAIN_WORD
+    return pattern.fullmatch(word) is not None and len(re.split(r"[_.-]", word)) <= _MOST_PARTS
 
 
 def _introduces_secret(match: re.Match[str]) -> bool:
@@ -138,7 +180,7 @@ def _introduces_secret(match: re.Match[str]) -> bool:
     if name.lower() == "pass":  # a backward pass: ...
         return not between.startswith((" ", "\t", ":", ","))
     if match["space"] is None:
-        return names_secret(name)
+        return names_secret(name) and not _is_ordinary(match)
     if match.string[match.end() : match.end() + 1] in {'"', "'"}:
         return _STRONG.search(name.lower()) is not None
     if _COMPOUND.search(name) is None or _BARE_VALUE.match(match.string, match.end()) is None:

@@ -4,10 +4,10 @@ All state is in the store and on the scheduler, so a tune whose process dies can
 
 ``request`` checks the user's request. ``lease`` decides which process leads a tune. ``trials`` and ``journal`` read the
 store, and ``state`` holds both for one tune. ``resume`` takes over the launches of a dead process. ``plan`` chooses the
-next launch, and ``prefetch`` prefetches it before a slot is free. ``launches`` submits and polls. ``launch_state``
-holds the state of one launch. ``polling`` reads new objects and retries. ``stopping`` holds the early-stopping and
-abort rules. ``sharing`` divides a host between launches. ``progress`` defines the steps that a display shows. ``loop``
-is the loop itself.
+next launch, ``certain_failures`` says what would fail again, and ``prefetch`` computes a launch before a slot is free.
+``launches`` submits and polls. ``launch_state`` holds the state of one launch. ``polling`` reads new objects and
+retries. ``stopping`` holds the early-stopping and abort rules. ``sharing`` divides a host between launches.
+``progress`` defines the steps that a display shows. ``loop`` is the loop itself.
 """
 
 from __future__ import annotations

@@ -99,6 +99,28 @@ class Budget:
             return f"{self.launches} launches"
         return f"{self.device_hours:g} gpu-hours" if self.device_hours is not None else f"{self.hours:g} hours"
 
+    def describe_used(self, spent: Spent) -> str:
+        """Describe the used part of the budget in words.
+
+        >>> spent = Spent(launches=5, hours=1)
+        >>> Budget(launches=6).describe_used(spent), Budget(hours=2).describe_used(spent)
+        ('5 of 6 launches', '5 launches, 1.00 of 2 hours')
+        """
+        if self.launches is not None:
+            return f"{spent.launches} of {self.launches} launch{'es' if self.launches != 1 else ''}"
+        launches = f"{spent.launches} launch{'es' if spent.launches != 1 else ''}"
+        if self.device_hours is not None:
+            return (
+                f"{launches}, {min(spent.used_device_hours, self.device_hours):.2f} of {self.device_hours:g} gpu-hours"
+            )
+        return f"{launches}, {min(spent.hours, self.hours or 0.0):.2f} of {self.hours:g} hours"
+
+    def why_spent(self, spent: Spent) -> str:
+        """Return why no launch is left, in words."""
+        if self.launches is not None or self.is_exhausted(spent):
+            return "the budget is used up"
+        return "what is left of the budget is shorter than a launch"
+
     def describe_remaining(self, spent: Spent) -> str:
         """Describe the remaining budget in words."""
         if self.launches is not None:

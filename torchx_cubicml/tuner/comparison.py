@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config, Measurement
 
-_FEWEST_TO_CLAIM = 2  # measurements of each side: a single one has no spread
+FEWEST_TO_CLAIM = 2  # measurements of each side: a single one has no spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +82,31 @@ class Comparison:
     @property
     def claims_gain(self) -> bool:
         """Return whether each side was measured at least twice and the whole interval is above one."""
-        return self.gain_low > 1.0 and self._repeated
+        return self.gain_low > 1.0 and not self.launches_lacking
 
     @property
-    def _repeated(self) -> bool:
-        return min(len(self.baseline.throughputs), len(self.best.throughputs)) >= _FEWEST_TO_CLAIM
+    def launches_lacking(self) -> int:
+        """Launches until each side is measured twice: before, no gain can be claimed."""
+        return launches_lacking(len(self.baseline.throughputs), len(self.best.throughputs))
 
     def __str__(self) -> str:
         span = f"(95 % interval: {self.gain_low:.2f}x to {self.gain_high:.2f}x)"
         if self.claims_gain:
             return f"Gain {self.gain:.2f}x {span}"
-        if not self._repeated:
-            return f"Ratio {self.gain:.2f}x; no gain is claimed: too few measurements"
+        if lacking := self.launches_lacking:
+            return f"Ratio {self.gain:.2f}x; {too_few_text(lacking)}"
         return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: within the spread between repeats"
+
+
+def launches_lacking(*counts: int) -> int:
+    """Return the launches until each of two configs, measured so many times, is measured often enough for a claim."""
+    return sum(max(0, FEWEST_TO_CLAIM - count) for count in counts)
+
+
+def too_few_text(lacking: int) -> str:
+    """Return the sentence on a comparison for which so many launches lack."""
+    more = f"{lacking} more launch{'es' if lacking > 1 else ''} would do"
+    return f"no gain is claimed: too few measurements ({more})"
 
 
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
+from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.records.trial import Config, Trial
 
 
 NO_RESULT = "no result: "
+_RANK_PREFIX = re.compile(r"\[[^\]]*\d\]:")  # torchrun's prefix for the lines of its workers
+_OUR_LINES = (PRINTED_MARK, "[torchx-cubicml]")
 NO_REPORT = " without reporting"
+_BARE_EXIT = re.compile(r"exit status -?\d+")
+_MAX_LINE = 500
 _END_TEXTS = {
     JobEnd.SUCCEEDED: "exited 0",
     JobEnd.CANCELLED: "was cancelled",
@@ -28,6 +37,26 @@ _INFRASTRUCTURE_ENDS = {
     JobEnd.LOST,
     JobEnd.CANCELLED,
 }
+
+
+def program_lines(last_lines: Sequence[str]) -> list[str]:
+    """Return the lines of stderr that the training itself wrote; all lines if none bears the prefix of a worker."""
+    of_ranks = [line for line in last_lines if _RANK_PREFIX.search(line)]
+    theirs = [line for line in of_ranks or last_lines if not any(mark in line for mark in _OUR_LINES)]
+    return [line for line in theirs if _RANK_PREFIX.sub("", line, count=1).strip()]
+
+
+def explained_exit(trial: Trial, last_lines: Sequence[str]) -> str:
+    """Return the reason of a bare exit status with the last line of stderr that a worker wrote; empty if there is none.
+
+    A program that prints its error and exits tells the recorder no more than its status.
+    """
+    if trial.state is not State.USER_ERROR or not _BARE_EXIT.fullmatch(trial.reason):
+        return ""
+    lines = [line for line in program_lines(last_lines) if _RANK_PREFIX.match(line)]
+    if not lines:
+        return ""
+    return f"{trial.reason}: {mask(_RANK_PREFIX.sub('', lines[-1], count=1).strip())[:_MAX_LINE]}"
 
 
 def end_state_of(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.tuner.launch_state import Cancellation, FinishedLaunch, PendingLaunch, end_state_of, state_by_trial
+from torchx_cubicml.tuner.launch_state import (
+    Cancellation,
+    FinishedLaunch,
+    PendingLaunch,
+    end_state_of,
+    explained_exit,
+    state_by_trial,
+)
 from torchx_cubicml.tuner.poll_interval import poll_interval_s
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import is_out_of_memory
@@ -248,6 +255,8 @@ class PendingLaunches:
         trial = self._trial(pending)
         lines = self._jobs.last_lines(pending.handle, self._role()) if pending.handle else ()
         end_state = end_state_of(pending, state, trial, out_of_memory=self._is_out_of_memory(pending, state, lines))
+        if end_state is None and pending.cancellation is None and (reason := explained_exit(trial, lines)):
+            end_state = trial.state, reason
         if end_state is not None:
             tune_state.end(pending.launch_id, *end_state)
             trial = self._trial(pending)

@@ -17,20 +17,32 @@ from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.tuner.certain_failures import last_line
+from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
-from torchx_cubicml.tuner.plan import next_launch, snapshot_of, winner_of
+from torchx_cubicml.tuner.plan import Evidence, lacking_for_claim, plan_launch, snapshot_of, winner_of, with_set_aside
 from torchx_cubicml.tuner.polling import StoreRetry, SystemClock
 from torchx_cubicml.tuner.prefetch import Prefetch
-from torchx_cubicml.tuner.progress import Begun, Ended, Launching, Notice, Step, TuneResult, progress_of, throughput_of
+from torchx_cubicml.tuner.progress import (
+    Begun,
+    Ended,
+    Launching,
+    Notice,
+    Step,
+    TuneResult,
+    progress_of,
+    throughput_of,
+)
 from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
+from torchx_cubicml.tuner.request import FEWEST_LAUNCHES
 from torchx_cubicml.tuner.resume import adopt_all
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
 from torchx_cubicml.tuner.sharing import Sharing, share_host
 from torchx_cubicml.tuner.state import TuneState
-from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason
+from torchx_cubicml.tuner.stopping import check_abort, check_repeated, early_stop_reason, with_last_lines
 from torchx_cubicml.tuner.trials import TrialLog
 
 if TYPE_CHECKING:
@@ -105,6 +117,9 @@ class _Loop:
         self._world_size = prepared.component.launch.world_size or 1
         self._prefetch = Prefetch(request=prepared.request)
         self._best: Trial | None = None  # of this tune
+        self._why = ""  # no launch is planned
+        self._set_aside: frozenset[str] = frozenset()  # parameters, as the user was told
+        self._is_budget_checked = False
         self._idle = False  # no launch is planned before another one ends
         self._heartbeat_at: datetime = clock.now()
         self._store_read_at: datetime = clock.now()
@@ -134,6 +149,7 @@ class _Loop:
             )
             if self._sharing.text:
                 yield Notice(text=self._sharing.text)
+            yield from self._budget_notice()
             yield from self._rounds()
         except interruptions():
             self._tune_state.hurry()
@@ -159,6 +175,8 @@ class _Loop:
                 self._prefetch.hear(finished)
                 yield self._ended(finished)
                 self._abort_if_hopeless(finished)
+                yield from self._set_aside_notice(finished)
+                yield from self._budget_notice()
             self._enforce_budget()
             yield from self._refill()
             if not self._pending.under_way:
@@ -178,6 +196,8 @@ class _Loop:
         while self._pending.has_room:
             left = request.budget.launches_left(self._spent(), parallel=request.parallel)
             prefetched = self._prefetch.take(launches_left=left)
+            if left == 0:
+                self._why = request.budget.why_spent(self._spent())
             planned = ("search", prefetched) if prefetched is not None else self._next(left) if left > 0 else None
             if planned is None:
                 self._idle = True
@@ -208,7 +228,7 @@ class _Loop:
     def _next(self, left: int) -> tuple[str, Suggestion] | None:
         started = self._clock.now()
         self._tune_state.trial_log.refresh()
-        planned = next_launch(
+        planned = plan_launch(
             self._prepared,
             self._trials(),
             launches_left=left,
@@ -216,6 +236,9 @@ class _Loop:
             advisor=self._advisor,
         )
         self._prefetch.compute_s = (self._clock.now() - started).total_seconds()
+        if isinstance(planned, str):
+            self._why = planned
+            return None
         return planned
 
     def _trials(self) -> list[Trial]:
@@ -270,6 +293,8 @@ class _Loop:
             for trial in known
         )
         baseline = config_key(self._prepared.current)
+        if not self._pending.under_way:
+            check_repeated(self._evidence().certain_failures(self._prepared), finished)
         check_abort(
             self._prepared,
             finished,
@@ -278,6 +303,38 @@ class _Loop:
             measured_before=any(measured),
             awaits_own=any(config_key(pending.config) == baseline for pending in self._pending.under_way),
         )
+
+    def _evidence(self) -> Evidence:
+        return Evidence.of(self._prepared, self._trials(), self._tune_state.others())
+
+    def _set_aside_notice(self, finished: FinishedLaunch) -> Iterator[Notice]:
+        """Yield a notice if the launch that has just ended shows that any other value of a parameter fails."""
+        set_aside = self._evidence().certain_failures(self._prepared).set_aside
+        new = [name for name in set_aside if name not in self._set_aside]
+        self._set_aside = frozenset(set_aside)
+        if new:
+            names = " and ".join(new)
+            stay, them = ("stays", "it") if len(new) == 1 else ("stay", "them")
+            sentence = f"{names} {stay} as in your command: each launch that changed {them} failed"
+            yield Notice(text=with_last_lines(sentence, finished.last_lines))
+
+    def _budget_notice(self) -> Iterator[Notice]:
+        """Yield a notice once if no gain can be claimed within the budget; for hours, once the run time is known."""
+        request, spent = self._prepared.request, self._spent()
+        if self._is_budget_checked or (request.budget.launches is None and not spent.launch_hours):
+            return
+        self._is_budget_checked = True
+        launches = spent.launches + request.budget.launches_left(spent, parallel=request.parallel)
+        if launches < FEWEST_LAUNCHES:
+            fits = "" if request.budget.launches is not None else f" fits {launches} launches and"
+            yield Notice(
+                text=f"the budget of {request.budget}{fits} is too small to claim a gain: that takes at least "
+                f"{FEWEST_LAUNCHES} launches, one to find a faster config and two of each to compare"
+            )
+        elif not request.can_claim:
+            yield Notice(
+                text=f"with --repeats {request.repeats} no gain can be claimed: that takes --repeats {FEWEST_TO_CLAIM}"
+            )
 
     def _spent(self) -> Spent:
         return self._tune_state.spent(self._world_size, self._pending.running_s())
@@ -337,9 +394,12 @@ class _Loop:
         self._tune_state.trial_log.refresh()
         trials = self._migrated(self._tune_state.trial_log.trials())
         best, comparison = winner_of(self._prepared, trials, known=self._tune_state.others(), advisor=self._advisor)
+        evidence = Evidence.of(self._prepared, trials, self._tune_state.others())
+        certain = evidence.certain_failures(self._prepared)
         report = FinalReport()
         if best is not None:
-            snapshot = snapshot_of(self._prepared, trials, seed=self._prepared.request.seed)
+            prepared = with_set_aside(self._prepared, certain) or self._prepared
+            snapshot = snapshot_of(prepared, trials, seed=prepared.request.seed)
             report = self._advisor.account(snapshot, best.config)
         return TuneResult(
             comparison=comparison,
@@ -350,6 +410,10 @@ class _Loop:
             tune_id=self._tune_state.tune_id,
             confidence=report.confidence,
             sensitivities=report.sensitivities,
+            launches_lacking=lacking_for_claim(self._prepared, evidence, best) if best is not None else 0,
+            others_measured=evidence.others_measured(self._prepared),
+            set_aside={name: last_line(trial.reason) for name, trial in certain.set_aside.items()},
+            ending=f"{self._prepared.request.budget.describe_used(self._spent())}: {self._why}",
         )
 
 

@@ -12,11 +12,18 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.noise import repeat_noise
+from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
-from torchx_cubicml.tuner.comparison import Comparison, Repeats, compare
+from torchx_cubicml.tuner.certain_failures import (
+    CertainFailures,
+    certain_failures,
+    is_early_failure,
+    repeated_failure,
+)
+from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM, Comparison, Repeats, compare, launches_lacking
 from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 
 if TYPE_CHECKING:
@@ -62,6 +69,20 @@ class Evidence:
         first_selected_it = chosen and not _measurements(self.before, config, objective)
         return measured[1:] if first_selected_it else measured
 
+    def certain_failures(self, prepared: Prepared) -> CertainFailures:
+        """Return the failures of this tune that another launch would repeat."""
+        return certain_failures(prepared.space, prepared.current, self.own, self.before)
+
+    def others_measured(self, prepared: Prepared) -> int:
+        """Return the number of configs besides the user's own that were measured."""
+        objective = prepared.space.objective
+        measured = {
+            config_key(trial.config)
+            for trial in (*self.before, *self.own)
+            if trial.measurement is not None and trial.measurement.throughput(objective) is not None
+        }
+        return len(measured - {config_key(prepared.current)})
+
     def noise(self, objective: str) -> float:
         """Return the run-to-run noise by this tune's repeats; those of other tunes and workloads serve as a hint."""
         return repeat_noise(self.own, objective=objective, elsewhere=(*self.before, *self.elsewhere))
@@ -83,6 +104,22 @@ def next_launch(
     repeat the own config and the winner in turn, so that a gain can be distinguished from noise. Rivals of the winner
     are repeated once before them, if launches are left for it.
     """
+    planned = plan_launch(prepared, trials, launches_left=launches_left, known=known, advisor=advisor)
+    return None if isinstance(planned, str) else planned
+
+
+def plan_launch(
+    prepared: Prepared,
+    trials: Sequence[Trial],
+    *,
+    launches_left: int,
+    known: frozenset[str] = frozenset(),
+    advisor: Proposer | None = None,
+) -> tuple[str, Suggestion] | str:
+    """Return the next launch as ``next_launch`` does, or the reason why there is none, in words.
+
+    The reason ends the tune if no launch is in flight.
+    """
     current = prepared.current
     advisor = advisor or StudyProposer.serving(prepared)
     evidence = Evidence.of(prepared, trials, known)
@@ -94,26 +131,168 @@ def next_launch(
     retry = _infrastructure_retry(prepared, evidence)
     if retry is not None:
         return "again", retry
+    certain = evidence.certain_failures(prepared)
+    if certain.repeated is not None:
+        return repeated_failure(certain.repeated)
+    narrowed = with_set_aside(_with_fewer_repeats(prepared, evidence, launches_left), certain)
+    if narrowed is None:
+        return _nothing_to_try(certain)
     seed = prepared.request.seed + len(trials)
-    snapshot = snapshot_of(prepared, _with_lost_as_failed(trials, evidence), seed=seed)
+    snapshot = snapshot_of(narrowed, _with_lost_as_failed(trials, evidence), seed=seed)
+    return _search_or_confirm(narrowed, evidence, certain, advisor, snapshot, launches_left)
+
+
+def _with_fewer_repeats(prepared: Prepared, evidence: Evidence, launches_left: int) -> Prepared:
+    """Return the request with the repeats that the launches of a budget of hours allow."""
+    request = prepared.request
+    if request.budget.launches is not None:
+        return prepared
+    repeats = request.repeats_within(len(evidence.own) + launches_left)
+    return prepared if repeats == request.repeats else replace(prepared, request=replace(request, repeats=repeats))
+
+
+def with_set_aside(prepared: Prepared, certain: CertainFailures) -> Prepared | None:
+    """Return the request with the parameters that are set aside at the user's own values; ``None`` if none is legal."""
+    if not certain.set_aside:
+        return prepared
+    space = certain.held(prepared.space, prepared.current)
+    try:
+        space.bind(workload=prepared.workload, current=prepared.current)
+    except SpaceError:
+        return None
+    return replace(prepared, space=space)
+
+
+def _search_or_confirm(
+    prepared: Prepared,
+    evidence: Evidence,
+    certain: CertainFailures,
+    advisor: Proposer,
+    snapshot: Snapshot,
+    launches_left: int,
+) -> tuple[str, Suggestion] | str:
+    own = _own_config(prepared.current)
     best = advisor.best_known(snapshot)
-    repeats = _lacking_repeats(prepared, evidence, own, best)
+    contender = _contender(prepared, evidence, best, launches_left)
+    repeats = _lacking_repeats(prepared, evidence, own, contender)
     enough = _is_enough(prepared, best)
     if enough and not repeats and _confirms(prepared, evidence, best):
-        return None
+        return f"the gain of --target-gain {prepared.request.target_gain:g} is confirmed"
     spare = 0 if enough else launches_left - len(repeats)
-    to_repeat = partial(_lacking_rivals, prepared, evidence, best, partial(advisor.rivals, snapshot))
+    to_repeat = partial(_lacking_rivals, prepared, evidence, contender, partial(advisor.rivals, snapshot))
     rivals = to_repeat()[:spare] if 0 < spare <= _MOST_RIVALS else []
     searches = len(repeats) + len(rivals) < launches_left and not (enough and repeats)
-    found = advisor.suggest(snapshot) if searches and not _is_idle(prepared, snapshot, advisor) else []
+    found: Sequence[Suggestion] = ()
+    why = _too_few_left(launches_left)
+    if searches and launches_left > _kept_to_confirm(prepared, evidence):
+        found, why = _search(prepared, evidence, certain, advisor, snapshot)
     if found:
         return "search", found[0]
-    if spare > _MOST_RIVALS:
-        rivals = to_repeat()
-    repeats = [*rivals, *repeats]
-    if repeats and _searching(evidence, current, best):
-        repeats = [each for each in repeats if each is own]  # a launch in flight may turn out to be the best
-    return ("confirm", repeats[0]) if repeats else None
+    repeats = [*(to_repeat() if spare > _MOST_RIVALS else rivals), *repeats]
+    if not _any_other(evidence, prepared.current):
+        repeats = []  # nothing to compare the own config with
+    if _searching(evidence, prepared.current, contender):
+        # A launch in flight may turn out to be the best.
+        repeats = [own for each in repeats if each is own and _spares_own(prepared, evidence, launches_left)]
+    return ("confirm", repeats[0]) if repeats else why
+
+
+def _search(
+    prepared: Prepared,
+    evidence: Evidence,
+    certain: CertainFailures,
+    advisor: Proposer,
+    snapshot: Snapshot,
+) -> tuple[Sequence[Suggestion], str]:
+    """Return suggestions for a search launch, or the reason why there are none, in words."""
+    if _is_idle(prepared, snapshot, advisor):
+        return (), f"another launch is expected to gain less than --stop-under {prepared.request.stop_under:g}"
+    return _suggested(advisor, snapshot, evidence, certain), _nothing_to_try(certain)
+
+
+def _too_few_left(launches_left: int) -> str:
+    left = "1 launch that is left is" if launches_left == 1 else f"{launches_left} launches that are left are"
+    return f"the {left} too few to find a faster config and confirm it"
+
+
+def _spares_own(prepared: Prepared, evidence: Evidence, launches_left: int) -> bool:
+    """Return whether a repeat of the own config leaves enough launches to confirm a winner not known yet."""
+    own = _repeats_of(evidence, prepared.current, prepared.space.objective, chosen=False)
+    return own < FEWEST_TO_CLAIM or launches_left > FEWEST_TO_CLAIM
+
+
+def _nothing_to_try(certain: CertainFailures) -> str:
+    kept = f" with your own {' and '.join(certain.set_aside)}" if certain.set_aside else ""
+    return f"no legal config is left to try{kept}"
+
+
+def _suggested(
+    advisor: Proposer, snapshot: Snapshot, evidence: Evidence, certain: CertainFailures
+) -> Sequence[Suggestion]:
+    """Return the suggestions for a search launch: other configs first, then those that failed early once.
+
+    A config of a certain failure is not among them.
+    """
+    early = {trial.trial_id for trial in evidence.own if is_early_failure(trial)}
+    sure = {trial.trial_id for trial in evidence.own if config_key(trial.config) in certain.configs}
+    for given_up in (early | sure, sure):
+        # The state of a launch that had its full time: its config is not launched again.
+        trials = [replace(t, state=State.TIMEOUT) if t.trial_id in given_up else t for t in snapshot.trials]
+        found = advisor.suggest(replace(snapshot, trials=trials) if given_up else snapshot)
+        found = [each for each in found if config_key(each.config) not in certain.configs]
+        if found or not early - sure:
+            return found
+    return []
+
+
+def _kept_to_confirm(prepared: Prepared, evidence: Evidence) -> int:
+    """Return the launches that must be left after a search, so that a gain of what it finds can be claimed.
+
+    None where no claim is possible, or one is already.
+    """
+    objective = prepared.space.objective
+    if not prepared.request.can_claim:
+        return 0
+    own = _repeats_of(evidence, prepared.current, objective, chosen=False)
+    if own >= FEWEST_TO_CLAIM and _best_confirmed(prepared, evidence) is not None:
+        return 0
+    return max(0, FEWEST_TO_CLAIM - own) + FEWEST_TO_CLAIM
+
+
+def _contender(
+    prepared: Prepared, evidence: Evidence, best: Suggestion | None, launches_left: int
+) -> Suggestion | None:
+    """Return the config to confirm: the best known, or another one if the launches left allow a claim for that alone.
+
+    The measurements that confirm a winner may show that another config is the best known.
+    """
+    if best is None or config_key(best.config) == config_key(prepared.current) or not prepared.request.can_claim:
+        return best
+    objective = prepared.space.objective
+    own = _repeats_of(evidence, prepared.current, objective, chosen=False)
+    lacking = max(0, FEWEST_TO_CLAIM - own)
+    if lacking + FEWEST_TO_CLAIM - _repeats_of(evidence, best.config, objective, chosen=True) <= launches_left:
+        return best
+    other = _best_confirmed(prepared, evidence, least=1)
+    if other is None or (
+        lacking + FEWEST_TO_CLAIM - _repeats_of(evidence, other.config, objective, chosen=True) > launches_left
+    ):
+        return best
+    return other
+
+
+def _repeats_of(evidence: Evidence, config: Config, objective: str, *, chosen: bool) -> int:
+    """Return the number of measurements of ``config`` that count, with those in flight."""
+    measured = len(evidence.measured(config, objective, chosen=chosen))
+    return measured + _unmeasured(evidence.own, config, measured=measured)
+
+
+def _any_other(evidence: Evidence, current: Config) -> bool:
+    """Return whether a config other than the own one was measured, or may be by a launch in flight."""
+    return any(
+        config_key(trial.config) != config_key(current) and (trial.measurement is not None or not trial.state.ended)
+        for trial in (*evidence.before, *evidence.own)
+    )
 
 
 def snapshot_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Snapshot:
@@ -136,22 +315,39 @@ def winner_of(
         return None, None
     evidence = Evidence.of(prepared, trials, known)
     comparison = _compared(prepared, evidence, best)
-    if comparison is None and config_key(best.config) != config_key(prepared.current):
+    lacks = comparison is None or comparison.launches_lacking > 0
+    if lacks and config_key(best.config) != config_key(prepared.current):
         # The last measurements have changed the incumbent, and no launch is left to repeat it.
         confirmed = _best_confirmed(prepared, evidence)
+        if confirmed is None and comparison is None:
+            confirmed = _best_confirmed(prepared, evidence, least=1)
         if confirmed is not None:
             return confirmed, _compared(prepared, evidence, confirmed)
     return best, comparison
 
 
-def _best_confirmed(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
-    """Return the fastest config with repeated measurements, as a legal config of the space."""
+def lacking_for_claim(prepared: Prepared, evidence: Evidence, best: Suggestion) -> int:
+    """Return the launches until the own config and ``best`` can be compared for a claim; 0 for the own one."""
+    if config_key(best.config) == config_key(prepared.current):
+        return 0
+    objective = prepared.space.objective
+    counts = (
+        len(evidence.measured(config, objective, chosen=chosen))
+        for config, chosen in ((prepared.current, False), (best.config, True))
+    )
+    return launches_lacking(*counts)
+
+
+def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWEST_TO_CLAIM) -> Suggestion | None:
+    """Return the fastest config with at least so many repeated measurements, as a legal config of the space."""
     space = prepared.space.bind(workload=prepared.workload, current=prepared.current)
     objective = space.objective
     confirmed: dict[str, tuple[float, Config]] = {}
     for trial in evidence.own:
         repeats = evidence.measured(trial.config, objective, chosen=True)
-        if repeats and trial.config in space and (config := space.decode(space.encode(trial.config))) is not None:
+        if len(repeats) < least or trial.config not in space:
+            continue
+        if (config := space.decode(space.encode(trial.config))) is not None:
             throughputs = Repeats.of(config, repeats, objective=objective).throughputs
             confirmed[config_key(config)] = (fmean(throughputs), config)
     confirmed.pop(config_key(prepared.current), None)

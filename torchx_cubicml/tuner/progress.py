@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from torchx_cubicml.advisor import ParameterSensitivity, Suggestion
@@ -73,13 +74,6 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Step: a sentence for the user, such as how launches share their host."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Launching:
     """Step: a launch is about to be submitted; its number from 1, its purpose, and its suggestion."""
 
@@ -97,6 +91,13 @@ class Ended:
     objective: str
     throughput: float | None
     expected: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Step: a sentence for the user, such as on a budget that is too small."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,10 @@ class TuneResult:
         tune_id: name of the tune in the store.
         confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
         sensitivities: sensitivity of the best config's throughput to each parameter.
+        launches_lacking: launches until both were measured often enough for a claim.
+        others_measured: configs besides the user's own that were measured, in this tune or before it.
+        set_aside: parameter that was kept at the user's own value -> reason of the failure that any other value meets.
+        ending: used part of the budget, and why the tune ended, in words.
     """
 
     comparison: Comparison | None
@@ -148,6 +153,15 @@ class TuneResult:
     tune_id: str = ""
     confidence: float | None = None
     sensitivities: tuple[ParameterSensitivity, ...] = ()
+    launches_lacking: int = 0
+    others_measured: int = 0
+    set_aside: Mapping[str, str] = field(default_factory=dict)
+    ending: str = ""
+
+    @property
+    def compares(self) -> bool:
+        """True if a config besides the user's own was measured."""
+        return self.others_measured > 0
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as JSON values, sensitivities under their stored name ``worths``."""

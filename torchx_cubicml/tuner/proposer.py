@@ -122,7 +122,13 @@ class StudyProposer:
 
     def _study_of(self, snapshot: Snapshot) -> Study:
         last = self._last
-        if self._study is None or last is None or last.trials is not snapshot.trials or last.seed != snapshot.seed:
+        is_same = (
+            last is not None
+            and last.trials is snapshot.trials
+            and last.space is snapshot.space
+            and last.seed == snapshot.seed
+        )
+        if self._study is None or not is_same:
             self._study = Study.of(
                 snapshot.space,
                 workload=snapshot.workload,

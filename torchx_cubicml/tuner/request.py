@@ -15,12 +15,14 @@ from torchx_cubicml.launch.component import ComponentLaunch
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url
 from torchx_cubicml.tuner.budget import Budget
+from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Workload
     from torchx_cubicml.space import SearchSpace
 
 FEWEST_STEPS = 5  # with fewer, no steps are left after warm-up
+FEWEST_LAUNCHES = 2 * FEWEST_TO_CLAIM + 1  # for a claim: both sides, and the launch that finds the winner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +92,21 @@ class TuneRequest:
 
     @property
     def repeats_made(self) -> int:
-        """Measurements of each contender, limited so that at least half of the budget is left for search."""
-        launches = self.budget.launches
-        return self.repeats if launches is None else min(self.repeats, max(1, launches // 4))
+        """Measurements of each contender, limited so that at least half of the budget is left for search.
+
+        A claim's two are kept all the same, unless the budget is too small for any claim.
+        """
+        return self.repeats if self.budget.launches is None else self.repeats_within(self.budget.launches)
+
+    def repeats_within(self, launches: int) -> int:
+        """Return the measurements of each contender within so many launches."""
+        fewest = FEWEST_TO_CLAIM if launches >= FEWEST_LAUNCHES else 1
+        return min(self.repeats, max(fewest, launches // 4))
+
+    @property
+    def can_claim(self) -> bool:
+        """True if the repeats allow a gain to be claimed."""
+        return self.repeats_made >= FEWEST_TO_CLAIM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

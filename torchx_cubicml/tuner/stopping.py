@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -14,18 +13,19 @@ from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import OBJECTIVES, RATES, State
-from torchx_cubicml.tuner.launch_state import NO_REPORT
+from torchx_cubicml.tuner.certain_failures import repeated_failure
+from torchx_cubicml.tuner.launch_state import NO_REPORT, program_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.records.trial import Measurement, Trial
+    from torchx_cubicml.tuner.certain_failures import CertainFailures
     from torchx_cubicml.tuner.launch_state import FinishedLaunch
     from torchx_cubicml.tuner.request import Prepared
 
 
 _IN_A_ROW = 3
-_RANK_PREFIX = re.compile(r"\[[^\]]*\d\]:")  # torchrun's prefix for the lines of its workers
 _LINES_SHOWN = 15
 _DIAGNOSIS = {
     State.USER_ERROR: "the training itself fails: check that the script allows the values that were tried",
@@ -78,10 +78,20 @@ def check_abort(
         raise LaunchError(with_last_lines(sentence, finished.last_lines))
 
 
+def check_repeated(certain: CertainFailures, finished: FinishedLaunch) -> None:
+    """Abort a tune of which two launches failed in the same way, where no single parameter explains it.
+
+    Raises:
+        LaunchError: the tune must end; the message contains the script's own last lines.
+    """
+    if certain.repeated is not None:
+        sentence = f"stopping: {repeated_failure(certain.repeated)}"
+        raise LaunchError(with_last_lines(sentence, finished.last_lines))
+
+
 def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
     """Append the last lines that the training itself wrote to stderr to ``sentence``."""
-    rank_lines = [line for line in last_lines if _RANK_PREFIX.search(line)]
-    lines = (rank_lines or list(last_lines))[-_LINES_SHOWN:]
+    lines = program_lines(last_lines)[-_LINES_SHOWN:]
     if not lines:
         return sentence
     return "\n".join([f"{sentence}; last lines of stderr:", *(f"  {mask(line)}" for line in lines)])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.steps import saving as saving_module
-from torchx_cubicml.recorder.steps.saving import watch_saving
+from torchx_cubicml.recorder.steps.saving import saving_names, watch_saving, writes_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pytest
 
@@ -75,6 +79,25 @@ def test_inherited_and_nested_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     watch_saving(lambda call: ("saved", call()), bare)
     assert Derived().save() == ("saved", "base")  # wrapped in its own class alone
     assert "save" not in vars(Derived)
+
+
+def test_a_checkpoint_is_what_goes_to_a_file(tmp_path: Path) -> None:
+    import torch
+
+    with (tmp_path / "a.pt").open("wb") as file:
+        assert writes_file(partial(torch.serialization.save, {}, file))
+    assert writes_file(partial(torch.serialization.save, {}, str(tmp_path / "a.pt")))
+    assert writes_file(partial(torch.serialization.save, {}, f=tmp_path / "a.pt"))
+    assert not writes_file(partial(torch.serialization.save, {}, io.BytesIO()))
+    assert not writes_file(partial(torch.serialization.save, {}, os.devnull))
+    assert writes_file(partial(print, "a trainer's own"))
+
+
+def test_the_names_of_saving_functions_are_as_scripts_call_them() -> None:
+    functions, methods = saving_names()
+    assert {"torch.save", "torch.distributed.checkpoint.save", "safetensors.torch.save_file"} <= functions
+    assert {"save_checkpoint", "save_state", "save_model"} <= methods
+    assert "save" not in methods
 
 
 def test_known_saving_functions_are_those_of_torch() -> None:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from torchx_cubicml.cli.starter.checkpoints import is_redirected, recorded_saving, saving_call
 from torchx_cubicml.cli.starter.starter import script_help, starter_space, unredirected_outputs
 
-__all__ = ["script_help", "starter_space", "unredirected_outputs"]
+__all__ = [
+    "is_redirected",
+    "recorded_saving",
+    "saving_call",
+    "script_help",
+    "starter_space",
+    "unredirected_outputs",
+]

@@ -39,6 +39,7 @@ VOLATILE_FACTS = (
     "other_device_share",
     "pid",
     "rank",
+    "saves_checkpoints",
     "scheduler_job_id",
     "started_at",
     "time",
@@ -46,7 +47,7 @@ VOLATILE_FACTS = (
     "trial_id",
     "visible_devices",
 )
-"""Facts that differ from launch to launch whatever the config is; they become no columns."""
+"""Facts that differ from launch to launch whatever the config is, or say nothing of speed; they become no columns."""
 
 MAX_NUMBER = 1e30  # of either sign; a larger one is no real fact, and its square may overflow
 MAX_CATEGORIES = 200  # of one column; scikit-learn's trees take 255

@@ -48,7 +48,7 @@ class EventWriter:
         load: load of this host beside the job; ``None`` if it is not recorded.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each names one part of the training process
         self,
         connection: socket.socket,
         store: str,

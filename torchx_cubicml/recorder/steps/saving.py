@@ -5,6 +5,7 @@ To support a trainer, add its function to ``_SAVING_FUNCTIONS``.
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial, wraps
 from typing import TYPE_CHECKING
@@ -30,6 +31,24 @@ _SAVING_FUNCTIONS = {
     "torchtitan.components.checkpoint": ("CheckpointManager.save",),
 }
 _ALSO_IN = {"torch.serialization": "torch"}  # second module that exports the same function
+
+
+def saving_names() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the full names of the known saving functions, and the names of saving methods."""
+    paths = [(module, path) for module, names in _SAVING_FUNCTIONS.items() for path in names]
+    functions = {f"{module}.{path}" for module, path in paths if "." not in path}
+    exported = {f"{module.rpartition('.')[0]}.{path}" for module, path in paths if "." not in path}
+    methods = {path.rpartition(".")[2] for _, path in paths if "." in path} - {"save"}  # too common a name
+    return frozenset(functions | exported), frozenset(methods)
+
+
+def writes_file(save: Callable[[], object]) -> bool:
+    """Return whether a saving call writes a file, as far as its arguments tell: ``torch.save`` may fill a buffer."""
+    if not isinstance(save, partial) or getattr(save.func, "__module__", "") != "torch.serialization":
+        return True
+    target = save.keywords.get("f", save.args[1] if len(save.args) > 1 else None)
+    name = getattr(target, "name", None) if hasattr(target, "write") else target
+    return isinstance(name, str | os.PathLike) and os.fspath(name) != os.devnull
 
 
 def watch_saving(saving: Callable[[Callable[[], object]], object], guard: Guard) -> None:

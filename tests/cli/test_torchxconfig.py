@@ -67,7 +67,9 @@ def won(launch: Config, found: Config) -> TuneResult:
     suggestion = Suggestion(
         config=found, throughput=2.0, low=None, high=None, probability_to_fit=1.0, reason="", n_trials=6
     )
-    return TuneResult(comparison=comparison, best=suggestion, launches=6, device_hours=0.1, command=COMMAND)
+    return TuneResult(
+        comparison=comparison, best=suggestion, launches=6, device_hours=0.1, command=COMMAND, others_measured=1
+    )
 
 
 def arguments(folder: Path, target: Path) -> argparse.Namespace:

@@ -90,7 +90,8 @@ def test_device_hours_are_kept(prepared: Prepared, parallel: int, kills: int) ->
     steps = through_kills(asked, cluster, kills=kills)
     spent_s = sum(map(ran_s, cluster.jobs.values()))
     assert spent_s <= 900 + parallel * SEEN_LATE_S
-    assert spent_s >= 900 - 200 - parallel * SEEN_LATE_S  # more than the longest launch is never left over
+    # What is left is less than a launch, or less than the three that find a winner and confirm it.
+    assert spent_s >= 900 - 3 * 200 - parallel * SEEN_LATE_S
     assert cluster.launched_twice() == []
     assert cluster.in_flight() == 0
     assert isinstance(steps[-1], TuneResult)
@@ -107,7 +108,7 @@ def test_hours_are_kept(prepared: Prepared, parallel: int, kills: int) -> None:
     cluster = SimulatedCluster(seed=parallel, fates=("done",))
     steps = through_kills(asked, cluster, kills=kills)
     # How long a process lived after its last note is not known.
-    assert 900 - 200 - SEEN_LATE_S <= span_s(cluster) <= 900 + SEEN_LATE_S + kills * ALIVE_EVERY_S
+    assert 900 - 3 * 200 - SEEN_LATE_S <= span_s(cluster) <= 900 + SEEN_LATE_S + kills * ALIVE_EVERY_S
     assert cluster.in_flight() == 0
     assert cluster.launched_twice() == []
     assert isinstance(steps[-1], TuneResult)

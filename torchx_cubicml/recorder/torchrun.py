@@ -26,7 +26,7 @@ from torchx_cubicml.recorder.attempt.early_failure import NodeReport, early_fail
 from torchx_cubicml.recorder.attempt.failure_watch import FailureWatch
 from torchx_cubicml.recorder.attempt.new_paths import movable, move_aside
 from torchx_cubicml.recorder.attempt.nodes import NodeAgreement, hosts_a_store
-from torchx_cubicml.recorder.attempt.notes import read_attempt
+from torchx_cubicml.recorder.attempt.notes import RankProcess, read_attempt
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.records.contract import (
@@ -51,10 +51,8 @@ def main(words: Sequence[str]) -> None:
     count = int(words[0])
     typed, rewritten = list(words[1 : 1 + count]), list(words[1 + count :])
     sys.argv[:] = [torchrun.__file__, *rewritten]
-    try:
-        first = FirstAttempt.begin()
-    except Exception as error:  # noqa: BLE001 - a failure of ours must not stop the launch
-        warn(f"a failure of the rewritten command will end this launch: {error}")
+    first = _begin()
+    if first is None:
         torchrun.main(rewritten)
         return
     try:
@@ -141,8 +139,7 @@ class FirstAttempt:
                 seconds=time.monotonic() - self.began,
                 host_killed_processes=self.oom_kills is not None and (kills or 0) > self.oom_kills,
             )
-            nodes = NodeAgreement(attempt.processes[0]) if attempt.processes[0].nnodes > 1 else None
-            failure = nodes.agree(report) if nodes is not None else early_failure([report])
+            failure, nodes = _agreed_failure(report, attempt.processes[0])
             opened = _open_descriptors() - self.descriptors
             is_host = hosts_a_store(opened)
             if not failure or (nodes is None and not is_host):  # a rendezvous kept elsewhere stays closed
@@ -155,7 +152,8 @@ class FirstAttempt:
                 nodes.hand_over(is_host=is_host)
             self._become(typed, decode_contract(second), opened=opened, reason=f"the rewritten command {failure}")
         except Exception as error:  # noqa: BLE001 - the job's own failure follows
-            warn(f"not started again: {type(error).__name__}: {error}")
+            reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            warn(f"could not start again as you typed it: {reason}")
 
     def _become(self, typed: Sequence[str], second: Contract, *, opened: Iterable[int], reason: str) -> NoReturn:
         changes = second.as_typed.env if second.as_typed is not None else {}
@@ -173,6 +171,32 @@ class FirstAttempt:
         sys.stderr.flush()
         argv = [sys.executable, *head, "-m", "torch.distributed.run", *typed]
         os.execve(sys.executable, argv, environment)  # noqa: S606 - a shell would intercept signals
+
+
+def _agreed_failure(report: NodeReport, process: RankProcess) -> tuple[str, NodeAgreement | None]:
+    """Return the early failure of all nodes, empty if it is none, and the agreement; ``None`` for it on one node.
+
+    Raises:
+        OSError: this node failed early, and cannot agree with the others.
+    """
+    own = early_failure([report])
+    if process.nnodes == 1:
+        return own, None
+    try:
+        nodes = NodeAgreement(process)
+    except ConnectionError:
+        if own:
+            raise
+        return "", None
+    return nodes.agree(report), nodes
+
+
+def _begin() -> FirstAttempt | None:
+    try:
+        return FirstAttempt.begin()
+    except Exception as error:  # noqa: BLE001 - a failure of ours must not stop the launch
+        warn(f"if the rewritten command fails, it will not be started again as you typed it: {error}")
+        return None
 
 
 def _open_descriptors() -> frozenset[int]:

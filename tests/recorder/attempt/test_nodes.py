@@ -71,13 +71,16 @@ def test_a_failure_is_announced_before_the_others_report(store: TCPStore, monkey
         assert second.agree(ENDED) == verdict.result() == "failed before its first measured steps"
 
 
-@pytest.mark.parametrize("report", [FAILED, ENDED], ids=["failed", "ended"])
-def test_without_a_node_no_failure_is_agreed(
-    store: TCPStore, monkeypatch: pytest.MonkeyPatch, report: NodeReport
-) -> None:
+def test_without_a_node_no_failure_is_agreed(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "AGREE_S", 0.3)
+    with pytest.raises(TimeoutError, match="no report from another node within 0 s"):
+        agreement(store, 0).agree(FAILED)
+    assert agreement(store, 1).agree(FAILED) == "", "it comes too late"
+
+
+def test_without_a_node_another_end_is_the_jobs_own(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "_ANNOUNCED_S", 0.3)
-    assert agreement(store, 0).agree(report) == ""
+    assert agreement(store, 0).agree(ENDED) == ""
     assert agreement(store, 1).agree(FAILED) == "", "it comes too late"
 
 
@@ -110,6 +113,12 @@ def test_a_host_that_is_gone_had_seen_all() -> None:
 def test_a_job_without_a_store_cannot_agree() -> None:
     with pytest.raises(ConnectionError, match="torchrun hosts no TCPStore"):
         NodeAgreement(RankProcess(pid=0, node=0, nnodes=2, store=None))
+
+
+def test_a_job_whose_store_is_gone_cannot_agree(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "_STORE_S", 0.3)
+    with pytest.raises(ConnectionError, match=f"TCPStore at 127.0.0.1:{free_port} does not answer"):
+        NodeAgreement(RankProcess(pid=0, node=0, nnodes=2, store=("127.0.0.1", free_port)))
 
 
 def test_a_listening_socket_is_that_of_a_host() -> None:

@@ -43,15 +43,17 @@ class NodeAgreement:
         process: a rank of this node.
 
     Raises:
-        ConnectionError: torchrun hosts no TCPStore.
-        RuntimeError: it does not answer.
+        ConnectionError: torchrun hosts no TCPStore, or it does not answer.
     """
 
     def __init__(self, process: RankProcess) -> None:
         if process.store is None:
             raise ConnectionError("torchrun hosts no TCPStore for this job")
         self._host, self._port = process.store
-        self._store: TCPStore = connect(self._host, self._port, within_s=_STORE_S)
+        try:
+            self._store: TCPStore = connect(self._host, self._port, within_s=_STORE_S)
+        except RuntimeError as error:
+            raise ConnectionError(f"torchrun's TCPStore at {self._host}:{self._port} does not answer") from error
         self._node, self._nnodes = process.node, process.nnodes
 
     @property
@@ -60,7 +62,11 @@ class NodeAgreement:
         return bool(self._store.check([_FAILED]))
 
     def agree(self, report: NodeReport) -> str:
-        """Return the early failure that all nodes agree on; empty if it is none, or a node gives no report."""
+        """Return the early failure that all nodes agree on; empty if it is none, or a node gives no report.
+
+        Raises:
+            TimeoutError: this node failed early, and another gives no report.
+        """
         if early_failure([report]):
             self._store.set(_FAILED, str(self._node))
         self._store.set(f"{_PREFIX}{self._node}", json.dumps(asdict(report)))
@@ -72,7 +78,11 @@ class NodeAgreement:
                 verdict.decide(early_failure(reports) or _NOTHING)
             time.sleep(_POLL_S)
         decided = verdict.decide(_NOTHING)
-        return "" if decided == _NOTHING else decided
+        if decided != _NOTHING:
+            return decided
+        if early_failure([report]) and not self._store.check(keys):
+            raise TimeoutError(f"no report from another node within {AGREE_S:.0f} s")
+        return ""
 
     def hand_over(self, *, is_host: bool) -> None:
         """Wait until this node may start again: a host when all nodes are ready, another when the old store is gone.

@@ -108,6 +108,11 @@ def test_waiting_in_a_queue_is_not_beside_a_launch() -> None:
     assert mean_launches_beside([ran, waited]) == {}
 
 
+def test_a_moment_too_short_for_the_clock_is_beside_nothing() -> None:
+    moments = [trial(n, begin=100.0 - 1e-8, host="h") for n in range(2)]
+    assert mean_launches_beside([*moments, trial(2, host="h")]) == {}
+
+
 def test_the_host_decides_where_it_was_seen() -> None:
     quiet = {"host": "h", "host_cpus": 64, "idle_cpus": 50.0, "other_busy_cpus": 4.0}
     assert crowded_share(trial(**quiet), beside=1.0) == 0.0

@@ -163,7 +163,8 @@ def _measured_span(trial: Trial) -> Span | None:
     else:
         start = parse_time(trial.started_at) if not trial.launch_id else None
         seconds = (end - start).total_seconds() if start is not None else 0.0
-    return (end.timestamp() - seconds, end.timestamp()) if 0.0 < seconds < math.inf else None
+    first, last = end.timestamp() - seconds, end.timestamp()
+    return (first, last) if -math.inf < first < last else None  # a moment too short for the clock is no span
 
 
 def _number(trial: Trial, name: str) -> float | None:

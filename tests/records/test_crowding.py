@@ -109,7 +109,7 @@ def test_waiting_in_a_queue_is_not_beside_a_launch() -> None:
 
 
 def test_a_moment_too_short_for_the_clock_is_beside_nothing() -> None:
-    moments = [trial(n, begin=100.0 - 1e-8, host="h") for n in range(2)]
+    moments = [trial(n, begin=50.0 - 1e-8, end=50.0, host="h") for n in range(2)]
     assert mean_launches_beside([*moments, trial(2, host="h")]) == {}
 
 

@@ -41,14 +41,17 @@ _WHOLE = frozenset(
 
 _PARTS = frozenset(
     {
-        *("seed", "seeds", "log", "logs", "logger", "logging", "logdir", "loglevel", "wandb", "tensorboard", "mlflow"),
-        *("neptune", "comet", "aim", "trackio", "ckpt", "ckpts", "checkpoints", "warmup", "schedule", "scheduler"),
+        *("log", "logs", "logger", "logging", "logdir", "loglevel", "wandb", "tensorboard", "mlflow"),
+        *("neptune", "comet", "aim", "trackio", "ckpt", "ckpts", "checkpoints", "schedule", "scheduler"),
         *("lr", "dirname", "directory", "outdir", "rundir", "workdir", "print", "progress"),
     }
 )
 """Parts of a name, any of which makes it harmless if no other part is in ``_SIZES``."""
 
-_ENDS = frozenset({"dir", "folder", "directory", "seed", "tag", "tags", "every", "interval", "freq", "frequency"})
+_ALWAYS = frozenset({"seed", "seeds", "warmup"})
+"""Parts of a name, any of which makes it harmless whatever the others are."""
+
+_ENDS = frozenset({"dir", "folder", "directory", "tag", "tags", "every", "interval", "freq", "frequency"})
 """Last parts of a name that make it harmless under the same condition."""
 
 _STARTS = frozenset({"run", "exp", "experiment", "output", "save", "checkpoint", "wandb", "log"})
@@ -90,7 +93,7 @@ def is_harmless(name: str) -> bool:
     parts = [part.lower() for part in _PART.findall(last)]
     if not parts or name.startswith("argument "):
         return False
-    if "_".join(parts) in _WHOLE or last.lower() in _WHOLE:
+    if {"_".join(parts), last.lower()} & _WHOLE or not _ALWAYS.isdisjoint(parts):
         return True
     if not _SIZES.isdisjoint(parts):
         return False

@@ -449,6 +449,30 @@ class TestPlan:
         found = plan(prepared, advisor, self.trials(prepared, 1, 2, 4, 8), left=left, repeats=3)
         assert found == (purpose, sized(size))
 
+    @pytest.mark.parametrize(
+        ("sizes", "left", "planned"),
+        [
+            ((1, 1, 4, 4, 2), 1, ("confirm", sized(4))),
+            ((1, 1, 4, 2), 2, ("confirm", sized(2))),
+            ((1, 2, 4), 3, ("confirm", sized(2))),
+            ((1, 1, 2, 4), 1, ("confirm", sized(1))),
+            ((1, 1, 2, 4), 6, ("search", sized(8))),
+        ],
+        ids=[
+            "one repeat lacks",
+            "two lack",
+            "the own one lacks a repeat, too",
+            "none can be confirmed",
+            "more are left",
+        ],
+    )
+    def test_the_last_launches_repeat_a_rival_of_an_own_config_that_may_be_beaten(
+        self, prepared: Prepared, sizes: tuple[int, ...], left: int, planned: tuple[str, Config]
+    ) -> None:
+        own, rivals = hoped(prepared.current), (hoped(sized(2)), hoped(sized(4)))
+        advisor = Answers(best=own, found=(hoped(sized(8)),), rival=rivals)
+        assert plan(prepared, advisor, self.trials(prepared, *sizes), left=left, repeats=3) == planned
+
     def test_where_little_is_promised_what_is_known_is_confirmed(self, prepared: Prepared) -> None:
         for expected, planned in (
             (0.009, ("confirm", sized(4))),

@@ -173,7 +173,7 @@ def _search_or_confirm(
 ) -> tuple[str, Suggestion] | str:
     own = _own_config(prepared.current)
     best = advisor.best_known(snapshot)
-    contender = _contender(prepared, evidence, best, launches_left)
+    contender = _contender(prepared, evidence, best, partial(advisor.rivals, snapshot), launches_left)
     repeats = _lacking_repeats(prepared, evidence, own, contender)
     enough = _is_enough(prepared, best)
     if enough and not repeats and _confirms(prepared, evidence, best):
@@ -260,25 +260,35 @@ def _kept_to_confirm(prepared: Prepared, evidence: Evidence) -> int:
 
 
 def _contender(
-    prepared: Prepared, evidence: Evidence, best: Suggestion | None, launches_left: int
+    prepared: Prepared,
+    evidence: Evidence,
+    best: Suggestion | None,
+    rivals_of: Callable[[Config], Sequence[Suggestion]],
+    launches_left: int,
 ) -> Suggestion | None:
     """Return the config to confirm: the best known, or another one if the launches left allow a claim for that alone.
 
-    The measurements that confirm a winner may show that another config is the best known.
+    The measurements that confirm a winner may show that another config is the best known, or leave the own config the
+    best known because its measurements are imprecise. Then the last launches repeat its likeliest rival.
     """
-    if best is None or config_key(best.config) == config_key(prepared.current) or not prepared.request.can_claim:
+    if best is None or not prepared.request.can_claim:
         return best
     objective = prepared.space.objective
     own = _repeats_of(evidence, prepared.current, objective, chosen=False)
     lacking = max(0, FEWEST_TO_CLAIM - own)
-    if lacking + FEWEST_TO_CLAIM - _repeats_of(evidence, best.config, objective, chosen=True) <= launches_left:
+
+    def can_confirm(config: Config) -> bool:
+        repeats = _repeats_of(evidence, config, objective, chosen=True)
+        return lacking + FEWEST_TO_CLAIM - repeats <= launches_left
+
+    if config_key(best.config) == config_key(prepared.current):
+        is_end = launches_left <= lacking + FEWEST_TO_CLAIM
+        rivals = rivals_of(prepared.current) if is_end else ()
+        return next((each for each in rivals if can_confirm(each.config)), best)
+    if can_confirm(best.config):
         return best
     other = _best_confirmed(prepared, evidence, least=1)
-    if other is None or (
-        lacking + FEWEST_TO_CLAIM - _repeats_of(evidence, other.config, objective, chosen=True) > launches_left
-    ):
-        return best
-    return other
+    return other if other is not None and can_confirm(other.config) else best
 
 
 def _repeats_of(evidence: Evidence, config: Config, objective: str, *, chosen: bool) -> int:

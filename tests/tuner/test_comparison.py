@@ -29,7 +29,15 @@ def test_a_clear_gain_is_claimed_with_its_interval() -> None:
 def test_a_gain_inside_the_spread_is_not_claimed() -> None:
     found = compare(repeats(100, 110, 90), repeats(103, 112, 95), objective=OBJECTIVE, noise=0.08)
     assert not found.claims_gain
-    assert "no gain is claimed" in str(found)
+    assert str(found).endswith("no gain is claimed: within the spread between repeats")
+
+
+def test_equal_repeats_of_imprecise_runs_are_said_to_be_imprecise() -> None:
+    found = compare(repeats(100, 101, doubt=1.0), repeats(400, 401, doubt=1.0), objective=OBJECTIVE, noise=0.02)
+    assert not found.claims_gain
+    assert "no gain is claimed: the measurements are too imprecise" in str(found)
+    spread = compare(repeats(100, 300, doubt=0.1), repeats(400, 150, doubt=0.1), objective=OBJECTIVE, noise=0.02)
+    assert "spread between repeats" in str(spread)
 
 
 def test_the_interval_narrows_with_repeats() -> None:

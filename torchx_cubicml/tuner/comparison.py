@@ -70,6 +70,7 @@ class Comparison:
         gain: ratio of the geometric means, best over baseline.
         gain_low: lower end of the interval.
         gain_high: upper end of the interval.
+        is_imprecise: whether the error comes from the uncertainty of the single runs rather than from their spread.
     """
 
     objective: str
@@ -78,6 +79,7 @@ class Comparison:
     gain: float
     gain_low: float
     gain_high: float
+    is_imprecise: bool = False
 
     @property
     def claims_gain(self) -> bool:
@@ -95,7 +97,10 @@ class Comparison:
             return f"Gain {self.gain:.2f}x {span}"
         if lacking := self.launches_lacking:
             return f"Ratio {self.gain:.2f}x; {too_few_text(lacking)}"
-        return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: within the spread between repeats"
+        why = "within the spread between repeats"
+        if self.is_imprecise:
+            why = "the measurements are too imprecise (see the uncertainty of one launch)"
+        return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: {why}"
 
 
 def launches_lacking(*counts: int) -> int:
@@ -125,9 +130,10 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
     centre = fmean(sides[1]) - fmean(sides[0])
     degrees_of_freedom = max(1, sum(map(len, sides)) - len(sides))
     pooled = sum(variance(side) * (len(side) - 1) for side in sides if len(side) > 1) / degrees_of_freedom
-    from_noise = sum(_variance_of_mean(side, noise) for side in (baseline, best))
+    from_runs = sum(_variance_of_mean(side, noise) for side in (baseline, best))
     from_repeats = pooled * sum(1 / len(side) for side in sides)
-    error = math.sqrt(max(from_noise, from_repeats)) * float(t.ppf(0.975, degrees_of_freedom))
+    from_spread = max(from_repeats, sum(noise**2 / len(side) for side in sides))
+    error = math.sqrt(max(from_runs, from_repeats)) * float(t.ppf(0.975, degrees_of_freedom))
     return Comparison(
         objective=objective,
         baseline=baseline,
@@ -135,6 +141,7 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
         gain=math.exp(centre),
         gain_low=math.exp(centre - error),
         gain_high=math.exp(centre + error),
+        is_imprecise=from_runs > 2.0 * from_spread,
     )
 
 

@@ -85,6 +85,12 @@ def test_what_is_not_crowded_is_unchanged(observed: dict[str, Value]) -> None:
     assert crowding_text(quiet) == ""
 
 
+@pytest.mark.parametrize(("busy", "text"), [(0.97, "0.97"), (2.5, "2.5"), (120.4, "120"), (1210.0, "1210")])
+def test_the_number_of_busy_processors_is_plain(busy: float, text: str) -> None:
+    shown = trial(host_cpus=int(busy) + 1, other_busy_cpus=busy, idle_cpus=0.0)
+    assert crowding_text(shown) == f"crowded: other processes kept {text} of {int(busy) + 1} processors busy"
+
+
 def test_processes_on_its_devices_widen_a_launch() -> None:
     shared = trial(**DEVICES, other_device_processes=2, other_device_share=0.5)
     assert uncertainty(with_crowding([shared])[0]) == pytest.approx(math.hypot(0.02, math.log(2)))
@@ -125,7 +131,22 @@ def test_the_host_decides_where_it_was_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "others", "is_beside"), [("0,1", "2,3", False), ("0,1", "1", True), ("0", "10", False), (None, "1", True)]
+    ("mine", "others", "is_beside"),
+    [
+        ("0,1", "2,3", False),
+        ("0,1", "1", True),
+        ("0", "10", False),
+        (None, "1", True),
+        ("", "1", True),
+        ("0, 1", "1, 0", True),
+        ("0, 1", "2", False),
+        ("0", "GPU-8a3f", True),  # may be one device
+        ("GPU-8a3f,GPU-11", "GPU-9b", False),
+        ("GPU-8a3f", "GPU-8a", True),  # shortened
+        ("MIG-8a3f", "MIG-9b", False),
+        ("MIG-8a3f", "GPU-9b", True),  # may be a part of it
+        ("x", "y", True),
+    ],
 )
 def test_launches_on_devices_of_their_own_are_not_beside_each_other(
     mine: str | None, others: str, is_beside: bool

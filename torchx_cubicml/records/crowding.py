@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
 _LEAST_SHARE = 0.1  # of the host; less is the usual background
+_IDLE_SHARE, _IDLE_PROCESSORS = 0.1, 2.0  # if this much of the host was idle, nobody waited for a processor
 _MOST_WIDENING = 1.0  # log standard deviation, at which a measurement counts for next to nothing
 
 Span: TypeAlias = tuple[float, float]
@@ -134,13 +135,16 @@ def _others(count: float, name: str) -> str:
 def _processor_share(trial: Trial, *, overlapped: bool = False) -> float | None:
     """Return the share of processors that others took; ``None`` if unknown.
 
-    Processors that were idle could have run the job, too. If another recorded launch ran beside it, they do not count:
-    launches share more than processors, such as the bandwidth of memory.
+    Processors that were idle could have run the job, too: with enough of them, nothing was taken. If another recorded
+    launch ran beside it, they do not count: launches share more than processors, such as the bandwidth of memory.
     """
     processors, busy, idle = (_number(trial, name) for name in ("host_cpus", "other_busy_cpus", "idle_cpus"))
     if not processors or busy is None or idle is None:
         return None
-    return _above_background((busy - (0.0 if overlapped else idle)) / processors)
+    if overlapped:
+        return _above_background(busy / processors)
+    is_enough = idle >= max(_IDLE_SHARE * processors, _IDLE_PROCESSORS)
+    return 0.0 if is_enough else _above_background((busy - idle) / processors)
 
 
 def _is_on_devices(trial: Trial) -> bool:

@@ -179,7 +179,7 @@ def _checkpoint_question(prepared: Prepared, trials: Sequence[Trial]) -> str:
     from torchx_cubicml.cli.starter import recorded_saving, saving_call
 
     launch = prepared.component.launch
-    if recorded_saving(trials, launch):
+    if recorded_saving(trials, prepared.workload):
         return f"each launch of this tune would save checkpoints, as an earlier launch of {launch.program} did, which"
     call = saving_call(launch)
     return f"each launch of this tune may save checkpoints ({call}), which" if call else ""

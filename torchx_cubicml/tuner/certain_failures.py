@@ -14,9 +14,10 @@ from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import collapsed, value_key
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.tuner.unknown_names import plain_name, unknown_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.space import SearchSpace
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.parameter import Parameter
 
 _TWICE = 2
-# A script that names a flag or key that it does not know. It then does not know the parameter, whatever its value.
-_UNKNOWN_NAME = re.compile(
-    r"(?:unknown|unrecogni[sz]ed|unexpected|no such|undefined)(?: (?!values?\b)\S+){0,2}? "
-    r"(?:keyword argument|argument|option|flag|key|parameter|field|setting)(?:s|\(s\))?\b(?! value)"
-    r"|not used by the \w*ArgumentParser|could not override|is not in struct",
-    re.IGNORECASE,
-)
 _VARYING = re.compile(r"0x[0-9a-f]+|(?:[\w.~-]*/)+[\w.-]*|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -88,7 +82,8 @@ def certain_failures(
         if not is_early_failure(trial) or config_key(trial.config) == baseline:
             continue
         changed = _changed(trial.config, current) & never_ran
-        named = [name for name in sorted(changed) if _is_unknown(can_hold[name], trial.reason)]
+        unknown = unknown_names(trial.reason)
+        named = [name for name in sorted(changed) if unknown & _spellings(can_hold[name])]
         set_aside |= {name: trial for name in named if name not in set_aside}
         if named or changed & set_aside.keys():
             certain.add(config_key(trial.config))
@@ -147,26 +142,10 @@ def _signature(reason: str) -> str:
     return _VARYING.sub("#", last_line(reason))
 
 
-def _is_unknown(parameter: Parameter, reason: str) -> bool:
-    """Return whether a program says in ``reason`` that it does not know the flag or key of ``parameter``."""
-    for line in reason.splitlines():
-        found = _UNKNOWN_NAME.search(line)
-        if found is not None and any(_names(line, name) for name in _spellings(parameter)):
-            return True
-    return False
-
-
-def _spellings(parameter: Parameter) -> Iterable[str]:
+def _spellings(parameter: Parameter) -> set[str]:
     binding = parameter.binding
-    if binding is None:
-        return (parameter.name,)
-    names = (binding.name, *binding.aliases, ".".join(binding.key))
-    return {name.strip("-=") for name in names if name.strip("-=")} | {parameter.name}
-
-
-def _names(line: str, name: str) -> bool:
-    word = re.sub(r"[-_]", "[-_]", re.escape(name).replace("\\-", "-"))
-    return re.search(rf"(?<![\w.])-{{0,2}}{word}(?![\w-])", line) is not None
+    names = (binding.name, *binding.aliases, ".".join(binding.key)) if binding is not None else ()
+    return {plain_name(name) for name in (parameter.name, *names)} - {""}
 
 
 def _is_free(parameter: Parameter) -> bool:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 PREFIX = "TORCHX_CUBICML_"
 ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
 DEFAULT_STORE = "~/.torchx-cubicml"
+_CACHES_OF_LIBRARIES = (
+    *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),
+    *("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,17 @@ def seconds_option(name: str, default: float, environment: Mapping[str, str] | N
 def visible_devices(environment: Mapping[str, str] | None = None) -> str | None:
     """Return ``CUDA_VISIBLE_DEVICES``; ``None`` where unset."""
     return (environment if environment is not None else os.environ).get("CUDA_VISIBLE_DEVICES")
+
+
+def cache_folders_of_libraries(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the absolute paths of the cache folders that variables of libraries name, such as ``HF_HOME``.
+
+    >>> cache_folders_of_libraries({"HF_HOME": "/scratch/hf/", "TORCH_HOME": ""})
+    ('/scratch/hf',)
+    """
+    source = environment if environment is not None else os.environ
+    named = (source.get(name, "") for name in _CACHES_OF_LIBRARIES)
+    return tuple(os.path.abspath(os.path.expanduser(path)) for path in named if path)  # noqa: PTH100, PTH111 - as hooked
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

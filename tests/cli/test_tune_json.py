@@ -20,5 +20,6 @@ def test_the_keys_of_a_result_stay() -> None:
         "launches_lacking",
         "others_measured",
         "set_aside",
+        "values_set_aside",
         "ending",
     }

@@ -90,3 +90,21 @@ def test_digests_of_digests_are_the_same(arguments: list[str]) -> None:
     assert len(once) == len(arguments)
     assert digested_arguments(once) == once
     assert restored_arguments(once, []) == once
+
+
+@pytest.mark.parametrize("key", ["", "5eed"])
+@pytest.mark.parametrize("name", ["", "--names=", "+x.y="])
+@pytest.mark.parametrize(
+    "value", [",".join(f"layer{index}" for index in range(420)), f"[{','.join(map(str, range(2000)))}]"]
+)
+def test_a_list_too_long_for_a_record_becomes_one_digest(name: str, value: str, key: str) -> None:
+    (found,) = digested_arguments([f"{name}{value}"], key)
+    assert re.fullmatch(re.escape(name) + ("~k" if key else "~") + "[0-9a-f]{8}", found)
+    assert digested_arguments([found]) == (found,)
+    assert digested_arguments([f"{name}{value[:-1]}"], key) != (found,)
+    assert restored_arguments([found], [value], key) == (f"{name}{value}",)
+
+
+def test_a_list_that_fits_keeps_its_entries() -> None:
+    (found,) = digested_arguments([",".join(f"layer{index}" for index in range(400))])
+    assert len(found.split(",")) == 400

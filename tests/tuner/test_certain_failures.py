@@ -80,6 +80,14 @@ def test_an_unknown_flag_is_set_aside_at_once(reason: str) -> None:
         "ValueError: unknown value for option --a-size",
         "ValueError: unrecognized arguments: --other 2",
         "ValueError: Unknown config key: a_size_of_b",
+        "ValueError: Unknown attention option 'flash3' for a_size",
+        "ValueError: unknown a_size setting: fp8",
+        "error: Unknown optimizer option 'lion' in --a-size",
+        "RuntimeError: unknown flag in a_size backend",
+        "TypeError: forward() got an unexpected keyword argument 'mask' with a_size",
+        "ValueError: unknown option 'a_size' for --mode",
+        "exit status 2: Error: No such option: --size Did you mean --a-size?",
+        "exit status 2: train.py: error: unrecognized arguments: --mode a_size",
         NAMELESS,
     ],
 )
@@ -124,6 +132,41 @@ def test_two_equal_failures_without_one_cause_end_a_tune() -> None:
     assert both.repeated == last
     assert found(ran(2, 1), failed(2, 2), failed(3, 3)).repeated is None
     assert list(found(ran(2, 1), failed(2, 2), failed(3, 3)).set_aside) == ["b"]
+
+
+def test_a_value_that_failed_twice_is_set_aside_while_other_values_run() -> None:
+    first, second = failed(2, 2, "error 17: no"), failed(2, 3, "error 18: no")
+    failures = found(ran(3, 1), ran(1, 2), first, ran(1, 3), second)
+    assert failures == CertainFailures(
+        values={("a", 2): second}, configs=frozenset({config_key(first.config), config_key(second.config)})
+    )
+    assert failures.value_texts() == {"a = 2": second}
+    left = failures.held(SPACE, OWN).bind(workload={}, current=OWN)
+    assert sorted({each["a"] for each in left.configs()}) == [1, 3]
+    late = failed(2, 1, "error 19: no")  # in flight when the value was set aside
+    assert found(ran(3, 1), ran(1, 2), first, ran(1, 3), second, late).configs == {
+        config_key(each.config) for each in (first, second, late)
+    }
+
+
+def test_a_value_needs_two_equal_failures_that_nothing_else_explains() -> None:
+    others = ran(3, 1), ran(1, 2), ran(1, 3)
+    assert found(*others, failed(2, 2)) == CertainFailures()
+    assert found(*others, failed(2, 2), failed(2, 3, "another error")).values == {}
+    assert found(*others, failed(2, 2), failed(2, 3), ran(2, 1)).values == {}, "the value ran"
+    assert found(*others, failed(3, 2), failed(2, 3)).values == {}, "no value is shared"
+    # Value 2 of both never ran, and each failure has both.
+    both = failed(2, 2), replace(failed(2, 2), config={**config(2, 2), "d": 5})
+    assert found(ran(3, 1), ran(1, 3), *both).values == {}
+    assert list(found(ran(3, 1), ran(1, 3), *both, failed(2, 3)).values) == [("a", 2)]
+    # No other value of the parameter ran: the parameter itself is set aside.
+    assert list(found(ran(1, 2), failed(2, 2), failed(2, 1)).set_aside) == ["a"]
+
+
+def test_the_last_value_stays() -> None:
+    space = SearchSpace(parameters=(replace(SPACE.parameters[0], choices=(2,)), *SPACE.parameters[1:]))
+    failures = CertainFailures(values={("a", 2): failed(2, 1)})
+    assert failures.held(space, OWN).parameters[0].choices == (1,)
 
 
 def test_the_space_keeps_the_own_value() -> None:
@@ -181,6 +224,18 @@ def test_a_tune_keeps_an_unknown_flag_as_typed(tmp_path: Path, reason: str, time
     assert {each.name: each.alternatives for each in result.sensitivities}.get("width", ()) == ()
     notices = [step.text for step in steps if isinstance(step, Notice)]
     assert notices == ["width stays as in your command: each launch that changed it failed"]
+
+
+def test_a_tune_tries_a_value_that_fails_twice_no_more(tmp_path: Path) -> None:
+    reason = "ValueError: no kernel for this size"
+    cluster = SimulatedCluster(fates=("done",), error=lambda config: reason if config["width"] == 3 else "")
+    prepared, steps = tuned(tmp_path, cluster)
+    result = steps[-1]
+    assert isinstance(result, TuneResult)
+    assert sum(trial.state is State.USER_ERROR for trial in stored(prepared)) == 2
+    assert (result.set_aside, result.values_set_aside) == ({}, {"width = 3": reason})
+    notices = [step.text for step in steps if isinstance(step, Notice)]
+    assert notices == ["width = 3 is not tried again: each launch with it failed"]
 
 
 def test_a_program_that_takes_no_other_config_ends_a_tune(tmp_path: Path) -> None:

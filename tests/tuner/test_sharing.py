@@ -16,10 +16,13 @@ from hypothesis import strategies as st
 from tests.tune.cluster import Killed, SimulatedCluster, runner_of
 from tests.tune.draws import Draws, prepare_in
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.space import Binding, Parameter
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.parameter import BindingKind
 from torchx_cubicml.tuner import Begun, Budget, Notice, Prepared, Step, tune
 from torchx_cubicml.tuner.scheduler.devices import usable_devices
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
-from torchx_cubicml.tuner.sharing import Sharing, divide
+from torchx_cubicml.tuner.sharing import Sharing, divide, share_host
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -147,7 +150,7 @@ def test_one_launch_at_a_time_where_a_host_cannot_be_divided(
     begun = [step for step in steps if isinstance(step, Begun)]
     assert len(texts) == len(begun)  # said once by each process
     assert {step.at_a_time for step in begun} == {1}
-    assert all(f"one at a time, not {parallel}: no NVIDIA device is visible" in text for text in texts)
+    assert all(f"one at a time, not {parallel}: only NVIDIA devices can be divided" in text for text in texts)
 
 
 def test_devices_are_in_use_together(prepared: Prepared) -> None:
@@ -168,6 +171,25 @@ def test_a_training_found_on_the_processors_runs_alone(prepared: Prepared) -> No
     texts = [step.text for step in steps if isinstance(step, Notice)]
     assert len(texts) == 2
     assert "one at a time, not 2: the training runs on the processors" in texts[1]
+
+
+@pytest.mark.parametrize(
+    ("derives", "words"),
+    [(False, "the command does not state the number of processes; give a number"), (True, "the space file derives")],
+)
+def test_an_unknown_number_of_processes_is_told_by_its_cause(prepared: Prepared, *, derives: bool, words: str) -> None:
+    prepared = asked(prepared, parallel=3, processes=None)
+    if derives:
+        processes = Parameter(
+            name="processes",
+            derive=parse_expression("2 * 1", where="x"),
+            binding=Binding(kind=BindingKind.TORCHRUN, name="nproc_per_node"),
+        )
+        space = replace(prepared.space, parameters=(*prepared.space.parameters, processes))
+        prepared = replace(prepared, space=space)
+    sharing = share_host(prepared, HostRunner(SimulatedCluster(), 4), [], wanted=3)
+    assert (sharing.at_a_time, sharing.devices) == (1, ())
+    assert sharing.text.startswith(f"launches run one at a time, not 3: {words}")
 
 
 def test_launches_on_a_cluster_are_not_touched(prepared: Prepared) -> None:
@@ -225,19 +247,19 @@ def test_a_device_that_is_not_there_hides_those_after_it(visible: str | None, co
 
 @given(
     st.lists(st.integers(0, 99).map(str), unique=True, min_size=1, max_size=16),
-    st.none() | st.integers(1, 5),
+    st.integers(1, 5),
     st.integers(2, 6),
     st.sampled_from([True, None]),
 )
 def test_as_many_launches_as_the_devices_allow(
-    devices: list[str], per_launch: int | None, wanted: int, uses_devices: bool | None
+    devices: list[str], per_launch: int, wanted: int, uses_devices: bool | None
 ) -> None:
     sharing = divide(devices, per_launch=per_launch, wanted=wanted, uses_devices=uses_devices)
     assert 1 <= sharing.at_a_time <= wanted
     assert sharing.at_a_time * sharing.per_launch <= len(devices)
     assert sharing.text
     assert "\n" not in sharing.text
-    if uses_devices and per_launch is not None and sharing.at_a_time < wanted:
+    if uses_devices and sharing.at_a_time < wanted:
         assert (sharing.at_a_time + 1) * per_launch > len(devices)
 
 

@@ -179,7 +179,7 @@ def _checkpoint_question(prepared: Prepared, trials: Sequence[Trial]) -> str:
     from torchx_cubicml.cli.starter import recorded_saving, saving_call
 
     launch = prepared.component.launch
-    if recorded_saving(trials, launch):
+    if recorded_saving(trials, prepared.workload):
         return f"each launch of this tune would save checkpoints, as an earlier launch of {launch.program} did, which"
     call = saving_call(launch)
     return f"each launch of this tune may save checkpoints ({call}), which" if call else ""
@@ -256,9 +256,18 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
 
 def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
     """Print what was set aside, the used part of the budget, why the tune ended, and what it lacks."""
-    for name, reason in result.set_aside.items():
-        text = f"{name} stayed as in your command, as each launch that changed it failed: {mask(reason)}"
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    kept = [
+        *(
+            (f"{name} stayed as in your command, as each launch that changed it", why)
+            for name, why in result.set_aside.items()
+        ),
+        *(
+            (f"{text} was not tried again, as each launch with it", why)
+            for text, why in result.values_set_aside.items()
+        ),
+    ]
+    for text, reason in kept:
+        console.print(f"{text} failed: {mask(reason)}", soft_wrap=True, markup=False, highlight=False)
     text = f"{'; '.join(filter(None, (result.ending, lack)))} ({result.device_hours:.2f} device hours)"
     console.print(text, soft_wrap=True, markup=False, highlight=False)
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "program"
 _MOST_KEYS = 256  # of one file; the text of a larger file counts as a whole
+_LONGEST_KEY = 256  # characters; the text of a file with a longer one counts as a whole
+_MOST_TEXTS = 2048  # of one command; after that, the text of each further file counts as a whole
 _WHOLE = "*"
 _MENTIONED = re.compile(r"environ(?:\.get\(|\.setdefault\(|\[)\s*['\"](\w+)['\"]|getenv\(\s*['\"](\w+)['\"]")
 _TUNES_SPEED = re.compile(
@@ -90,7 +92,7 @@ def command_texts(
     Returns:
         ``program``: code of the program's file. ``program:NAME``: a constant in it, or the default of a flag.
         ``$NAME``: value of a variable. ``--flag:key``: value of a key in a config file that a flag names, as JSON.
-        ``--flag:*``: content of a file with too many keys or of no format.
+        ``--flag:*``: content of a file with too many or too long keys, or of no format.
     """
     texts: dict[str, str] = {}
     if program is not None and (content := _text_of(program)) is not None:
@@ -105,19 +107,22 @@ def command_texts(
             continue
         content = _text_of(path)
         if content is not None:
-            texts |= {f"{name}:{key}": text for key, text in _file_texts(content, value)}
+            texts |= {f"{name}:{key}": text for key, text in _file_texts(content, value, room=_MOST_TEXTS - len(texts))}
     return texts
 
 
-def _file_texts(content: str, path: str) -> list[tuple[str, str]]:
-    if path.endswith(".py"):
-        return [(name or _WHOLE, text) for name, text in program_parts(content).items() if not names_secret(name)]
+def _file_texts(content: str, path: str, *, room: int) -> list[tuple[str, str]]:
+    most = min(_MOST_KEYS, room)
     try:
-        document = parse_document(content, path=path)
-        found = [(key, text) for key, text in _flat(document, "") if not names_secret(key)]
+        if path.endswith(".py"):
+            texts = [(name or _WHOLE, text) for name, text in program_parts(content).items()]
+        else:
+            texts = list(_flat(parse_document(content, path=path), ""))
     except (LaunchError, RecursionError):
         return [(_WHOLE, content)]
-    return found if 0 < len(found) <= _MOST_KEYS else [(_WHOLE, content)]
+    found = [(name, text) for name, text in texts if not names_secret(name)]
+    is_bounded = 0 < len(found) <= most and all(len(name) <= _LONGEST_KEY for name, _ in found)
+    return found if is_bounded else [(_WHOLE, content)]
 
 
 def _flat(value: object, key: str) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.redaction import MASK, names_secret
+from torchx_cubicml.records.trial import MAX_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,8 @@ _SUFFIXES = frozenset({".json", ".yaml", ".yml", ".toml", ".py"})  # of files th
 def digested_arguments(arguments: Sequence[str], key: str = "") -> tuple[str, ...]:
     """Return the arguments with each text as its digest, and the values of secrets as ``***``; digests stay.
 
+    A list whose digests are too long for a record becomes one digest.
+
     Args:
         arguments: of a program.
         key: key of the store; empty for digests without a key.
@@ -46,13 +49,7 @@ def digested_arguments(arguments: Sequence[str], key: str = "") -> tuple[str, ..
     words = []
     for previous, word in zip(("", *arguments), arguments, strict=False):
         is_secret = "=" not in previous and names_secret(previous)
-        words.append(
-            MASK
-            if is_secret
-            else word
-            if _FLAG.fullmatch(word)
-            else _with_values(word, lambda text: _digested(text, key))
-        )
+        words.append(MASK if is_secret else word if _FLAG.fullmatch(word) else _bounded(word, key))
     return tuple(words)
 
 
@@ -82,6 +79,15 @@ def text_digest(text: str, key: str) -> str:
     '53882ca8'
     """
     return blake2s(text.encode(errors="surrogatepass"), digest_size=4, key=key.encode()).hexdigest()
+
+
+def _bounded(word: str, key: str) -> str:
+    digested = _with_values(word, lambda text: _digested(text, key))
+    if len(digested) <= MAX_TEXT:
+        return digested
+    found = _KEY.fullmatch(word)
+    name, value = (found["key"], found["value"]) if found is not None else ("", word)
+    return f"{name}{_KEYED_MARK if key else _MARK}{text_digest(value, key)}"
 
 
 def _with_values(word: str, change: Callable[[str], str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product, starmap
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.records.iso_time import parse_time
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
 _LEAST_SHARE = 0.1  # of the host; less is the usual background
+_IDLE_SHARE, _IDLE_PROCESSORS = 0.1, 2.0  # if this much of the host was idle, nobody waited for a processor
 _MOST_WIDENING = 1.0  # log standard deviation, at which a measurement counts for next to nothing
 
 Span: TypeAlias = tuple[float, float]
@@ -88,7 +90,7 @@ def crowding_text(trial: Trial, *, beside: float = 0.0) -> str:
     busy, count = _number(trial, "other_busy_cpus") or 0.0, _number(trial, "other_device_processes") or 0.0
     parts = [
         f"{_others(count, 'process')} held {of_devices:.0%} of the memory in use on its devices" if of_devices else "",
-        f"other processes kept {busy:.2g} of {trial.observed.get('host_cpus')} processors busy"
+        f"other processes kept {_plain(busy)} of {trial.observed.get('host_cpus')} processors busy"
         if of_processors
         else "",
         f"{_others(round(beside, 1), 'recorded launch')} ran beside it" if of_launches else "",
@@ -121,6 +123,10 @@ def _above_background(share: float) -> float:
     return min(share, 1.0) if share >= _LEAST_SHARE else 0.0
 
 
+def _plain(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
+
+
 def _others(count: float, name: str) -> str:
     plural = f"{name}es" if count != 1 else name
     return f"{count:g} other {plural}"
@@ -129,13 +135,16 @@ def _others(count: float, name: str) -> str:
 def _processor_share(trial: Trial, *, overlapped: bool = False) -> float | None:
     """Return the share of processors that others took; ``None`` if unknown.
 
-    Processors that were idle could have run the job, too. If another recorded launch ran beside it, they do not count:
-    launches share more than processors, such as the bandwidth of memory.
+    Processors that were idle could have run the job, too: with enough of them, nothing was taken. If another recorded
+    launch ran beside it, they do not count: launches share more than processors, such as the bandwidth of memory.
     """
     processors, busy, idle = (_number(trial, name) for name in ("host_cpus", "other_busy_cpus", "idle_cpus"))
     if not processors or busy is None or idle is None:
         return None
-    return _above_background((busy - (0.0 if overlapped else idle)) / processors)
+    if overlapped:
+        return _above_background(busy / processors)
+    is_enough = idle >= max(_IDLE_SHARE * processors, _IDLE_PROCESSORS)
+    return 0.0 if is_enough else _above_background((busy - idle) / processors)
 
 
 def _is_on_devices(trial: Trial) -> bool:
@@ -143,9 +152,26 @@ def _is_on_devices(trial: Trial) -> bool:
 
 
 def _have_disjoint_devices(trial: Trial, other: Trial) -> bool:
-    names = [each.observed.get("visible_devices") if _is_on_devices(each) else None for each in (trial, other)]
-    sets = [set(name.split(",")) for name in names if isinstance(name, str)]
-    return len(sets) == 2 and sets[0].isdisjoint(sets[1])
+    pairs = list(product(_visible_devices(trial), _visible_devices(other)))
+    return bool(pairs) and all(starmap(_are_different, pairs))
+
+
+def _visible_devices(trial: Trial) -> list[str]:
+    """Return the devices of a training on devices, as numbers or UUIDs; empty if unknown."""
+    names = trial.observed.get("visible_devices")
+    return [name.strip() for name in names.split(",")] if _is_on_devices(trial) and isinstance(names, str) else []
+
+
+def _are_different(device: str, other: str) -> bool:
+    """Return whether two names are of two devices; a number and a UUID, which may be shortened, may name one device.
+
+    >>> _are_different("0", "1"), _are_different("0", "GPU-8a3f"), _are_different("GPU-8a3f", "GPU-8a")
+    (True, False, False)
+    """
+    if device.isdecimal() and other.isdecimal():
+        return int(device) != int(other)
+    are_alike = device[:4] == other[:4] and device[:4] in {"GPU-", "MIG-"}
+    return are_alike and not device.startswith(other) and not other.startswith(device)
 
 
 def _measured_span(trial: Trial) -> Span | None:

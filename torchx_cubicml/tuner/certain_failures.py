@@ -1,6 +1,7 @@
 """Failures that another launch would repeat: a flag that the script does not know, or the same early failure twice.
 
-They are computed from the trials alone, so that a resumed tune knows the same.
+They set a parameter aside, or one of its values if others ran. They are computed from the trials alone, so that a
+resumed tune knows the same.
 """
 
 from __future__ import annotations
@@ -14,23 +15,17 @@ from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import collapsed, value_key
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.tuner.unknown_names import plain_name, unknown_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Config, Scalar, Trial
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Parameter
 
 _TWICE = 2
-# A script that names a flag or key that it does not know. It then does not know the parameter, whatever its value.
-_UNKNOWN_NAME = re.compile(
-    r"(?:unknown|unrecogni[sz]ed|unexpected|no such|undefined)(?: (?!values?\b)\S+){0,2}? "
-    r"(?:keyword argument|argument|option|flag|key|parameter|field|setting)(?:s|\(s\))?\b(?! value)"
-    r"|not used by the \w*ArgumentParser|could not override|is not in struct",
-    re.IGNORECASE,
-)
 _VARYING = re.compile(r"0x[0-9a-f]+|(?:[\w.~-]*/)+[\w.-]*|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -40,23 +35,38 @@ class CertainFailures:
 
     Args:
         set_aside: parameter that stays at the user's own value -> failed trial that shows that no other value runs.
+        values: parameter and value that is not tried again, while others are -> failed trial that shows it.
         configs: ``config_key`` of the configs that are not launched again.
         repeated: latest of two equal failures that no single parameter explains, while no other config ran; ``None``
             without one. The tune is over then, unless a launch in flight runs.
     """
 
     set_aside: Mapping[str, Trial] = field(default_factory=dict)
+    values: Mapping[tuple[str, Scalar], Trial] = field(default_factory=dict)
     configs: frozenset[str] = frozenset()
     repeated: Trial | None = None
 
     def held(self, space: SearchSpace, current: Config) -> SearchSpace:
-        """Return the space in which the parameters that are set aside have their own values alone."""
-        if not self.set_aside:
+        """Return the space without the values that are set aside, and with the own values of such parameters alone."""
+        if not (self.set_aside or self.values):
             return space
-        parameters = [_held(item, current) if item.name in self.set_aside else item for item in space.parameters]
+        parameters = [self._kept(item, current) for item in space.parameters]
         derived = [item for item in space.parameters if item.name in self.set_aside and not _is_free(item)]
         rules = tuple(_equals(item.name, current) for item in derived)
         return replace(space, parameters=tuple(parameters), constraints=(*space.constraints, *rules))
+
+    def _kept(self, parameter: Parameter, current: Config) -> Parameter:
+        if parameter.name in self.set_aside:
+            return _held(parameter, current)
+        left_out = {value_key(value) for name, value in self.values if name == parameter.name}
+        choices = tuple(choice for choice in parameter.choices if value_key(choice) not in left_out)
+        if len(choices) == len(parameter.choices):
+            return parameter
+        return replace(parameter, choices=choices) if choices else _held(parameter, current)
+
+    def value_texts(self) -> dict[str, Trial]:
+        """Return the values that are set aside, in words, with their trials."""
+        return {f"{name} = {value}": trial for (name, value), trial in self.values.items()}
 
 
 def certain_failures(
@@ -66,7 +76,8 @@ def certain_failures(
 
     A failure counts if the program ended itself before its first optimizer step. A parameter is set aside if the
     program says that it does not know its flag or key, or if the same failure was seen twice, every config that failed
-    so changes the parameter, and no config that changes it ever ran.
+    so changes the parameter, and no config that changes it ever ran. A value is set aside if the same failure was seen
+    twice with it, it is the only such value, and other values of its parameter ran.
 
     Args:
         space: search space.
@@ -75,35 +86,76 @@ def certain_failures(
         before: trials of the workload from before this tune; only those that ran count.
     """
     baseline = config_key(current)
-    ran = [trial for trial in (*own, *before) if _ran(trial)]
-    others_ran = any(config_key(trial.config) != baseline for trial in ran)
-    can_hold = {item.name: item for item in space.parameters if _can_be_held(item, current)}
-    never_ran = can_hold.keys() - {name for trial in ran for name in _changed(trial.config, current)}
-    free = {name for name, item in can_hold.items() if item.derive is None}  # the others follow from these
-    set_aside: dict[str, Trial] = {}
-    alike: defaultdict[str, list[Trial]] = defaultdict(list)
-    certain: set[str] = set()
-    repeated: Trial | None = None
+    found = _Explanation(space, current, [trial for trial in (*own, *before) if _ran(trial)])
     for trial in own:
-        if not is_early_failure(trial) or config_key(trial.config) == baseline:
-            continue
-        changed = _changed(trial.config, current) & never_ran
-        named = [name for name in sorted(changed) if _is_unknown(can_hold[name], trial.reason)]
-        set_aside |= {name: trial for name in named if name not in set_aside}
-        if named or changed & set_aside.keys():
-            certain.add(config_key(trial.config))
-            continue
-        same = alike[_signature(trial.reason)]
+        if is_early_failure(trial) and config_key(trial.config) != baseline:
+            found.add(trial)
+    return CertainFailures(
+        set_aside=found.set_aside, values=found.values, configs=frozenset(found.configs), repeated=found.repeated
+    )
+
+
+class _Explanation:
+    """Early failures, one after another, and what they set aside; the fields are those of ``CertainFailures``.
+
+    Args:
+        space: search space.
+        current: the user's own config.
+        ran: trials that ran, at whatever time.
+    """
+
+    def __init__(self, space: SearchSpace, current: Config, ran: Sequence[Trial]) -> None:
+        self._current = current
+        changed = [_changed(trial.config, current) for trial in ran]
+        self._others_ran = any(config_key(trial.config) != config_key(current) for trial in ran)
+        self._ran_values = {pair for trial in ran for pair in _values(trial.config)}
+        self._can_hold = {item.name: item for item in space.parameters if _can_be_held(item, current)}
+        self._never_ran = self._can_hold.keys() - set[str]().union(*changed)
+        self._alike: defaultdict[str, list[Trial]] = defaultdict(list)
+        self.set_aside: dict[str, Trial] = {}
+        self.values: dict[tuple[str, Scalar], Trial] = {}
+        self.configs: set[str] = set()
+        self.repeated: Trial | None = None
+
+    def add(self, trial: Trial) -> None:
+        """Take in the next failure."""
+        changed = _changed(trial.config, self._current) & self._never_ran
+        unknown = unknown_names(trial.reason)
+        named = [name for name in sorted(changed) if unknown & _spellings(self._can_hold[name])]
+        self.set_aside |= {name: trial for name in named if name not in self.set_aside}
+        with_value = _values(trial.config).keys() & {(name, value_key(value)) for name, value in self.values}
+        if named or changed & self.set_aside.keys() or with_value:
+            self.configs.add(config_key(trial.config))
+            return
+        same = self._alike[_signature(trial.reason)]
         same.append(trial)
-        if len(same) < _TWICE:
-            continue
-        certain |= {config_key(each.config) for each in same}
-        shared = set.intersection(*(_changed(each.config, current) for each in same)) & never_ran & free
-        if len(shared) == 1 or (shared and others_ran):
-            set_aside |= dict.fromkeys(sorted(shared), trial)
-        elif not others_ran:
-            repeated = trial
-    return CertainFailures(set_aside=set_aside, configs=frozenset(certain), repeated=repeated)
+        if len(same) >= _TWICE:
+            self.configs |= {config_key(each.config) for each in same}
+            self._explain(same)
+
+    def _explain(self, same: Sequence[Trial]) -> None:
+        """Set aside what explains equal failures, of which the last one is new."""
+        shared = set.intersection(*(_changed(each.config, self._current) for each in same)) & self._never_ran
+        shared = {name for name in shared if self._can_hold[name].derive is None}  # the others follow from these
+        values = self._shared_values(same)
+        if len(shared) == 1 or (shared and self._others_ran):
+            self.set_aside |= dict.fromkeys(sorted(shared), same[-1])
+        elif len(values) == 1:
+            self.values |= dict.fromkeys(values, same[-1])
+        elif not self._others_ran:
+            self.repeated = same[-1]
+
+    def _shared_values(self, same: Sequence[Trial]) -> list[tuple[str, Scalar]]:
+        """Return the values of the last failure that an earlier one had, too, and that never ran while others did."""
+        earlier = {pair for each in same[:-1] for pair in _values(each.config)}
+        return [
+            (name, value)
+            for (name, key), value in _values(same[-1].config).items()
+            if (name, key) in earlier - self._ran_values
+            and name in self._can_hold.keys() - self._never_ran
+            and _is_free(self._can_hold[name])
+            and value_key(value) != value_key(collapsed(self._current[name]))
+        ]
 
 
 def repeated_failure(trial: Trial) -> str:
@@ -142,31 +194,21 @@ def _changed(config: Config, current: Config) -> set[str]:
     }
 
 
+def _values(config: Config) -> dict[tuple[str, Hashable], Scalar]:
+    """Return the name and ``value_key`` of each single value of a config, with the value."""
+    single = {name: collapsed(value) for name, value in config.items()}
+    return {(name, value_key(value)): value for name, value in single.items() if not isinstance(value, tuple)}
+
+
 def _signature(reason: str) -> str:
     """Return the last line of a reason without its paths and numbers, by which two failures are the same."""
     return _VARYING.sub("#", last_line(reason))
 
 
-def _is_unknown(parameter: Parameter, reason: str) -> bool:
-    """Return whether a program says in ``reason`` that it does not know the flag or key of ``parameter``."""
-    for line in reason.splitlines():
-        found = _UNKNOWN_NAME.search(line)
-        if found is not None and any(_names(line, name) for name in _spellings(parameter)):
-            return True
-    return False
-
-
-def _spellings(parameter: Parameter) -> Iterable[str]:
+def _spellings(parameter: Parameter) -> set[str]:
     binding = parameter.binding
-    if binding is None:
-        return (parameter.name,)
-    names = (binding.name, *binding.aliases, ".".join(binding.key))
-    return {name.strip("-=") for name in names if name.strip("-=")} | {parameter.name}
-
-
-def _names(line: str, name: str) -> bool:
-    word = re.sub(r"[-_]", "[-_]", re.escape(name).replace("\\-", "-"))
-    return re.search(rf"(?<![\w.])-{{0,2}}{word}(?![\w-])", line) is not None
+    names = (binding.name, *binding.aliases, ".".join(binding.key)) if binding is not None else ()
+    return {plain_name(name) for name in (parameter.name, *names)} - {""}
 
 
 def _is_free(parameter: Parameter) -> bool:

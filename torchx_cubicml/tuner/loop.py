@@ -118,7 +118,7 @@ class _Loop:
         self._prefetch = Prefetch(request=prepared.request)
         self._best: Trial | None = None  # of this tune
         self._why = ""  # no launch is planned
-        self._set_aside: frozenset[str] = frozenset()  # parameters, as the user was told
+        self._set_aside: frozenset[str] = frozenset()  # parameters and values, as the user was told
         self._is_budget_checked = False
         self._idle = False  # no launch is planned before another one ends
         self._heartbeat_at: datetime = clock.now()
@@ -308,14 +308,19 @@ class _Loop:
         return Evidence.of(self._prepared, self._trials(), self._tune_state.others())
 
     def _set_aside_notice(self, finished: FinishedLaunch) -> Iterator[Notice]:
-        """Yield a notice if the launch that has just ended shows that any other value of a parameter fails."""
-        set_aside = self._evidence().certain_failures(self._prepared).set_aside
-        new = [name for name in set_aside if name not in self._set_aside]
-        self._set_aside = frozenset(set_aside)
+        """Yield a notice if the launch that has just ended shows that a value fails, or each value but the own one."""
+        certain = self._evidence().certain_failures(self._prepared)
+        values = certain.value_texts()
+        new = [name for name in certain.set_aside if name not in self._set_aside]
+        new_values = [text for text in values if text not in self._set_aside]
+        self._set_aside = frozenset({*certain.set_aside, *values})
         if new:
             names = " and ".join(new)
             stay, them = ("stays", "it") if len(new) == 1 else ("stay", "them")
             sentence = f"{names} {stay} as in your command: each launch that changed {them} failed"
+            yield Notice(text=with_last_lines(sentence, finished.last_lines))
+        for text in new_values:
+            sentence = f"{text} is not tried again: each launch with it failed"
             yield Notice(text=with_last_lines(sentence, finished.last_lines))
 
     def _budget_notice(self) -> Iterator[Notice]:
@@ -413,6 +418,7 @@ class _Loop:
             launches_lacking=lacking_for_claim(self._prepared, evidence, best) if best is not None else 0,
             others_measured=evidence.others_measured(self._prepared),
             set_aside={name: last_line(trial.reason) for name, trial in certain.set_aside.items()},
+            values_set_aside={text: last_line(trial.reason) for text, trial in certain.value_texts().items()},
             ending=f"{self._prepared.request.budget.describe_used(self._spent())}: {self._why}",
         )
 

@@ -152,10 +152,10 @@ def _with_fewer_repeats(prepared: Prepared, evidence: Evidence, launches_left: i
 
 
 def with_set_aside(prepared: Prepared, certain: CertainFailures) -> Prepared | None:
-    """Return the request with the parameters that are set aside at the user's own values; ``None`` if none is legal."""
-    if not certain.set_aside:
-        return prepared
+    """Return the request without the parameters and values that are set aside; ``None`` if no config is legal."""
     space = certain.held(prepared.space, prepared.current)
+    if space is prepared.space:
+        return prepared
     try:
         space.bind(workload=prepared.workload, current=prepared.current)
     except SpaceError:
@@ -223,7 +223,8 @@ def _spares_own(prepared: Prepared, evidence: Evidence, launches_left: int) -> b
 
 def _nothing_to_try(certain: CertainFailures) -> str:
     kept = f" with your own {' and '.join(certain.set_aside)}" if certain.set_aside else ""
-    return f"no legal config is left to try{kept}"
+    left_out = f" without {' and '.join(certain.value_texts())}" if certain.values else ""
+    return f"no legal config is left to try{kept}{left_out}"
 
 
 def _suggested(

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 ASSIGNED = "visible_devices"  # fact of a launch: its devices, as the value of that variable
-_NO_DEVICES = "no NVIDIA device is visible on this host, whose processors launches side by side would share"
+_NO_DEVICES = "only NVIDIA devices can be divided, and none is visible on this host"
+_DERIVED = "the space file derives the number of processes; give it choices to divide the devices between launches"
+_NOT_STATED = "the command does not state the number of processes; give a number"
 _ON_PROCESSORS = "the training runs on the processors of this host, which launches side by side would share"
 _OTHER_HOSTS = "a cluster scheduler such as slurm can run them on hosts of their own"
 
@@ -75,21 +77,21 @@ def share_host(prepared: Prepared, jobs: JobRunner, own_trials: Iterable[Trial],
     devices = jobs.devices(prepared.component.launch.env.get(VISIBLE_DEVICES))
     if not devices:
         return _one_at_a_time(wanted, f"{_NO_DEVICES}; {_OTHER_HOSTS}")
-    return divide(devices, per_launch=_most_devices(prepared), wanted=wanted, uses_devices=uses_devices)
+    per_launch = _most_devices(prepared)
+    if per_launch is None:
+        return _one_at_a_time(wanted, _DERIVED if _chosen_processes(prepared) is not None else _NOT_STATED)
+    return divide(devices, per_launch=per_launch, wanted=wanted, uses_devices=uses_devices)
 
 
-def divide(devices: Sequence[str], *, per_launch: int | None, wanted: int, uses_devices: bool | None) -> Sharing:
+def divide(devices: Sequence[str], *, per_launch: int, wanted: int, uses_devices: bool | None) -> Sharing:
     """Return how launches in flight share the devices of their host.
 
     Args:
         devices: devices that the launches may use, at least one.
-        per_launch: most devices that one launch takes; ``None`` if unknown.
+        per_launch: most devices that one launch takes.
         wanted: launches in flight that the user asks for, at least two.
         uses_devices: whether the training uses devices; ``None`` if unknown.
     """
-    if per_launch is None:
-        text = "the space file derives the number of processes; give it choices to divide the devices between launches"
-        return _one_at_a_time(wanted, text)
     fit = min(wanted, len(devices) // per_launch)
     offered = f"{per_launch} of the {len(devices)} devices of this host ({VISIBLE_DEVICES}={','.join(devices)})"
     if fit < 2:
@@ -132,10 +134,17 @@ def _uses_devices(prepared: Prepared, own_trials: Iterable[Trial]) -> bool | Non
 
 
 def _most_devices(prepared: Prepared) -> int | None:
-    """Return the most devices that a launch of the space takes; ``None`` if its number of processes is derived."""
+    """Return the most devices that a launch of the space takes; ``None`` if the number of processes is unknown."""
+    chosen = _chosen_processes(prepared)
+    if chosen is None:
+        return devices_of(prepared, prepared.component.launch.nproc_per_node)
+    return devices_of(prepared, max(chosen, default=None))
+
+
+def _chosen_processes(prepared: Prepared) -> list[int] | None:
+    """Return the choices of the parameter for the processes per node, none if it is derived; ``None`` without one."""
     for parameter in prepared.space.parameters:
         binding = parameter.binding
         if binding is not None and binding.kind == BindingKind.TORCHRUN and binding.name == "nproc_per_node":
-            counts = [choice for choice in parameter.choices if isinstance(choice, int)]
-            return devices_of(prepared, max(counts, default=None))
-    return devices_of(prepared, prepared.component.launch.nproc_per_node)
+            return [choice for choice in parameter.choices if isinstance(choice, int)]
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,6 +84,9 @@ def test_an_earlier_launch_of_the_program_tells() -> None:
         state=State.COMPLETED,
         observed={"saves_checkpoints": True},
     )
-    assert recorded_saving([saved], Launch(program="a.py"))
-    assert not recorded_saving([saved], Launch(program="b.py"))
-    assert not recorded_saving([], Launch(program="a.py"))
+    assert recorded_saving([saved], {"program": "a.py", "project": "gpt"})
+    assert not recorded_saving([saved], {"program": "b.py"})
+    assert not recorded_saving([], {"program": "a.py"})
+    of_project = replace(saved, workload={"program": "a.py", "project": "gpt"})
+    assert recorded_saving([of_project], {"program": "a.py", "project": "gpt"})
+    assert not recorded_saving([of_project], {"program": "a.py", "project": "vision"})

@@ -51,18 +51,18 @@ def test_paths_that_a_program_makes_are_noted(tmp_path: Path, made: str) -> None
 
 def test_outermost_paths_move_and_what_was_fetched_stays(tmp_path: Path) -> None:
     made = ["out", "out/lock", "out-2", "data", "data/train.bin", "runs", "runs/data", "mnist_data", ".lock", "a.pyc"]
-    made += ["no-cache", "data_parallel_8"]
+    made += ["data_parallel_8"]
     for name in made:
         path = tmp_path / name
         path.mkdir() if "." not in name else path.touch()
     paths = [str(tmp_path / name) for name in [*made, "gone"]]
     moving = movable(paths)
-    assert [Path(path).name for path in moving] == [".lock", "data_parallel_8", "no-cache", "out", "out-2", "runs"]
+    assert [Path(path).name for path in moving] == [".lock", "data_parallel_8", "out", "out-2", "runs"]
     moved, left = move_aside(moving, ".failed-7")
     assert (sorted(moved), left) == (moving, [])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [
-            *(".lock.failed-7", "data_parallel_8.failed-7", "no-cache.failed-7", "out.failed-7", "out-2.failed-7"),
+            *(".lock.failed-7", "data_parallel_8.failed-7", "out.failed-7", "out-2.failed-7"),
             *("runs.failed-7", "data", "mnist_data", "a.pyc"),
         ]
     )
@@ -86,6 +86,45 @@ def test_what_libraries_keep_for_all_jobs_stays(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     paths = [str(tmp_path / ".triton"), *map(str, temporary.iterdir()), "/dev/null"]
     assert movable(paths) == [str(temporary / "out")]
+
+
+CACHES = (
+    *("scratch/hf/hub/models--gpt2", "triton_cache", "inductor_cache/aa", "x/.cache/torch", "src/model/__pycache__"),
+    *("named/hf", "named/hf/new/inner", "named/extensions/x"),
+)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_caches_stay_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "named" / "hf"))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", f"{tmp_path}/named/extensions/")
+    (tmp_path / cache).mkdir(parents=True)
+    (tmp_path / cache / "x").touch()
+    assert movable([str(tmp_path / cache), str(tmp_path / cache / "x")]) == []
+
+
+def test_a_folder_with_a_named_cache_in_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "work" / "triton"))
+    made = [str(tmp_path / name) for name in ("work", "work/triton", "work/triton/x", "work/out")]
+    for name in made:
+        Path(name).mkdir()
+    assert movable(made) == [str(tmp_path / "work" / "out")]
+
+
+def test_outputs_move_where_the_whole_project_lies_in_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "cache" / "project"
+    (project / "out").mkdir(parents=True)
+    monkeypatch.chdir(project)
+    assert movable([str(project / "out")]) == [str(project / "out")]
+
+
+def test_files_of_other_jobs_stay_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for name in ("mine", "theirs"):
+        (tmp_path / "runs" / name).touch()
+    assert movable([str(tmp_path / "runs"), str(tmp_path / "runs" / "mine")]) == [str(tmp_path / "runs" / "mine")]
 
 
 def test_a_name_that_is_taken_is_never_overwritten(tmp_path: Path) -> None:

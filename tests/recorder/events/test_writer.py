@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
 from torchx_cubicml.recorder.events.sender import DONE
 from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, NO_END_EVENT, EventWriter, closing_event, read_lines
 from torchx_cubicml.records.event import Event, EventKind
@@ -73,6 +74,30 @@ def test_an_unwritable_store_is_reported(ends: tuple[socket.socket, socket.socke
     writer.take(line(ENDED))
     writer.close(deadline_s=5)
     assert str(tmp_path / "file" / "store") in ends[0].recv(10_000).decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recorded"),
+    [
+        (("--lr", "0.1"), ("--lr", "0.1")),
+        (("--lr", "0.1") * 2500, None),  # more than a record holds
+        (tuple(f"x.y{index}=[{'1,' * 2000}]" for index in range(300)), None),  # so is this, in bytes
+    ],
+    ids=["few", "many", "long"],
+)
+def test_a_launch_is_recorded_whatever_its_command(
+    ends: tuple[socket.socket, socket.socket],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    recorded: tuple[str, ...] | None,
+) -> None:
+    writer = EventWriter(ends[1], str(tmp_path), command=RecordedCommand(name="train.py", arguments=arguments))
+    writer.take(line(STARTED))
+    writer.take(line(ENDED))
+    writer.close(deadline_s=5)
+    (trial,) = TrialStore(str(tmp_path))
+    assert (trial.workload, trial.arguments) == ({"program": "train.py"}, recorded)
+    assert ends[0].recv(10_000) == DONE
 
 
 def test_lines_are_put_together(ends: tuple[socket.socket, socket.socket]) -> None:

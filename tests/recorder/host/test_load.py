@@ -6,6 +6,7 @@ import os
 import socket
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -218,6 +219,18 @@ def test_devices_are_asked_for_while_a_job_on_them_is_measured(asked: Path) -> N
     assert expected.items() <= host_load.facts(ON_DEVICES).items()  # the most of all readings
     assert expected.items() <= host_load.facts(ENDED).items()
     assert len(asked.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"visible_devices": "MIG-8a3f"}, {"device": "NVIDIA A100-SXM4-40GB MIG 3g.20gb"}],
+    ids=lambda each: next(iter(each)),
+)
+def test_others_on_the_parts_of_a_device_are_not_beside_a_job(asked: Path, part: dict[str, str]) -> None:
+    (asked.parent / "answer").write_text(f"GPU-1, {os.getpid()}, 30\nGPU-1, 999999, 10\n")
+    host_load = HostLoad(os.getpid(), world_size=1)
+    known = host_load.facts(replace(ON_DEVICES, observed={**ON_DEVICES.observed, **part}))
+    assert not {"other_device_processes", "other_device_share"} & known.keys()
 
 
 def test_a_tool_that_fails_is_asked_once(asked: Path) -> None:

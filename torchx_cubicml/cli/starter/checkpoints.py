@@ -6,13 +6,15 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.command_texts import program_path
 from torchx_cubicml.recorder.steps.saving import saving_names
+from torchx_cubicml.records.workload import is_same_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.trial import Trial, Workload
     from torchx_cubicml.space import SearchSpace
 
 _MOST_FILES, _MOST_BYTES = 50, 1 << 20  # of the script and of the modules beside it
@@ -25,12 +27,9 @@ def is_redirected(space: SearchSpace) -> bool:
     return bool(changes.args or changes.files or any("{scratch}" in value for value in changes.env.values()))
 
 
-def recorded_saving(trials: Iterable[Trial], launch: Launch) -> bool:
+def recorded_saving(trials: Iterable[Trial], workload: Workload) -> bool:
     """Return whether a recorded launch of the same program saved checkpoints."""
-    return any(
-        trial.observed.get("saves_checkpoints") is True and trial.workload.get("program") == launch.program
-        for trial in trials
-    )
+    return any(trial.observed.get("saves_checkpoints") is True and is_same_program(trial, workload) for trial in trials)
 
 
 def saving_call(launch: Launch) -> str:
@@ -40,9 +39,9 @@ def saving_call(launch: Launch) -> str:
     >>> saving_call(Launch(program="not/here.py"))
     ''
     """
-    program = Path(*launch.program.split(".")).with_suffix(".py") if launch.is_module else Path(launch.program)
-    if launch.is_module and not program.is_file():
-        program = program.with_suffix("") / "__main__.py"
+    program = program_path(launch.program, is_module=launch.is_module, folder=".")
+    if program is None:
+        return ""
     root = Path() if launch.is_module else program.parent
     pending, seen = [program], set[Path]()
     while pending and len(seen) < _MOST_FILES:

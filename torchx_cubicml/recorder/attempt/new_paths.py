@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.settings import cache_folders_of_libraries
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -22,7 +24,8 @@ _PATH_ARGUMENT = {"open": 0, "os.mkdir": 0, "os.rename": 1, "os.link": 1, "os.sy
 _OPEN_FLAGS = 2  # position of the flags of "open"
 _MOST_PATHS = 10_000
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
-_INPUT = re.compile(r"(?:.*[-_.])?(?:data|datasets?)|caches?|downloads?", re.IGNORECASE)  # a name
+_INPUT = re.compile(r"(?:.*[-_.])?(?:data|datasets?)|downloads?", re.IGNORECASE)  # a name
+_CACHE = re.compile(r"hub|.*cache.*", re.IGNORECASE)  # a part of a path
 _TEMPORARY = ("tmp", "pymp-", "torch")  # first letters of names that libraries draw in the folder for temporary files
 
 
@@ -56,26 +59,34 @@ def watch_new_paths(list_file: Path) -> None:
 def movable(paths: Iterable[str]) -> list[str]:
     """Return the outermost of the paths that exist and that a second start may trip over.
 
-    A folder in which another job has made a folder stays; what the first start made in it does not.
+    A folder stays if it holds what another job has made, or the cache folder of a library; what the first start made in
+    it does not.
 
     Args:
         paths: absolute paths that the first start made.
     """
     made, settled, moving = set(paths), list[str](), list[str]()
+    caches = cache_folders_of_libraries()
     for path in sorted(made, key=Path):
-        inside = any(path.startswith(f"{outer}/") for outer in settled)
-        if inside or not os.path.lexists(path) or _holds_folders_of_others(path, made):
+        if any(path.startswith(f"{outer}/") for outer in settled) or not os.path.lexists(path):
+            continue
+        is_kept = _is_kept(Path(path), caches)
+        if not is_kept and (_holds_paths_of_others(path, made) or any(_is_inside(each, path) for each in caches)):
             continue
         settled.append(path)
-        if not _is_kept(Path(path)):
+        if not is_kept:
             moving.append(path)
     return moving
 
 
-def _holds_folders_of_others(path: str, made: Collection[str]) -> bool:
+def _holds_paths_of_others(path: str, made: Collection[str]) -> bool:
     if os.path.islink(path):  # noqa: PTH114 - as below
         return False
-    return any(f"{folder}/{name}" not in made for folder, names, _ in os.walk(path) for name in names)
+    return any(f"{folder}/{name}" not in made for folder, names, files in os.walk(path) for name in (*names, *files))
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder.rstrip('/')}/")
 
 
 def move_aside(paths: Iterable[str], suffix: str) -> tuple[dict[str, str], list[str]]:
@@ -116,10 +127,14 @@ def _new_path(event: str, arguments: tuple[object, ...], position: int) -> str:
     return "" if os.path.lexists(path) else path
 
 
-def _is_kept(path: Path) -> bool:
+def _is_kept(path: Path, caches: Collection[str]) -> bool:
     """Return whether a path is an input, a cache, a temporary file or a device rather than the program's output."""
+    # A part that the working folder shares says nothing: all of a project may lie below /mnt/cache.
+    parts = Path(os.path.relpath(path)).parts
     return bool(
-        _INPUT.fullmatch(path.name)
+        any(map(_CACHE.fullmatch, parts))
+        or any(str(path) == folder or _is_inside(str(path), folder) for folder in caches)
+        or _INPUT.fullmatch(path.name)
         or path.suffix == ".pyc"
         or str(path).startswith((*_SYSTEM, f"{Path('~').expanduser()}/."))
         or (path.parent == Path(tempfile.gettempdir()) and path.name.startswith(_TEMPORARY))

@@ -15,6 +15,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import RecordError
 from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
@@ -124,9 +125,19 @@ class EventWriter:
         while (event := self._events.get()) is not None:
             try:
                 store = store or TrialStore(self._store)
-                store.append(self._with_command(event))
+                self._append(store, event)
             except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next event may succeed
                 self._report_once(f"{type(error).__name__}: {error}")
+
+    def _append(self, store: TrialStore, event: Event) -> None:
+        """Append an event; without its command if no reader would accept it with that."""
+        full = self._with_command(event)
+        try:
+            store.append(full)
+        except RecordError:
+            if full is event:
+                raise
+            store.append(event)
 
     def _with_command(self, event: Event) -> Event:
         """Return the first event of a launch with the digests of its command; unchanged if there is no key for them."""

@@ -152,7 +152,8 @@ class HostLoad:
         if now is None:
             return {}
         self._first = self._first or (now, seconds)
-        if event.kind is EventKind.MEASURED and "devices_per_node" in event.observed:
+        is_on_devices = event.kind is EventKind.MEASURED and "devices_per_node" in event.observed
+        if is_on_devices and not _is_on_part(event):
             self._ask_devices()
         return load_facts(self._first, (now, seconds)) | self._of_devices
 
@@ -165,6 +166,11 @@ class HostLoad:
             self._asks_devices = True
             for name, value in device_facts(done.stdout, self._job.ids).items():
                 self._of_devices[name] = max(value, self._of_devices.get(name, value))
+
+
+def _is_on_part(event: Event) -> bool:
+    """Return whether a job runs on a part of a device (MIG); ``nvidia-smi`` names the device of a process, no part."""
+    return any("MIG" in str(event.observed.get(name)) for name in ("device", "visible_devices"))
 
 
 def load_facts(first: tuple[HostTimes, float], last: tuple[HostTimes, float]) -> dict[str, Value]:

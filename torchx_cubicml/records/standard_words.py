@@ -23,8 +23,14 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "none": (*_NO, "no_recompute", "no_recomputation", "no_ac", "nothing", "no_checkpointing"),
     },
     "sharding_strategy": {
-        "FULL_SHARD": ("full_shard", "fsdp", "fsdp1", "fsdp2", "fsdp_full", "fully_sharded", "full_sharding", "full"),
-        "SHARD_GRAD_OP": ("shard_grad_op", "shard_grad", "grad_op", "fsdp_grad_op", "sharded_grad_op"),
+        "FULL_SHARD": (
+            *("full_shard", "fsdp", "fsdp1", "fsdp2", "fsdp_full", "fully_sharded", "full_sharding", "full"),
+            *("zero_3", "zero_stage_3", "stage_3", "full_shard_zero3", "fsdp_full_shard", "fsdp_zero3"),
+        ),
+        "SHARD_GRAD_OP": (
+            *("shard_grad_op", "shard_grad", "grad_op", "fsdp_grad_op", "sharded_grad_op", "fsdp_shard_grad_op"),
+            *("zero_2", "zero_stage_2", "stage_2", "grad_shard", "gradients", "fsdp_zero2", "shard_grad_op_zero2"),
+        ),
         "NO_SHARD": ("no_shard", "no_sharding", "unsharded"),
         "HYBRID_SHARD": ("hybrid_shard", "hybrid", "hsdp", "hybrid_sharding", "hybrid_full_shard", "hybrid_fsdp"),
         "_HYBRID_SHARD_ZERO2": ("_hybrid_shard_zero2", "hybrid_zero2", "hybrid_shard_grad_op"),

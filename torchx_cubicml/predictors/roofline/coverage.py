@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.predictors.features.device_specs import precision_word
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.recommender import Recommender
@@ -22,6 +23,18 @@ _NEEDED = (
     ("seq_len",),
     ("micro_batch_size",),
     ("world_size", "nnodes"),
+)
+# Facts with a default; any name of a group is enough.
+_ASSUMED = (
+    ("tp_degree",),
+    ("pp_degree",),
+    ("gradient_accumulation_steps", "global_batch_size"),
+    ("sharding_strategy", "zero_stage"),
+    ("activation_checkpointing",),
+    ("precision",),
+    ("attention_kernel",),
+    ("vocab_size",),
+    ("device",),
 )
 
 
@@ -47,5 +60,22 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
     return f"{text} {names}: rename columns with name=COLUMN"
 
 
+def assumed_roofline_facts(trials: Sequence[Trial]) -> str:
+    """Return a message on the facts that no trial holds and for which the formulas assume a default.
+
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> facts = {"device": "H100", "precision": "bf16", "zero_stage": 0, "vocab_size": 50304, "tp_degree": 1}
+    >>> known = {**facts, "pp_degree": 1, "global_batch_size": 64, "activation_checkpointing": "none"}
+    >>> print(assumed_roofline_facts([Trial.completed(workload=known, config={"seq_len": 1}, tokens_per_second=1.0)]))
+    no trial holds attention_kernel: the roofline formulas assume a default
+    """
+    known = {name for trial in trials for name in training_row(trial)}
+    names = [group[0] for group in _ASSUMED if not known & {*group}]
+    return f"no trial holds {', '.join(names)}: the roofline formulas assume a default" if names and trials else ""
+
+
 def _lacking(row: Mapping[str, Value]) -> list[str]:
-    return [names[0] for names in _NEEDED if not any(isinstance(row.get(name), int | float) for name in names)]
+    lacking = [names[0] for names in _NEEDED if not any(isinstance(row.get(name), int | float) for name in names)]
+    word = row.get("precision")
+    unknown = isinstance(word, str) and precision_word(word) is None
+    return [*lacking, f"a known precision instead of {word}"] if unknown else lacking

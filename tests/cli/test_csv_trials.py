@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from torchx_cubicml.cli.csv_trials import TableMapping, named_columns, read_table
+
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.trial import State
 

@@ -146,7 +146,8 @@ def _check_throughput(plans: Sequence[ColumnPlan], given: GivenMapping) -> None:
         outcomes = ", ".join(plan.heading.text for plan in plans if plan.name == OUTCOME)
         other = f"; {outcomes} cannot stand in for it" if outcomes else ""
         raise RecordError(
-            f"no column is a throughput or the time of a step{other}: give --map COLUMN=UNIT with one of {', '.join(UNITS)}"
+            f"no column is a throughput or the time of a step{other}: give --map COLUMN=UNIT with one of "
+            f"{', '.join(UNITS)}"
         )
     names = {plan.name for plan in plans if plan.name} | {*given.facts}
     missing = missing_for_steps(names) if rated.name in (*STEP_TIMES, "steps_per_second") else ""
@@ -168,7 +169,18 @@ def _unused(source: SourceTable, plans: Sequence[ColumnPlan], named: Mapping[str
 def _command(args: argparse.Namespace, plans: Sequence[ColumnPlan]) -> str:
     options = [f"--map={text}" for text in args.map] + [f"--text={text}" for text in args.text]
     options += [f"--fact={text}" for text in args.fact]
-    names = ("mapping", "workload", "parameters", "throughput", "unit", "program", "status", "completed", "time", "store")
+    names = (
+        "mapping",
+        "workload",
+        "parameters",
+        "throughput",
+        "unit",
+        "program",
+        "status",
+        "completed",
+        "time",
+        "store",
+    )
     given = {name: getattr(args, name) for name in (*names, "out_of_memory", "peak_memory_gib")}
     options += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
     return ready_command(Path(args.table), options, plans)

@@ -5,8 +5,23 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_YES = ("true", "yes", "y", "on", "enabled", "enable", "1", "used", "✓", "✔")
-_NO = ("false", "no", "n", "off", "disabled", "disable", "0", "none", "never", "without", "unused", "✗", "✘", "×")
+_YES = ("true", "yes", "y", "on", "enabled", "enable", "1", "used", "\u2713", "\u2714")
+_NO = (
+    "false",
+    "no",
+    "n",
+    "off",
+    "disabled",
+    "disable",
+    "0",
+    "none",
+    "never",
+    "without",
+    "unused",
+    "\u2717",
+    "\u2718",
+    "\u00d7",
+)
 
 SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "activation_checkpointing": {
@@ -86,7 +101,7 @@ def squashed(text: str) -> str:
     >>> [squashed(text) for text in ("Every-Layer", "every_layer", " NumLayers", "# GPUs")]
     ['everylayer', 'everylayer', 'numlayers', 'ngpus']
     """
-    return re.sub(r"[^a-z0-9✓✔✗✘×]+", "", text.replace("#", "n").lower())
+    return re.sub(r"[^a-z0-9\u2713\u2714\u2717\u2718\u00d7]+", "", text.replace("#", "n").lower())
 
 
 def switch_value(text: str) -> bool | None:

@@ -37,7 +37,6 @@ COUNTS = DEGREES | {
 """Facts that are whole numbers >= 1."""
 
 TEXTS = frozenset({"device", "program", "container", "optimizer"})
-_MEMORY = frozenset({"device_memory_gib"})
 _BINARY = frozenset({"seq_len", "micro_batch_size", "global_batch_size", GLOBAL_BATCH_TOKENS})  # 4k is 4,096
 _MAY_BE_ZERO = frozenset({"n_experts", "n_active_experts"})
 _RELEASE_HEADING = re.compile(
@@ -55,7 +54,7 @@ def is_text_column(name: str, heading: str, cells: Sequence[str]) -> bool:
     """
     if name in TEXTS or name.endswith("_version"):
         return True
-    if name in COUNTS or name in SWITCHES or name in SPELLINGS or name == "precision":
+    if name in COUNTS or is_vocabulary(name):
         return False
     return _RELEASE_HEADING.search(heading) is not None or (bool(cells) and all(map(_RELEASE.fullmatch, cells)))
 
@@ -74,22 +73,32 @@ def read_cell(name: str, text: str, heading: Heading, *, decimal_comma: bool = F
     """
     if text.lower() in MISSING:
         return None, True
-    if name.startswith(PRECISION_SWITCH):  # such as none, hybrid and e4m3 for the format of fp8
-        return switch_value(text) is not False, True
     if name in COUNTS:
         return _count(name, text, heading, decimal_comma=decimal_comma)
-    if name == "zero_stage":
-        return _zero_stage(text)
-    if name in SWITCHES:
-        switch = switch_value(text)
-        return (text, False) if switch is None else (switch, True)
-    if name in SPELLINGS or name == "precision":
-        word = standard_word(name, text)
-        return (text, False) if word is None else (word, True)
-    if name in _MEMORY:
+    if name == "device_memory_gib":
         size = gibibytes(text, unit=heading.unit or "gib", decimal_comma=decimal_comma)
         return (text, False) if size is None else (_plain(size), True)
-    return own_value(text, decimal_comma=decimal_comma), True
+    value = _word(name, text)
+    if value is not None:
+        return value, True
+    return own_value(text, decimal_comma=decimal_comma), not is_vocabulary(name)
+
+
+def is_vocabulary(name: str) -> bool:
+    """Return whether a fact has standard words, so that any other word is unknown."""
+    return name in SPELLINGS or name in SWITCHES or name in {"precision", "zero_stage"}
+
+
+def _word(name: str, text: str) -> Scalar | None:
+    """Return the standard word, switch or stage of a fact that has such values, ``None`` for any other text."""
+    if name.startswith(PRECISION_SWITCH):  # such as none, hybrid and e4m3 for the format of fp8
+        return switch_value(text) is not False
+    if name == "zero_stage":
+        stage = zero_stage(text)
+        return 1 if stage is None and switch_value(text) else stage  # a distributed optimizer is stage 1
+    if name in SWITCHES:
+        return switch_value(text)
+    return standard_word(name, text) if is_vocabulary(name) else None
 
 
 def own_value(text: str, *, decimal_comma: bool = False) -> Scalar:
@@ -128,13 +137,6 @@ def _scale(name: str, number: float, heading: Heading) -> float:
     if name == GLOBAL_BATCH_TOKENS and (2 * number).is_integer():
         return SCALE_OF_BINARY.get(heading.unit[:1], heading.scale)
     return heading.scale
-
-
-def _zero_stage(text: str) -> tuple[Scalar, bool]:
-    stage = zero_stage(text)
-    if stage is None:
-        stage = 1 if switch_value(text) else None  # a distributed optimizer is stage 1
-    return (text, False) if stage is None else (stage, True)
 
 
 def _plain(number: float) -> Scalar:

@@ -99,10 +99,13 @@ def _memory(facts: Mapping[str, Scalar], trial: Trial) -> str:
     peak = None if trial.measurement is None else trial.measurement.peak_memory_gib
     hardware = find_hardware(str(facts.get("device", "")))
     stated = count(facts, "device_memory_gib")
-    limit = stated if stated is not None else None if hardware is None else hardware.memory / _GIGABYTE
-    if peak is None or limit is None or hardware is not None and hardware.name == "cpu" or peak <= _MEMORY_FACTOR * limit:
+    listed = None if hardware is None or hardware.name == "cpu" else hardware.memory / _GIGABYTE
+    limit = listed if stated is None else stated
+    if peak is None or limit is None or peak <= _MEMORY_FACTOR * limit:
         return ""
-    return f"peak memory is {peak:.4g} GiB, but {facts.get('device', 'the device')} has {limit:.4g}; the peak is left out"
+    return (
+        f"peak memory is {peak:.4g} GiB, but {facts.get('device', 'the device')} has {limit:.4g}; the peak is left out"
+    )
 
 
 def _batch(facts: Mapping[str, Scalar], trial: Trial) -> str:
@@ -138,7 +141,9 @@ def _peak_rate(facts: Mapping[str, Scalar], trial: Trial) -> str:
     share = _FLOPS_PER_TOKEN * total * tokens / (world * hardware.peak(word))
     if share <= 1.0:
         return ""
-    return f"{tokens:,.0f} tokens/s of the whole job are {share:.0%} of the peak of {world:g} x {hardware.name} in {word}"
+    return (
+        f"{tokens:,.0f} tokens/s of the whole job are {share:.0%} of the peak of {world:g} x {hardware.name} in {word}"
+    )
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, Scalar], Trial], str]] = {

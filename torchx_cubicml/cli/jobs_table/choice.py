@@ -137,7 +137,9 @@ class GivenMapping:
         has_blanks = "" in source.cells(column)
         if not completed and not has_blanks:
             words = ", ".join(f"{word:.24}" for word in list(states)[:6])
-            raise RecordError(f"no status in column {column!r} says that a job ran: give --completed with one of {words}")
+            raise RecordError(
+                f"no status in column {column!r} says that a job ran: give --completed with one of {words}"
+            )
         found = tuple(word for word, state in states.items() if state is State.OUT_OF_MEMORY)
         return (*completed, *([""] if has_blanks else [])), self.out_of_memory or found
 

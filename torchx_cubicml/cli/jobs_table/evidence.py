@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.cells import COUNTS, DEGREES, read_cell
+from torchx_cubicml.cli.jobs_table.cells import COUNTS, DEGREES, is_vocabulary, read_cell
 from torchx_cubicml.cli.jobs_table.rates import count, dp_degree, model_parallel, samples_per_step
 from torchx_cubicml.cli.jobs_table.roles import PEAK_MEMORY, STARTED_AT, STATUS, STEP_TIMES, UNITS
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
+from torchx_cubicml.cli.jobs_table.times import sortable_time
 from torchx_cubicml.cli.jobs_table.written_numbers import gibibytes, rate, scaled_number, seconds, states_time
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.device_specs import REFERENCE, find_hardware
-from torchx_cubicml.cli.jobs_table.times import sortable_time
-from torchx_cubicml.records.standard_words import SPELLINGS, SWITCHES, standard_word, switch_value, zero_stage
+from torchx_cubicml.records.standard_words import standard_word, switch_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,9 @@ class Evidence:
 
     def facts(self) -> list[dict[str, Scalar]]:
         """Return the facts of each row under their certain names, as far as the cells are legal."""
-        columns = {name: (heading, self.source.cells(heading.text)[:_MOST_ROWS]) for name, heading in self.names.items()}
+        columns = {
+            name: (heading, self.source.cells(heading.text)[:_MOST_ROWS]) for name, heading in self.names.items()
+        }
         rows: list[dict[str, Scalar]] = [{} for _ in range(min(len(self.source.rows), _MOST_ROWS))]
         for name, (heading, cells) in columns.items():
             known = {cell: self._value(name, cell, heading) for cell in set(cells)}
@@ -98,26 +100,25 @@ def is_plausible(name: str, heading: Heading, cells: Sequence[str]) -> bool:
 
 
 def _is_legal(name: str, cell: str, heading: Heading) -> bool:
-    if name in DEGREES and switch_value(cell) is False:
-        return True
+    """Return whether a cell can be a value of ``name``, whatever the decimal sign."""
     if name in COUNTS:
-        return scaled_number(cell) is not None or scaled_number(cell.replace(",", ".")) is not None
-    if name in STEP_TIMES:
-        return seconds(cell) is not None or seconds(cell.replace(",", ".")) is not None
+        return _is_number(scaled_number, cell) or (name in DEGREES and switch_value(cell) is False)
+    if name in UNITS:
+        return _is_number(seconds if name in STEP_TIMES else rate, cell) or states_time(cell)
+    if name == STATUS:
+        return state_of_word(cell, heading=heading.text) is not None
     check = _LEGAL.get(name)
     if check is not None:
         return check(cell)
-    if name in SPELLINGS or name == "precision":
-        return standard_word(name, cell) is not None
-    if name in SWITCHES:
-        return switch_value(cell) is not None
-    if name in UNITS:
-        return rate(cell) is not None or rate(cell.replace(",", ".")) is not None or states_time(cell)
-    return name != STATUS or state_of_word(cell, heading=heading.text) is not None
+    return not is_vocabulary(name) or read_cell(name, cell, heading)[1]
+
+
+def _is_number(read: Callable[[str], float | None], cell: str) -> bool:
+    return read(cell) is not None or read(cell.replace(",", ".")) is not None
 
 
 def _is_memory(cell: str) -> bool:
-    return gibibytes(cell) is not None or gibibytes(cell.replace(",", ".")) is not None
+    return _is_number(gibibytes, cell)
 
 
 def _is_time(cell: str) -> bool:
@@ -131,7 +132,6 @@ _LEGAL: dict[str, Callable[[str], bool]] = {
     PEAK_MEMORY: _is_memory,
     "device_memory_gib": _is_memory,
     STARTED_AT: _is_time,
-    "zero_stage": lambda cell: zero_stage(cell) is not None or switch_value(cell) is not None,
 }
 
 
@@ -259,4 +259,3 @@ _PROOFS: dict[str, Callable[[Evidence, Heading, Sequence[str]], bool]] = {
     "milliseconds_per_step": _proves_step_time("milliseconds_per_step"),
 }
 """Name -> check that the rows of a column of several meanings prove this one."""
-

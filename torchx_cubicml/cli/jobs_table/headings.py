@@ -23,14 +23,14 @@ _WORK = (
 )
 _DEVICE = r"(?P<{name}>(?:per|p)?(?:gpus?|devices?|accelerators?|ranks?|chips?|cards?|tpus?))?"
 _SECOND = r"(?:per|p)?(?:seconds?|secs?|s)"
-_RATE = re.compile(
-    _AROUND + _WORK + _DEVICE.format(name="before") + _SECOND + _DEVICE.format(name="behind") + _AROUND
-)
+_RATE = re.compile(_AROUND + _WORK + _DEVICE.format(name="before") + _SECOND + _DEVICE.format(name="behind") + _AROUND)
 _INVERSE = re.compile(
     rf"{_AROUND}(?P<unit>s|secs?|seconds?|ms|msecs?|milliseconds?)per(?:optimi[sz]er|train(?:ing)?|global)?"
     r"(?:its?|iters?|iterations?|steps?|batch)"
 )
-_PREFIXES = re.compile(r"^(?:number(?:s)?of|num(?:ber)?|count(?:of)?|no(?:of)?|nb|n|total|use|enable|with|is|the|model)")
+_PREFIXES = re.compile(
+    r"^(?:number(?:s)?of|num(?:ber)?|count(?:of)?|no(?:of)?|nb|n|total|use|enable|with|is|the|model)"
+)
 _SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|tokens|type)$")
 _OUTCOME = re.compile(
     r"flop|mfu|hfu|perplexity|(?<!c)loss(?!less|scal)|utili[sz]|speedup|accuracy|gradnorm|gpuhours|reserved"
@@ -96,7 +96,9 @@ def _forms(text: str) -> list[tuple[str, str]]:
     camel = re.fullmatch(r"(.+[a-z])(Ms|MS|GB|GiB|MB|MiB|Gb|Sec|Seconds|Tokens)", bare)
     if camel:
         forms.append((camel[1], unit or camel[2].lower()))
-    if " " not in bare and not _RATE.fullmatch(heading_key(bare)):  # a path in a config, as experiment trackers write it
+    if " " not in bare and not _RATE.fullmatch(
+        heading_key(bare)
+    ):  # a path in a config, as experiment trackers write it
         parts = re.split(r"[./:]|__", bare)
         forms += [(" ".join(parts[start:]), unit) for start in range(1, len(parts)) if parts[start].strip()]
     return forms
@@ -151,7 +153,12 @@ def _rate_of(text: str, key: str, unit: str) -> Heading | None:
     return Heading(text=text, name=f"{kind}_per_second{'_per_device' if per_device else ''}", unit=scale)
 
 
-_SAMPLES = frozenset("sample samples seq seqs sequence sequences image images img imgs example examples".split())
+_SAMPLES = frozenset(
+    {
+        *("sample", "samples", "seq", "seqs", "sequence", "sequences", "image", "images"),
+        *("img", "imgs", "example", "examples"),
+    }
+)
 
 
 def _settled_by_unit(text: str, choices: tuple[str, ...], unit: str) -> Heading:

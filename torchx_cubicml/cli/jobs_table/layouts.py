@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.jobs_table.source import SourceTable
 
-_SEPARATORS = r"\s*[/,;|x×*+:_-]\s*|\s+"
+_SEPARATORS = r"\s*[/,;|x\u00d7*+:_-]\s*|\s+"
 _LABELLED = re.compile(r"([A-Za-z]+)\s*[=:]?\s*(\d+)|(\d+)\s*([A-Za-z]+)")
-_DEVICES = re.compile(r"(\d+)\s*[x×*]?\s*((?:NVIDIA|AMD)?\s*[A-Za-z]{1,4}\d+.*)", re.IGNORECASE)
+_DEVICES = re.compile(r"(\d+)\s*[x\u00d7*]?\s*((?:NVIDIA|AMD)?\s*[A-Za-z]{1,4}\d+.*)", re.IGNORECASE)
 _NOT_FOUND = ""
 
 
@@ -40,7 +40,7 @@ def _split(heading: str, known: Sequence[str], cells: Sequence[str]) -> dict[str
 def _by_heading(heading: str, known: Sequence[str], cells: Sequence[str]) -> dict[str, list[str]]:
     """Split 8/4/2 under TP/PP/DP."""
     names = [part for part in re.split(_SEPARATORS, heading.strip("()[] ")) if part]
-    if len(names) < 2 or len(set(names)) < len(names):  # noqa: PLR2004 - one fact needs no split
+    if len(names) < 2 or len(set(names)) < len(names):
         return {}
     if not all(read_heading(name).name in COUNTS for name in names) or read_heading(heading).name:
         return {}
@@ -66,7 +66,7 @@ def _by_labels(known: Sequence[str], cells: Sequence[str]) -> dict[str, list[str
 
 def _labels(cell: str) -> dict[str, str]:
     found = {(each[1] or each[4]).lower(): each[2] or each[3] for each in _LABELLED.finditer(cell)}
-    rest = re.sub(r"[\s,;/|x×*+:_()\[\]=-]+", "", _LABELLED.sub("", cell))
+    rest = re.sub(r"[\s,;/|x\u00d7*+:_()\[\]=-]+", "", _LABELLED.sub("", cell))
     legal = all(read_heading(label).name in COUNTS and len(label) > 1 for label in found)
     return found if legal and not rest else {}
 
@@ -89,9 +89,7 @@ def _replaced(source: SourceTable, heading: str, columns: dict[str, list[str]]) 
     place = source.headings.index(heading)
     new = list(zip(*columns.values(), strict=True))
     rows = [
-        (line, (*cells[:place], *new[number], *cells[place + 1 :]))
-        for number, (line, cells) in enumerate(source.rows)
+        (line, (*cells[:place], *new[number], *cells[place + 1 :])) for number, (line, cells) in enumerate(source.rows)
     ]
     headings = (*source.headings[:place], *columns, *source.headings[place + 1 :])
     return replace(source, headings=headings, rows=tuple(rows))
-

@@ -53,7 +53,9 @@ def propose_columns(source: SourceTable, given: Mapping[str, str]) -> list[Colum
     plans = {heading: _first_plan(source, heading, given) for heading in source.headings}
     plans = _without_duplicates(source, plans)
     for _ in range(2):  # what the first round settles is evidence for the second
-        evidence = Evidence(source, {plan.name: plan.heading for plan in plans.values() if plan.name in COUNTS | {"device"}})
+        evidence = Evidence(
+            source, {plan.name: plan.heading for plan in plans.values() if plan.name in COUNTS | {"device"}}
+        )
         for heading, plan in plans.items():
             if plan.choices:
                 name = evidence.chosen(plan.heading)
@@ -71,10 +73,12 @@ def _first_plan(source: SourceTable, text: str, given: Mapping[str, str]) -> Col
     if not cells:
         return ColumnPlan(heading=heading, reason="empty")
     name = _name_by_cells(heading.name, cells)
-    if name == OUTCOME:
-        return ColumnPlan(heading=heading, name=OUTCOME)
-    if name and is_plausible(name, heading, cells):
+    if name == OUTCOME or (name and is_plausible(name, heading, cells)):
         return ColumnPlan(heading=heading, name=name)
+    return _doubtful_plan(heading, name, cells)
+
+
+def _doubtful_plan(heading: Heading, name: str, cells: Sequence[str]) -> ColumnPlan:
     if name:
         return ColumnPlan(heading=heading, reason=f"may be {name}, but holds {_shown(cells)}")
     if heading.choices:
@@ -152,9 +156,12 @@ def _with_devices_per_node(source: SourceTable, plans: dict[str, ColumnPlan]) ->
         return plans
     evidence = Evidence(source, {})
     counted = evidence.numbers(devices.heading)
-    pairs = [(gpus, hosts) for gpus, hosts in zip(counted, evidence.numbers(nodes.heading), strict=True) if gpus and hosts]
+    pairs = [
+        (gpus, hosts) for gpus, hosts in zip(counted, evidence.numbers(nodes.heading), strict=True) if gpus and hosts
+    ]
     varies = len({hosts for _, hosts in pairs}) > 1
-    if varies and len({gpus for gpus, _ in pairs}) == 1 or any(gpus < hosts for gpus, hosts in pairs):
+    is_constant = varies and len({gpus for gpus, _ in pairs}) == 1
+    if is_constant or any(gpus < hosts for gpus, hosts in pairs):
         plans[devices.heading.text] = replace(devices, name="nproc_per_node")
     return plans
 
@@ -188,7 +195,11 @@ def _with_one_throughput(source: SourceTable, plans: dict[str, ColumnPlan]) -> d
 def _lacks(unit: str, names: set[str]) -> bool:
     """Return whether the table lacks what turns a unit into the throughput of the job."""
     if unit.endswith("_per_device"):
-        return not ({"world_size"} & names or {"nnodes", "nproc_per_node"} <= names or {"dp_degree", "tp_degree", "pp_degree"} <= names)
+        return not (
+            {"world_size"} & names
+            or {"nnodes", "nproc_per_node"} <= names
+            or {"dp_degree", "tp_degree", "pp_degree"} <= names
+        )
     return not unit.startswith(("tokens", "samples")) and bool(missing_for_steps(names))
 
 
@@ -202,5 +213,3 @@ def _shown(cells: Sequence[str]) -> str:
     distinct = list(dict.fromkeys(cells))
     more = f" and {len(distinct) - _MOST_SHOWN} more" if len(distinct) > _MOST_SHOWN else ""
     return ", ".join(f"{cell:.24}" for cell in distinct[:_MOST_SHOWN]) + more
-
-

@@ -38,7 +38,7 @@ def proposal_rows(source: SourceTable, plans: Sequence[ColumnPlan], text: frozen
         plans: of its columns.
         text: columns that the user declared as texts.
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for plan in plans:
         if plan.name and plan.name != OUTCOME:
             reading = "text" if plan.heading.text in text else _reading(source, plan)
@@ -82,7 +82,9 @@ def ready_command(path: Path, words: Sequence[str], plans: Sequence[ColumnPlan])
         words: options that the user gave.
         plans: of the columns.
     """
-    answers = [f"--map {shlex.quote(f'{plan.heading.text}=')}<{'|'.join(plan.choices)}>" for plan in plans if plan.choices]
+    answers = [
+        f"--map {shlex.quote(f'{plan.heading.text}=')}<{'|'.join(plan.choices)}>" for plan in plans if plan.choices
+    ]
     given = [shlex.quote(word) for word in words if word != str(path)]
     return " ".join(["torchx cubicml history import", shlex.quote(str(path)), *given, *answers, "--yes"])
 
@@ -144,7 +146,9 @@ def _example(source: SourceTable, plan: ColumnPlan, text: frozenset[str]) -> str
 
 def _status_text(source: SourceTable, column: str) -> str:
     states = states_of_words(source.cells(column), heading=column)
-    words = [f"{word:.24}: {'failed' if state is None or state == 'unknown' else state}" for word, state in states.items()]
+    words = [
+        f"{word:.24}: {'failed' if state is None or state == 'unknown' else state}" for word, state in states.items()
+    ]
     return ", ".join(words[:_MOST_WORDS])
 
 

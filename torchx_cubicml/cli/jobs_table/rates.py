@@ -73,7 +73,9 @@ def missing_for_steps(names: Collection[str]) -> str:
     if {"global_batch_size", GLOBAL_BATCH_TOKENS} & set(names):
         return ""
     missing = [name for name in ("micro_batch_size", "gradient_accumulation_steps") if name not in names]
-    if not {"dp_degree", "dp_shard_degree", "world_size"} & set(names) and not {"nnodes", "nproc_per_node"} <= set(names):
+    if not {"dp_degree", "dp_shard_degree", "world_size"} & set(names) and not {"nnodes", "nproc_per_node"} <= set(
+        names
+    ):
         missing.append("dp_degree or world_size")
     return f"global_batch_size, or {' and '.join(missing)}" if missing else ""
 
@@ -125,5 +127,6 @@ def world_size(facts: Mapping[str, Scalar]) -> float:
 def count(facts: Mapping[str, Scalar], name: str) -> float | None:
     """Return a positive number among the facts, ``None`` where there is none."""
     value = facts.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value > 0 else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if value > 0 else None

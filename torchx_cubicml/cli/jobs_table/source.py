@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-MISSING = frozenset({"", "-", "--", "–", "—", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})
+MISSING = frozenset({"", "-", "--", "\u2013", "\u2014", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})
 """Spellings of a missing value, in lower case; "none" is not among them, as it may be a value."""
 
 _DELIMITERS = ",\t;|"
@@ -40,11 +40,19 @@ _MAGIC = (
     (b"\x1f\x8b", "a compressed file"),
 )
 _ENDINGS = {
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb"), "an Excel workbook"),
-    **dict.fromkeys((".parquet", ".pq"), "a Parquet file"),
-    **dict.fromkeys((".feather", ".arrow"), "an Arrow file"),
-    **dict.fromkeys((".jsonl", ".ndjson"), "a JSON Lines file"),
-    **{".json": "a JSON file", ".ods": "an OpenDocument sheet", ".gz": "a compressed file"},
+    ".xlsx": "an Excel workbook",
+    ".xls": "an Excel workbook",
+    ".xlsm": "an Excel workbook",
+    ".xlsb": "an Excel workbook",
+    ".parquet": "a Parquet file",
+    ".pq": "a Parquet file",
+    ".feather": "an Arrow file",
+    ".arrow": "an Arrow file",
+    ".jsonl": "a JSON Lines file",
+    ".ndjson": "a JSON Lines file",
+    ".json": "a JSON file",
+    ".ods": "an OpenDocument sheet",
+    ".gz": "a compressed file",
 }
 
 

@@ -14,14 +14,26 @@ if TYPE_CHECKING:
 _RAN = frozenset(
     {
         *("ok", "okay", "done", "success", "successful", "succeeded", "complete", "completed", "finished", "finish"),
-        *("pass", "passed", "ran", "measured", "valid", "good", "ran2completion", "exited0", "fits", "fit", "converged"),
-        *("rantocompletion", "nerror", "noerror", "healthy", "true", "yes", "y", "✓", "✔"),
+        *(
+            "pass",
+            "passed",
+            "ran",
+            "measured",
+            "valid",
+            "good",
+            "ran2completion",
+            "exited0",
+            "fits",
+            "fit",
+            "converged",
+        ),
+        *("rantocompletion", "nerror", "noerror", "healthy", "true", "yes", "y", "\u2713", "\u2714"),
     }
 )
 _OUT_OF_MEMORY = re.compile(r"oom(?:ed|kill(?:ed)?|error)?$|^oom|out_?of_?memory|cudaoom|outofgpumemory|memoryerror")
 _BAD = re.compile(r"oom|outofmemory|fail|error|crash")  # a heading under which "yes" is bad news
 _FAILED = re.compile(
-    r"fail|crash|error|timeout|timedout|killed|cancel|abort|preempt|nan|hang|hung|lost|x+$|×$|✗$|✘$|died|dead|invalid|"
+    r"fail|crash|error|timeout|timedout|killed|cancel|abort|preempt|nan|hang|hung|lost|x+$|\u00d7$|\u2717$|\u2718$|died|dead|invalid|"
     r"nodefail|segfault|notrun|skipped|incomplete|exception|unstable|diverged|terminated|stopped|interrupted|infeasible"
 )
 

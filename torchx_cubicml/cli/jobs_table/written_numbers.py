@@ -8,7 +8,7 @@ import re
 # The words that may follow a number without changing it.
 _COUNTED = (
     r"(?:x?\s*(?:gpus?|devices?|ranks?|nodes?|accelerators?|tpus?|workers?|layers?|heads?|experts?|samples?|seqs?|"
-    r"sequences?|tokens?|toks?|params?|parameters?|steps?|chunks?|stages?|way|ways)|[x×])"
+    r"sequences?|tokens?|toks?|params?|parameters?|steps?|chunks?|stages?|way|ways)|[x\u00d7])"
 )
 _SUFFIXES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12}
 _BYTES_IN_GIB = {"kb": 2.0**-20, "kib": 2.0**-20, "mb": 2.0**-10, "mib": 2.0**-10, "gb": 1.0, "gib": 1.0}
@@ -23,7 +23,7 @@ _SECONDS = {
 _RATE = r"(?:(?:tokens?|toks?|samples?|seqs?|sequences?|images?|it|iters?|steps?)\s*(?:/|per)\s*(?:s|sec|second).*)"
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?"
 _WRITTEN = re.compile(rf"({_NUMBER})\s*(.*)", re.IGNORECASE)
-_SPACES = r"[ \u00a0\u2009\u202f'’_]"
+_SPACES = r"[ \u00a0\u2009\u202f'\u2019_]"
 _GROUPED = re.compile(rf"\d{{1,3}}(?:{_SPACES}\d{{3}})+(?!\d)")
 
 SCALE_OF_BINARY = {"k": 2.0**10, "m": 2.0**20}

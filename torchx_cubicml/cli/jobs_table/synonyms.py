@@ -201,33 +201,37 @@ ROLE_SYNONYMS: dict[str, tuple[str, ...]] = _words(
 )
 """Role of a column in a trial -> its headings."""
 
-STEP_TIME_SYNONYMS = tuple(
-    (
-        "step time, iteration time, iter time, time per step, time per iteration, time per batch, batch time, "
-        "step duration, step latency, elapsed time per iteration, train step time, mean step time, iteration "
-        "duration, global step time, time per iter, avg step time, average step time, t step, time per global "
-        "batch, median step time, iteration latency, wall time per step, iter duration, avg iteration time, mean "
-        "iteration time, elapsed per iteration, wall clock per step, step time avg, median iteration time, "
-        "average iteration time, step walltime, step wall time, iter latency"
-    ).split(", ")
-)
+STEP_TIME_SYNONYMS = _words(
+    {
+        STEP_TIME: (
+            "step time, iteration time, iter time, time per step, time per iteration, time per batch, batch time, "
+            "step duration, step latency, elapsed time per iteration, train step time, mean step time, iteration "
+            "duration, global step time, time per iter, avg step time, average step time, t step, time per global "
+            "batch, median step time, iteration latency, wall time per step, iter duration, avg iteration time, mean "
+            "iteration time, elapsed per iteration, wall clock per step, step time avg, median iteration time, "
+            "average iteration time, step walltime, step wall time, iter latency"
+        )
+    }
+)[STEP_TIME]
 """Headings of the time of an optimizer step; the unit stands in brackets, behind an underscore or in the cells."""
 
-OUTCOME_SYNONYMS = tuple(
-    (
-        "MFU, HFU, TFLOPS, TFLOP/s, TFLOPs/GPU, model flops, model TFLOP, achieved TFLOPS, FLOPS, PFLOPS, model "
-        "flops utilization, hardware flops utilization, utilization, GPU utilization, GPU util, efficiency, loss, "
-        "train loss, final loss, lm loss, val loss, validation loss, eval loss, perplexity, ppl, accuracy, grad "
-        "norm, speedup, relative speed, energy, power, cost, price, temperature C, duration, runtime, wall time, "
-        "walltime, elapsed, total time, end time, ended at, finished, epoch time, forward time, backward time, "
-        "optimizer time, communication time, data time, compute time, bubble time, reserved memory, peak "
-        "reserved, max memory reserved, cached memory, last seen, last seen date, tokens seen, total tokens, "
-        "steps completed, final step, train time, forward backward time, fwd bwd time, scaling efficiency, time "
-        "to train, bubble fraction, mfu pct, hfu pct, samples seen, gpu hours, flops per token, flops per second, "
-        "flops per gpu, train runtime, days to train, comm time, flops utilisation, utilisation, model flops "
-        "utilisation, nccl time, weak scaling efficiency"
-    ).split(", ")
-)
+OUTCOME_SYNONYMS = _words(
+    {
+        OUTCOME: (
+            "MFU, HFU, TFLOPS, TFLOP/s, TFLOPs/GPU, model flops, model TFLOP, achieved TFLOPS, FLOPS, PFLOPS, model "
+            "flops utilization, hardware flops utilization, utilization, GPU utilization, GPU util, efficiency, loss, "
+            "train loss, final loss, lm loss, val loss, validation loss, eval loss, perplexity, ppl, accuracy, grad "
+            "norm, speedup, relative speed, energy, power, cost, price, temperature C, duration, runtime, wall time, "
+            "walltime, elapsed, total time, end time, ended at, finished, epoch time, forward time, backward time, "
+            "optimizer time, communication time, data time, compute time, bubble time, reserved memory, peak "
+            "reserved, max memory reserved, cached memory, last seen, last seen date, tokens seen, total tokens, "
+            "steps completed, final step, train time, forward backward time, fwd bwd time, scaling efficiency, time "
+            "to train, bubble fraction, mfu pct, hfu pct, samples seen, gpu hours, flops per token, flops per second, "
+            "flops per gpu, train runtime, days to train, comm time, flops utilisation, utilisation, model flops "
+            "utilisation, nccl time, weak scaling efficiency"
+        )
+    }
+)[OUTCOME]
 """Headings of other outcomes of a run: never facts, as nobody knows them before the run."""
 
 _AMBIGUOUS: dict[tuple[str, ...], str] = {

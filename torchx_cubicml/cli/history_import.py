@@ -95,11 +95,16 @@ def _from_table(table: ReadTable, before: Sequence[str], url: str) -> tuple[int,
     new = [trial for trial in table.trials if trial.trial_id not in known]
     for trial in new:
         store.add(trial)
-    remarks = [*before, *table.disagreements, *_unknown_words(table)]
+    remarks = [*before, *table.disagreements, *_unknown_words(table), *_gaps(table)]
     if table.trials:
         remarks.append(_outcome_summary(table))
         remarks += [missing_roofline_facts(table.trials), assumed_roofline_facts(table.trials)]
     return len(new), len(table.trials) - len(new), table.problems, [remark for remark in remarks if remark]
+
+
+def _gaps(table: ReadTable) -> list[str]:
+    named = ", ".join(f"{name} ({count})" for name, count in table.gaps.most_common())
+    return [f"rows without a value: {named}"] if named else []
 
 
 def _unknown_words(table: ReadTable) -> list[str]:

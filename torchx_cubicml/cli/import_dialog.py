@@ -81,21 +81,28 @@ def _split(source: SourceTable, given: GivenMapping) -> SourceTable:
 def _confirmed(
     args: argparse.Namespace, source: SourceTable, given: GivenMapping, plans: list[ColumnPlan]
 ) -> ConfirmedMapping | None:
-    is_terminal = sys.stdin.isatty() and not args.json
-    if is_terminal and not args.yes:
+    if sys.stdin.isatty() and not args.json and not args.yes:
         _print_proposal(source, plans, given)
         plans = propose_columns(source, {**given.named(), **_answers(plans)})
-    _check_throughput(plans, given)
-    asked = [plan for plan in plans if plan.choices]
-    if not asked and (args.yes or (is_terminal and _agreed(f"Import {len(source.rows)} rows as proposed?"))):
-        mapping = given.joined(source, plans)
-        return ConfirmedMapping(source=source, mapping=mapping, remarks=tuple(left_over_lines(source, plans)))
+        _check_throughput(plans, given)
+        is_agreed = _agreed(f"Import {len(source.rows)} rows as proposed?")
+        return _joined(source, given, plans) if is_agreed else None
+    if args.yes and not any(plan.choices for plan in plans):
+        _check_throughput(plans, given)
+        return _joined(source, given, plans)
     if args.json:
         print_json({"imported": 0, **proposal_json(source, plans, given.text)})
-    elif not is_terminal or args.yes:
+    else:
         _print_proposal(source, plans, given)
+    _check_throughput(plans, given)
+    if not args.json:
         sys.stdout.write(f"nothing is imported yet; to import the table so, run:\n    {_command(args, plans)}\n")
     return None
+
+
+def _joined(source: SourceTable, given: GivenMapping, plans: Sequence[ColumnPlan]) -> ConfirmedMapping:
+    mapping = given.joined(source, plans)
+    return ConfirmedMapping(source=source, mapping=mapping, remarks=tuple(left_over_lines(source, plans)))
 
 
 def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: GivenMapping) -> None:

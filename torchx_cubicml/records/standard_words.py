@@ -44,7 +44,16 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "SHARD_GRAD_OP": (
             *("shard_grad_op", "shard_grad", "grad_op", "fsdp_grad_op", "sharded_grad_op", "fsdp_shard_grad_op"),
-            *("zero_2", "zero_stage_2", "stage_2", "grad_shard", "gradients", "fsdp_zero2", "shard_grad_op_zero2"),
+            *(
+                "zero_2",
+                "zero_stage_2",
+                "stage_2",
+                "grad_shard",
+                "grad",
+                "gradients",
+                "fsdp_zero2",
+                "shard_grad_op_zero2",
+            ),
         ),
         "NO_SHARD": ("no_shard", "no_sharding", "unsharded"),
         "HYBRID_SHARD": ("hybrid_shard", "hybrid", "hsdp", "hybrid_sharding", "hybrid_full_shard", "hybrid_fsdp"),

@@ -44,6 +44,13 @@ _RELEASE_HEADING = re.compile(
 )
 _RELEASE = re.compile(r"(?:1[89]|2\d|3\d)\.(?:0[1-9]|1[0-2])")  # such as 25.09: a year and a month
 _WHOLE = 2**53
+_OFF: dict[str, Scalar] = {
+    **dict.fromkeys(SWITCHES, False),
+    "activation_checkpointing": "none",
+    "attention_kernel": "math",
+    "zero_stage": 0,
+}
+"""Facts that tables leave empty, or fill with a dash, where they are off."""
 
 
 def is_text_column(name: str, heading: str, cells: Sequence[str]) -> bool:
@@ -57,6 +64,20 @@ def is_text_column(name: str, heading: str, cells: Sequence[str]) -> bool:
     if name in COUNTS or is_vocabulary(name):
         return False
     return _RELEASE_HEADING.search(heading) is not None or (bool(cells) and all(map(_RELEASE.fullmatch, cells)))
+
+
+def blank_value(name: str, cells: Sequence[str]) -> Scalar | None:
+    """Return the value of an empty cell or a dash: off, in a column whose other cells all say on; else ``None``.
+
+    >>> blank_value("zero_stage", ["ZeRO-1", "-"]), blank_value("compile", ["yes", ""])
+    (0, False)
+    """
+    known = {_word(name, cell) for cell in cells if cell.lower() not in MISSING}
+    has_blanks = any(cell.lower() in MISSING for cell in cells)
+    if len(known) != 1 or not has_blanks or name not in _OFF:
+        return None
+    (value,) = known
+    return _OFF[name] if value not in {None, _OFF[name]} else None
 
 
 def read_cell(name: str, text: str, heading: Heading, *, decimal_comma: bool = False) -> tuple[Scalar | None, bool]:

@@ -19,15 +19,23 @@ _AROUND = (
 _WORK = (
     r"(?P<scale>k|kilo|thousand|m|mega|million)?"
     r"(?P<work>tokens?|toks?|tk|t|samples?|seqs?|sequences?|s|images?|imgs?|examples?|"
-    r"(?:optimi[sz]er)?steps?|iterations?|iters?|it|batch(?:es)?)"
+    r"(?:optim)?steps?|iters?|it|batch(?:es)?)"
 )
 _DEVICE = r"(?P<{name}>(?:per|p)?(?:gpus?|devices?|accelerators?|ranks?|chips?|cards?|tpus?))?"
 _SECOND = r"(?:per|p)?(?:seconds?|secs?|s)"
 _RATE = re.compile(_AROUND + _WORK + _DEVICE.format(name="before") + _SECOND + _DEVICE.format(name="behind") + _AROUND)
 _INVERSE = re.compile(
-    rf"{_AROUND}(?P<unit>s|secs?|seconds?|ms|msecs?|milliseconds?)per(?:optimi[sz]er|train(?:ing)?|global)?"
-    r"(?:its?|iters?|iterations?|steps?|batch)"
+    rf"{_AROUND}(?P<unit>s|secs?|seconds?|ms|msecs?|milliseconds?)per(?:optim|train(?:ing)?|global)?"
+    r"(?:its?|iters?|steps?|batch)"
 )
+_STEP_TIME = re.compile(
+    rf"{_AROUND}(?=.*(?:time|timing|duration|latency|elapsed|wallclock))(?=.*(?:step|iter|batch))"
+    r"(?:train|training|global|optim|step|iter|batch|time|timing|duration|latency|elapsed|wall|clock|per|s)+" + _AROUND
+)
+_PEAK_MEMORY = re.compile(
+    r"(?=.*(?:max|peak|highwater))(?=.*(?:mem|alloc|vram|hbm))(?!.*(?:reserved|cached|retries|bandw|frac|pct)).*"
+)
+_PRECISION = re.compile(r"(?:params?|model|compute|train|training|torch|weights?|amp|base|default)*dtypes?")
 _PREFIXES = re.compile(
     r"^(?:number(?:s)?of|num(?:ber)?|count(?:of)?|no(?:of)?|nb|n|total|use|enable|with|is|the|model)"
 )
@@ -85,22 +93,27 @@ def _forms(text: str) -> list[tuple[str, str]]:
     brackets = _BRACKETED.findall(text)
     bare = _BRACKETED.sub(" ", text).strip() or text
     unit = brackets[-1].strip().lower() if brackets else ""
-    forms = [(text, unit), (bare, unit)]
+    forms = [*_bare_forms(bare, unit), (text, unit)]
+    if " " not in bare and not _RATE.fullmatch(heading_key(bare)):
+        parts = re.split(r"[./:]|__", bare)  # a path in a config, as experiment trackers write it
+        tails = [" ".join(parts[start:]) for start in range(1, len(parts)) if parts[start].strip()]
+        forms += [form for tail in tails for form in _bare_forms(tail, unit)]
+    return forms
+
+
+def _bare_forms(bare: str, unit: str) -> list[tuple[str, str]]:
+    """Return the readings of a heading without brackets: as it stands, and with its last word as the unit."""
+    forms = [(bare, unit)]
     if "," in bare:
         base, _, behind = bare.rpartition(",")
         forms.append((base, behind.strip().lower()))
-    words = re.split(r"[\s_\-/]+", bare)
+    words = re.split(r"\s/\s|[\s_-]+", bare)
     last = words[-1].lower()
     if len(words) > 1 and (is_memory_unit(last) or is_time_unit(last) or last in {*_COUNT_UNITS, "tokens"}):
-        forms.append((" ".join(words[:-1]), unit or last))
+        forms.insert(0, (" ".join(words[:-1]), unit or last))
     camel = re.fullmatch(r"(.+[a-z])(Ms|MS|GB|GiB|MB|MiB|Gb|Sec|Seconds|Tokens)", bare)
     if camel:
-        forms.append((camel[1], unit or camel[2].lower()))
-    if " " not in bare and not _RATE.fullmatch(
-        heading_key(bare)
-    ):  # a path in a config, as experiment trackers write it
-        parts = re.split(r"[./:]|__", bare)
-        forms += [(" ".join(parts[start:]), unit) for start in range(1, len(parts)) if parts[start].strip()]
+        forms.insert(0, (camel[1], unit or camel[2].lower()))
     return forms
 
 
@@ -117,7 +130,9 @@ def _meaning(text: str, base: str, unit: str) -> Heading | None:
             return rated
         if each in AMBIGUOUS_HEADINGS and each in {key, _PREFIXES.sub("", key)}:
             return _settled_by_unit(text, AMBIGUOUS_HEADINGS[each], unit)
-    return None
+    grammar = ((_STEP_TIME, STEP_TIME), (_PEAK_MEMORY, PEAK_MEMORY), (_PRECISION, "precision"))
+    name = next((name for pattern, name in grammar if pattern.fullmatch(key)), "")
+    return _with_unit(text, name, unit) if name else None
 
 
 def _stripped(key: str) -> str:
@@ -145,7 +160,7 @@ def _rate_of(text: str, key: str, unit: str) -> Heading | None:
     if found is None or (found["work"] in {"s", "t", "k"} and "per" not in key):
         return None
     per_device = found["before"] or found["behind"]
-    work = found["work"].removeprefix("optimizer").removeprefix("optimiser")
+    work = found["work"].removeprefix("optim")
     kind = "tokens" if work.startswith("t") else "samples" if work in {"s", *_SAMPLES} else "steps"
     if kind == "steps" and per_device:
         return None

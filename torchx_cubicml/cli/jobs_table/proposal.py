@@ -10,8 +10,10 @@ from torchx_cubicml.cli.jobs_table.evidence import Evidence, is_plausible
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
 from torchx_cubicml.cli.jobs_table.roles import OUTCOME, PEAK_MEMORY, PROGRAM, STARTED_AT, STATUS, UNITS
+from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.written_numbers import rate, scaled_number, seconds
-from torchx_cubicml.records.standard_words import standard_word, zero_stage
+from torchx_cubicml.records.standard_words import standard_word, switch_value, zero_stage
+from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +53,7 @@ def propose_columns(source: SourceTable, given: Mapping[str, str]) -> list[Colum
         given: column -> name, as the user says; an empty name leaves a column out.
     """
     plans = {heading: _first_plan(source, heading, given) for heading in source.headings}
-    plans = _without_duplicates(source, plans)
+    plans = _with_failures(source, _without_duplicates(source, plans))
     for _ in range(2):  # what the first round settles is evidence for the second
         evidence = Evidence(
             source, {plan.name: plan.heading for plan in plans.values() if plan.name in COUNTS | {"device"}}
@@ -63,6 +65,19 @@ def propose_columns(source: SourceTable, given: Mapping[str, str]) -> list[Colum
         plans = _without_duplicates(source, plans)
     plans = _with_devices_per_node(source, plans)
     return list(_with_one_throughput(source, plans).values())
+
+
+def _with_failures(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
+    """Return the plans where a column of remarks tells which jobs failed, if no other column does."""
+    if any(plan.name == STATUS for plan in plans.values()):
+        return plans
+    for heading, plan in plans.items():
+        cells = source.known_cells(heading)
+        is_free = not plan.name and not plan.choices and not plan.is_given and len(cells) < len(source.rows)
+        words = {cell for cell in cells if switch_value(cell) is None}
+        if is_free and words and all(state_of_word(word) in {State.UNKNOWN, State.OUT_OF_MEMORY} for word in cells):
+            return {**plans, heading: replace(plan, name=STATUS, reason="")}
+    return plans
 
 
 def _first_plan(source: SourceTable, text: str, given: Mapping[str, str]) -> ColumnPlan:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.cells import COUNTS, is_text_column, read_cell
+from torchx_cubicml.cli.jobs_table.cells import COUNTS, blank_value, is_text_column, is_vocabulary, read_cell
 from torchx_cubicml.cli.jobs_table.roles import (
     GLOBAL_BATCH_TOKENS,
     OUTCOME,
     PEAK_MEMORY,
+    PRECISION_SWITCH,
     STARTED_AT,
     STATUS,
     STEP_TIMES,
@@ -17,7 +18,7 @@ from torchx_cubicml.cli.jobs_table.roles import (
 )
 from torchx_cubicml.cli.jobs_table.statuses import states_of_words
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.standard_words import SPELLINGS, SWITCHES
+from torchx_cubicml.records.standard_words import SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,9 +126,11 @@ def _kind(source: SourceTable, plan: ColumnPlan) -> str:
         return "text"
     if name in COUNTS:
         return "whole number" + ("" if heading.scale == 1 else f", x {heading.scale:g}")
-    if name in SWITCHES:
-        return "switch"
-    return "word" if name in SPELLINGS or name == "precision" else "as it stands"
+    if not is_vocabulary(name):
+        return f"switch of {name.partition('=')[2]}" if name.startswith(PRECISION_SWITCH) else "as it stands"
+    blank = blank_value(name, source.cells(heading.text))
+    kind = "switch" if name in SWITCHES else "word"
+    return kind if blank is None else f"{kind}; empty is {blank}"
 
 
 def _example(source: SourceTable, plan: ColumnPlan, text: frozenset[str]) -> str:

@@ -65,14 +65,14 @@ class SourceTable:
         headings: of the columns, distinct.
         rows: line in the file, and the cells, as many as there are headings.
         problems: lines with another number of cells.
-        semicolons: whether semicolons separate the cells, as where a comma is the decimal sign.
+        delimiter: of the cells.
     """
 
     path: Path
     headings: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...]], ...]
     problems: tuple[str, ...] = ()
-    semicolons: bool = False
+    delimiter: str = ","
 
     def cells(self, heading: str) -> list[str]:
         """Return the cells of a column, in the order of the rows."""
@@ -96,9 +96,7 @@ class SourceTable:
     def decimal_comma(self) -> bool:
         """Whether a comma is the decimal sign: some number has one that separates no thousands."""
         cells = [cell for _, row in self.rows for cell in row if "," in cell]
-        points = any(re.fullmatch(r"\d+\.\d+", cell) for _, row in self.rows for cell in row)
-        odd = any(re.search(r"^\d+(?:\.\d{3})*,(?!\d{3}$)\d+$", cell) for cell in cells)
-        return self.semicolons and odd and not points
+        return self.delimiter != "," and any(re.fullmatch(r"\d+(?:\.\d{3})*,(?!\d{3}$)\d+", cell) for cell in cells)
 
     def number(self, text: str) -> float | None:
         """Return a cell as a number, by the decimal sign of the table; ``None`` where it is none."""
@@ -185,7 +183,7 @@ def _table(path: Path, text: str, delimiter: str) -> SourceTable:
             rows.append((line, tuple(row)))
         else:
             problems.append(f"line {line}: the number of fields differs from the header")
-    return SourceTable(path, headings, tuple(rows), tuple(problems), semicolons=delimiter == ";")
+    return SourceTable(path, headings, tuple(rows), tuple(problems), delimiter=delimiter)
 
 
 def _headings(row: Sequence[str]) -> tuple[str, ...]:

@@ -34,7 +34,8 @@ _OUT_OF_MEMORY = re.compile(r"oom(?:ed|kill(?:ed)?|error)?$|^oom|out_?of_?memory
 _BAD = re.compile(r"oom|outofmemory|fail|error|crash")  # a heading under which "yes" is bad news
 _FAILED = re.compile(
     r"fail|crash|error|timeout|timedout|killed|cancel|abort|preempt|nan|hang|hung|lost|x+$|\u00d7$|\u2717$|\u2718$|died|dead|invalid|"
-    r"nodefail|segfault|notrun|skipped|incomplete|exception|unstable|diverged|terminated|stopped|interrupted|infeasible"
+    r"nodefail|segfault|notrun|skipped|incomplete|exception|unstable|diverged|terminated|stopped|interrupted|infeasible|"
+    r"dnf|didnotfinish|unfinished"
 )
 
 

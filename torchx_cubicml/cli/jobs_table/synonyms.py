@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.roles import (
@@ -13,7 +14,6 @@ from torchx_cubicml.cli.jobs_table.roles import (
     PROGRAM,
     STARTED_AT,
     STATUS,
-    STEP_TIME,
     THROUGHPUT_CHOICES,
     UNITS,
 )
@@ -64,10 +64,10 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
             "per global batch, tokens per update, batch in tokens, global batch in tokens"
         ),
         "gradient_accumulation_steps": (
-            "GA, GAS, grad acc, grad accum, gradient accumulation, accumulation, accumulation steps, accum, accum "
-            "steps, gradient accumulation steps, batch accumulation per replica, grad accumulation, num "
-            "microbatches, micro batches, microbatches per step, num micro batches, grad acc steps, accumulate "
-            "grad batches, grad accum steps, accum iters, device train grad accum"
+            "GA, GA steps, GAS, grad acc, grad accum, gradient accumulation, accumulation, accumulation steps, "
+            "accum, accum steps, gradient accumulation steps, batch accumulation per replica, grad accumulation, "
+            "num microbatches, micro batches, microbatches per step, num micro batches, grad acc steps, "
+            "accumulate grad batches, grad accum steps, accum iters, device train grad accum"
         ),
         "sharding_strategy": "sharding, FSDP strategy, shard strategy, FSDP sharding, sharding mode, FSDP mode",
         "zero_stage": (
@@ -97,7 +97,9 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
         ),
         "pp_schedule": ("pipeline schedule, schedule, pipe schedule, pipeline parallel schedule, pipeline engine"),
         "cpu_offload": "offload, param offload, fsdp cpu offload, cpu offloading, parameter offload",
-        "activation_cpu_offload": ("activation offload, activation cpu offloading, offload activations, act offload"),
+        "activation_cpu_offload": (
+            "activation offload, cpu checkpointing, activation cpu offloading, offload activations, act offload"
+        ),
         "optimizer_cpu_offload": "optimizer offload, offload optimizer, optimizer cpu offloading",
         "optimizer_fused": "fused optimizer, fused adam, adam fused",
         "overlap_communication": "overlap comm, comm overlap, overlap grad reduce, overlap communication",
@@ -135,9 +137,9 @@ WORKLOAD_SYNONYMS: dict[str, tuple[str, ...]] = _words(
         "vocab_size": "vocab, vocabulary, vocabulary size, padded vocab size, vocab entries, token vocabulary",
         "seq_len": (
             "seq, seqlen, seq length, sequence length, context length, context, context window, ctx len, max seq "
-            "len, max sequence length, block size, ctx, context size, context len, sequence len, tokens per "
-            "sample, n ctx, tokens per sequence, SeqLen (T), max position embeddings, train seq len, sequence, "
-            "encoder seq length"
+            "len, max sequence length, block size, ctx, context size, context len, sequence len, model max "
+            "length, max length, tokens per sample, n ctx, tokens per sequence, SeqLen (T), max position "
+            "embeddings, train seq len, sequence, encoder seq length"
         ),
         "n_experts": ("experts, num moe experts, moe experts, num local experts, n routed experts, total experts"),
         "n_active_experts": (
@@ -177,7 +179,10 @@ WORKLOAD_SYNONYMS: dict[str, tuple[str, ...]] = _words(
 
 ROLE_SYNONYMS: dict[str, tuple[str, ...]] = _words(
     {
-        PROGRAM: "program, script, model, model name, architecture, network, model config, model arch",
+        PROGRAM: (
+            "program, script, model, model name or path, model id, model type, model name, architecture, network, "
+            "model config, model arch"
+        ),
         STATUS: (
             "status, state, outcome, result, exit status, job status, run status, exit code, return code, oom, "
             "out of memory, success, succeeded, completed, failed, fits, ok, error, exit, crashed, job state, run "
@@ -201,34 +206,21 @@ ROLE_SYNONYMS: dict[str, tuple[str, ...]] = _words(
 )
 """Role of a column in a trial -> its headings."""
 
-STEP_TIME_SYNONYMS = _words(
-    {
-        STEP_TIME: (
-            "step time, iteration time, iter time, time per step, time per iteration, time per batch, batch time, "
-            "step duration, step latency, elapsed time per iteration, train step time, mean step time, iteration "
-            "duration, global step time, time per iter, avg step time, average step time, t step, time per global "
-            "batch, median step time, iteration latency, wall time per step, iter duration, avg iteration time, mean "
-            "iteration time, elapsed per iteration, wall clock per step, step time avg, median iteration time, "
-            "average iteration time, step walltime, step wall time, iter latency"
-        )
-    }
-)[STEP_TIME]
-"""Headings of the time of an optimizer step; the unit stands in brackets, behind an underscore or in the cells."""
-
 OUTCOME_SYNONYMS = _words(
     {
         OUTCOME: (
-            "MFU, HFU, TFLOPS, TFLOP/s, TFLOPs/GPU, model flops, model TFLOP, achieved TFLOPS, FLOPS, PFLOPS, model "
-            "flops utilization, hardware flops utilization, utilization, GPU utilization, GPU util, efficiency, loss, "
-            "train loss, final loss, lm loss, val loss, validation loss, eval loss, perplexity, ppl, accuracy, grad "
-            "norm, speedup, relative speed, energy, power, cost, price, temperature C, duration, runtime, wall time, "
-            "walltime, elapsed, total time, end time, ended at, finished, epoch time, forward time, backward time, "
-            "optimizer time, communication time, data time, compute time, bubble time, reserved memory, peak "
-            "reserved, max memory reserved, cached memory, last seen, last seen date, tokens seen, total tokens, "
-            "steps completed, final step, train time, forward backward time, fwd bwd time, scaling efficiency, time "
-            "to train, bubble fraction, mfu pct, hfu pct, samples seen, gpu hours, flops per token, flops per second, "
-            "flops per gpu, train runtime, days to train, comm time, flops utilisation, utilisation, model flops "
-            "utilisation, nccl time, weak scaling efficiency"
+            "MFU, HFU, TFLOPS, TFLOP/s, TFLOPs/GPU, model flops, model TFLOP, achieved TFLOPS, FLOPS, PFLOPS, "
+            "model flops utilization, hardware flops utilization, utilization, GPU utilization, GPU util, "
+            "efficiency, loss, train loss, final loss, lm loss, val loss, validation loss, eval loss, perplexity, "
+            "ppl, accuracy, grad norm, speedup, relative speed, energy, power, cost, price, temperature C, "
+            "duration, runtime, wall time, walltime, elapsed, total time, end time, ended at, finished, epoch "
+            "time, forward time, backward time, optimizer time, communication time, data time, compute time, "
+            "bubble time, reserved memory, peak reserved, max memory reserved, cached memory, last seen, last "
+            "seen date, tokens seen, total tokens, steps completed, final step, train time, forward backward "
+            "time, fwd bwd time, scaling efficiency, time to train, bubble fraction, mfu pct, hfu pct, samples "
+            "seen, gpu hours, flops per token, flops per second, flops per gpu, train runtime, days to train, "
+            "comm time, flops utilisation, utilisation, model flops utilisation, nccl time, weak scaling "
+            "efficiency"
         )
     }
 )[OUTCOME]
@@ -277,18 +269,50 @@ _AMBIGUOUS: dict[tuple[str, ...], str] = {
 }
 
 
-def heading_key(text: str) -> str:
-    """Return the form in which headings are compared: case, spaces, hyphens and underscores do not count.
+_ABBREVIATIONS = {
+    "activations": "act",
+    "activation": "act",
+    "accumulation": "accum",
+    "accumulate": "accum",
+    "attention": "attn",
+    "average": "avg",
+    "checkpointing": "ckpt",
+    "checkpoint": "ckpt",
+    "dimension": "dim",
+    "distributed": "dist",
+    "embedding": "emb",
+    "embed": "emb",
+    "gradient": "grad",
+    "implementation": "impl",
+    "iteration": "iter",
+    "length": "len",
+    "maximum": "max",
+    "memory": "mem",
+    "number": "num",
+    "optimiser": "optim",
+    "optimizer": "optim",
+    "parallelism": "parallel",
+    "parallelization": "parallel",
+    "parameter": "param",
+    "pipeline": "pipe",
+    "recomputation": "recompute",
+    "sequence": "seq",
+    "vocabulary": "vocab",
+}
+_LONG_WORD = re.compile("|".join(_ABBREVIATIONS))
 
-    >>> [heading_key(text) for text in ("Micro-Batch Size", "MicroBatchSize", "tokens/s", "# GPUs")]
-    ['microbatchsize', 'microbatchsize', 'tokenspers', 'ngpus']
+
+def heading_key(text: str) -> str:
+    """Return the form in which headings are compared: case, spaces and hyphens do not count, nor do abbreviations.
+
+    >>> [heading_key(text) for text in ("Micro-Batch Size", "SequenceLength", "seq. len", "tokens/s", "# GPUs")]
+    ['microbatchsize', 'seqlen', 'seqlen', 'tokenspers', 'ngpus']
     """
-    return squashed(text.replace("/", " per "))
+    return _LONG_WORD.sub(lambda found: _ABBREVIATIONS[found[0]], squashed(text.replace("/", " per ")))
 
 
 def _by_heading() -> dict[str, str]:
     found = {heading_key(heading): OUTCOME for heading in OUTCOME_SYNONYMS}
-    found |= {heading_key(heading): STEP_TIME for heading in STEP_TIME_SYNONYMS}
     found |= {heading_key(alias): name for alias, name in column_aliases().items()}
     for table in (PARAMETER_SYNONYMS, WORKLOAD_SYNONYMS, ROLE_SYNONYMS):
         for name, headings in table.items():
@@ -302,6 +326,6 @@ NAME_BY_HEADING: dict[str, str] = _by_heading()
 """Key of a heading -> standard name or role."""
 
 AMBIGUOUS_HEADINGS: dict[str, tuple[str, ...]] = {
-    heading: choices for choices, headings in _AMBIGUOUS.items() for heading in headings.split(", ")
+    heading_key(heading): choices for choices, headings in _AMBIGUOUS.items() for heading in headings.split(", ")
 }
 """Key of a heading that may be one of several names, or none: the rows decide, or the user is asked."""

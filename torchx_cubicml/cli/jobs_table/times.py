@@ -15,9 +15,10 @@ def sortable_time(text: str) -> str:
     Raises:
         RecordError: the text is no time.
 
-    >>> [sortable_time(text) for text in ("2025-03", "2025-03-10", "2025-03-10T01:00:00+02:00", "")]
-    ['2025-03', '2025-03-10', '2025-03-09T23:00:00Z', '']
+    >>> [sortable_time(text) for text in ("2025-03", "2025-03-10", "2025-03-10T01:00:00+02:00", "10.03.2025", "")]
+    ['2025-03', '2025-03-10', '2025-03-09T23:00:00Z', '2025-03-10', '']
     """
+    text = re.sub(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", text)  # with points, the day comes first
     if text.lower() in MISSING or re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", text):
         return "" if text.lower() in MISSING else text
     try:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.cells import is_text_column, read_cell
+from torchx_cubicml.cli.jobs_table.cells import blank_value, is_text_column, read_cell
 from torchx_cubicml.cli.jobs_table.checks import disagreements, without_impossible_peak
 from torchx_cubicml.cli.jobs_table.headings import is_certain_outcome, read_heading, states_time_heading
 from torchx_cubicml.cli.jobs_table.rates import job_rates, known_world_size
@@ -22,7 +22,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from torchx_cubicml.cli.jobs_table.headings import Heading
@@ -43,6 +43,7 @@ class ReadTable:
         disagreements: rows whose facts cannot all be true, a sentence each.
         problems: line and cause of each malformed row.
         other_statuses: status of the jobs that neither ran nor ran out of memory -> number of jobs.
+        gaps: fact -> number of rows without a value, where others have one.
         unknown_words: fact -> words that are no standard ones and were kept -> number of rows.
     """
 
@@ -51,6 +52,7 @@ class ReadTable:
     disagreements: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     other_statuses: Counter[str] = field(default_factory=Counter)
+    gaps: Counter[str] = field(default_factory=Counter)
     unknown_words: dict[str, Counter[str]] = field(default_factory=dict)
 
 
@@ -86,11 +88,18 @@ def table_trials(source: SourceTable, mapping: TableMapping) -> ReadTable:
         table.trials.append(trial)
         table.lines.append(line)
         if trial.state is State.UNKNOWN:
-            table.other_statuses[row[mapping.status or mapping.throughput]] += 1
+            table.other_statuses[reader.cause(row)] += 1
     table.problems.extend(text for _, text in sorted(problems))
+    table.gaps.update(_gaps(table.trials, {**mapping.workload, **mapping.parameters}))
     table.disagreements.extend(disagreements(table.trials, table.lines))
     table.trials[:] = map(without_impossible_peak, table.trials)
     return table
+
+
+def _gaps(trials: Sequence[Trial], names: Iterable[str]) -> dict[str, int]:
+    counts = {name: sum(name not in {**trial.workload, **trial.config} for trial in trials) for name in names}
+    legal = (name for name in names if not name.startswith(PRECISION_SWITCH) and name != GLOBAL_BATCH_TOKENS)
+    return {name: counts[name] for name in legal if counts[name]}
 
 
 class _RowReader:
@@ -108,6 +117,7 @@ class _RowReader:
             if column in mapping.text or is_text_column(name, column, source.known_cells(column))
         }
         self._known: dict[tuple[str, str], tuple[Scalar | None, bool]] = {}
+        self._blank = {name: blank_value(name, source.cells(column)) for name, column in named.items()}
         self._completed = frozenset(map(str.lower, mapping.completed))
         self._out_of_memory = frozenset(map(str.lower, mapping.out_of_memory))
         for name, column in named.items():
@@ -148,6 +158,7 @@ class _RowReader:
                     found[name] = text
                 continue
             value, is_known = self._read(name, text, self._headings[column])
+            value = self._blank[name] if value is None else value
             if value is not None:
                 found[name] = value
             if not is_known:
@@ -166,8 +177,13 @@ class _RowReader:
             return self._state_of_throughput(row[mapping.throughput])
         status = row[mapping.status].lower()
         if status in self._completed:
-            return State.COMPLETED
+            return self._state_of_throughput(row[mapping.throughput])
         return State.OUT_OF_MEMORY if status in self._out_of_memory else State.UNKNOWN
+
+    def cause(self, row: Mapping[str, str]) -> str:
+        """Return the word that says that a job failed: its status, or what stands in place of its throughput."""
+        status = row[self._mapping.status] if self._mapping.status else ""
+        return row[self._mapping.throughput] if status.lower() in self._completed | {""} else status
 
     def _state_of_throughput(self, text: str) -> State:
         """Return the state that a table without statuses tells: papers write OOM in place of a throughput."""

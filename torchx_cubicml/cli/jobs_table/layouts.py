@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.jobs_table.source import SourceTable
 
 _SEPARATORS = r"\s*[/,;|x\u00d7*+:_-]\s*|\s+"
+_BETWEEN_NAMES = r"\s*[/,;|\u00d7*+:-]\s*|\s+x\s+|(?<=[A-Z])x(?=[A-Z])|\s+"
 _LABELLED = re.compile(r"([A-Za-z]+)\s*[=:]?\s*(\d+)|(\d+)\s*([A-Za-z]+)")
 _DEVICES = re.compile(r"(\d+)\s*[x\u00d7*]?\s*((?:NVIDIA|AMD)?\s*[A-Za-z]{1,4}\d+.*)", re.IGNORECASE)
 _NOT_FOUND = ""
@@ -25,7 +26,7 @@ def split_columns(source: SourceTable) -> tuple[SourceTable, dict[str, str]]:
     origin: dict[str, str] = {}
     for heading in source.headings:
         found = _split(heading, source.known_cells(heading), source.cells(heading))
-        if found and not {*found} & {*source.headings}:
+        if found and not {*found} & ({*source.headings} - {heading}):
             source = _replaced(source, heading, found)
             origin |= dict.fromkeys(found, heading)
     return source, origin
@@ -39,10 +40,10 @@ def _split(heading: str, known: Sequence[str], cells: Sequence[str]) -> dict[str
 
 def _by_heading(heading: str, known: Sequence[str], cells: Sequence[str]) -> dict[str, list[str]]:
     """Split 8/4/2 under TP/PP/DP."""
-    names = [part for part in re.split(_SEPARATORS, heading.strip("()[] ")) if part]
+    names = [part for part in re.split(_BETWEEN_NAMES, heading.strip("()[] ")) if part]
     if len(names) < 2 or len(set(names)) < len(names):
         return {}
-    if not all(read_heading(name).name in COUNTS for name in names) or read_heading(heading).name:
+    if not all(read_heading(name).name in COUNTS for name in names):
         return {}
     rows = {cell: _whole_numbers(cell, len(names)) for cell in known}
     if not all(rows.values()):

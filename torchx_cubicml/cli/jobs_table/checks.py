@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.rates import count, dp_degree, known_world_size, model_parallel
+from torchx_cubicml.cli.jobs_table.rates import count, dp_degree, known_world_size, model_parallel, stated_dp_degree
 from torchx_cubicml.predictors.features.device_specs import find_hardware, precision_word
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _facts(trial: Trial) -> dict[str, Scalar]:
 
 def _degrees(facts: Mapping[str, Scalar], trial: Trial) -> str:
     world, shared = count(facts, "world_size"), model_parallel(facts)
-    stated = dp_degree({**facts, "world_size": 0})
+    stated = stated_dp_degree(facts)
     if world is None:
         return ""
     names = [name for name in ("dp_degree", "tp_degree", "pp_degree", "cp_degree") if count(facts, name) is not None]
@@ -111,7 +111,7 @@ def _memory(facts: Mapping[str, Scalar], trial: Trial) -> str:
 def _batch(facts: Mapping[str, Scalar], trial: Trial) -> str:
     whole = count(facts, "global_batch_size")
     micro, rounds, dp = count(facts, "micro_batch_size"), count(facts, "gradient_accumulation_steps"), dp_degree(facts)
-    if whole is None or micro is None or rounds is None or dp is None:
+    if whole is None or micro is None or rounds is None or dp is None or not dp.is_integer():
         return ""
     product = micro * rounds * dp
     if abs(product - whole) <= _BATCH_TOLERANCE * whole:

@@ -65,6 +65,8 @@ class Heading:
     @property
     def scale(self) -> float:
         """Factor of a count that is headed in thousands, millions or billions."""
+        if self.name != "n_params" and self.unit in {"b", "t"}:  # batches and tokens, not billions and trillions
+            return 1.0
         return _COUNT_UNITS.get(self.unit, 1.0)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.jobs_table.source import SourceTable
 
 _SEPARATORS = r"\s*[/,;|x\u00d7*+:_-]\s*|\s+"
-_BETWEEN_NAMES = r"\s*[/,;|\u00d7*+:-]\s*|\s+x\s+|(?<=[A-Z])x(?=[A-Z])|\s+"
+_BETWEEN_NAMES = r"\s*[/,;|\u00d7*+:-]\s*|\s+x\s+|(?<=[A-Z])x(?=[A-Z])"
 _LABELLED = re.compile(r"([A-Za-z]+)\s*[=:]?\s*(\d+)|(\d+)\s*([A-Za-z]+)")
 _DEVICES = re.compile(r"(\d+)\s*[x\u00d7*]?\s*((?:NVIDIA|AMD)?\s*[A-Za-z]{1,4}\d+.*)", re.IGNORECASE)
 _NOT_FOUND = ""
@@ -41,9 +41,10 @@ def _split(heading: str, known: Sequence[str], cells: Sequence[str]) -> dict[str
 def _by_heading(heading: str, known: Sequence[str], cells: Sequence[str]) -> dict[str, list[str]]:
     """Split 8/4/2 under TP/PP/DP."""
     names = [part for part in re.split(_BETWEEN_NAMES, heading.strip("()[] ")) if part]
-    if len(names) < 2 or len(set(names)) < len(names):
+    if len(names) < 2:
         return {}
-    if not all(read_heading(name).name in COUNTS for name in names):
+    meanings = {read_heading(name).name for name in names}
+    if len(meanings) < len(names) or not meanings <= COUNTS:
         return {}
     rows = {cell: _whole_numbers(cell, len(names)) for cell in known}
     if not all(rows.values()):

@@ -82,14 +82,18 @@ def missing_for_steps(names: Collection[str]) -> str:
 
 def dp_degree(facts: Mapping[str, Scalar]) -> float | None:
     """Return the data-parallel degree: as stated, or what the other degrees leave of the world size."""
-    stated = count(facts, "dp_degree")
+    stated = stated_dp_degree(facts)
     if stated is not None:
         return stated
-    shard = count(facts, "dp_shard_degree")
-    if shard is not None:
-        return shard * (count(facts, "dp_replicate_degree") or 1.0)
     world = known_world_size(facts)
     return None if world is None else world / model_parallel(facts)
+
+
+def stated_dp_degree(facts: Mapping[str, Scalar]) -> float | None:
+    """Return the data-parallel degree where the facts state it, or its parts; ``None`` elsewhere."""
+    shard = count(facts, "dp_shard_degree")
+    parts = None if shard is None else shard * (count(facts, "dp_replicate_degree") or 1.0)
+    return count(facts, "dp_degree") or parts
 
 
 def model_parallel(facts: Mapping[str, Scalar]) -> float:

@@ -27,7 +27,8 @@ NAMES = {
     "seconds_per_step": ("s/it", "iteration time (ms)", "train_step_timing (s)", "stepTimeMs", "sec_per_step"),
     "peak_memory_gib": ("Peak Mem. (GB)", "max_cuda_mem_gb", "mem max allocated (GB)", "summary.peak_memory_gb"),
     "outcome": ("MFU (%)", "loss", "TFLOP/s/GPU", "hfu_pct", "peak_reserved_gb", "grad_norm", "last_seen_date"),
-    "": ("note", "section", "tokens", "iteration", "forward step time", "seed"),
+    "optimizer_fused": ("adam_fused", "config.adam_fused"),
+    "": ("loss_scale", "note", "section", "tokens", "iteration", "forward step time", "seed"),
 }
 
 

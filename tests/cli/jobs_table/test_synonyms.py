@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from torchx_cubicml.cli.jobs_table.headings import read_heading
-from torchx_cubicml.cli.jobs_table.roles import RATES_PER_SECOND
 from torchx_cubicml.cli.jobs_table.synonyms import (
     AMBIGUOUS_HEADINGS,
     NAME_BY_HEADING,
@@ -20,11 +19,11 @@ from torchx_cubicml.cli.jobs_table.synonyms import (
 )
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "importing.md"
+SECTION = PAGE.read_text().partition("## Headings")[2].partition("## Values")[0]
 SYNONYMS = {**PARAMETER_SYNONYMS, **WORKLOAD_SYNONYMS, **ROLE_SYNONYMS}
 DOCUMENTED = {
     name: headings.split(", ")
-    for name, headings in re.findall(r"^\| `([a-z_]+)` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE)
-    if name in {*SYNONYMS, *RATES_PER_SECOND, "seconds_per_step"} and "of " not in headings
+    for name, headings in re.findall(r"^\| `([a-z_]+)` \| (.+) \|$", SECTION, flags=re.MULTILINE)
 }
 
 

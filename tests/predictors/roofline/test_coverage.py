@@ -50,7 +50,7 @@ def test_missing_facts_are_counted_the_most_frequent_first() -> None:
 
 
 def test_degrees_that_do_not_divide_the_ranks_are_told() -> None:
-    assert "the others lack degrees that divide world_size: rename" in missing_roofline_facts(
+    assert "the others lack degrees that divide world_size: give" in missing_roofline_facts(
         [trial(FACTS, tp_degree=16)]
     )
 
@@ -58,4 +58,4 @@ def test_degrees_that_do_not_divide_the_ranks_are_told() -> None:
 def test_the_number_of_parameters_stands_for_the_width_alone() -> None:
     assert missing_roofline_facts([trial(FACTS, "d_model", n_params=10**9)]) == ""
     found = missing_roofline_facts([trial(FACTS, "n_layers", n_params=10**9)])
-    assert "the others lack n_layers (1): rename" in found
+    assert "the others lack n_layers (1): give" in found

@@ -40,9 +40,9 @@ _PREFIXES = re.compile(
     r"^(?:number(?:s)?of|num(?:ber)?|count(?:of)?|no(?:of)?|nb|n|total|use|enable|with|is|the|model)"
 )
 _SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|tokens|type)$")
-_OUTCOME = re.compile(
-    r"flop|mfu|hfu|perplexity|(?<!c)loss(?!less|scal)|utili[sz]|speedup|accuracy|gradnorm|gpuhours|reserved"
-)
+_OUTCOME_WORDS = frozenset({"mfu", "hfu", "perplexity", "ppl", "loss", "speedup", "accuracy", "reserved"})
+_OUTCOME_KEY = re.compile(r"flop|utili[sz]|gradnorm|gpuhours")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TGS = {"tgs": "tokens_per_second_per_device"}  # tokens per GPU and second, as Megatron's and InternEvo's logs say
 
 
@@ -80,27 +80,35 @@ def read_heading(text: str) -> Heading:
     >>> read_heading("Batch size").choices
     ('micro_batch_size', 'global_batch_size')
     """
-    forms = _forms(text)
-    if "flop" in forms[0][1] or _OUTCOME.search(heading_key(text)):
-        return Heading(text=text, name=OUTCOME, unit=forms[0][1])
-    for base, unit in forms:
-        found = _meaning(text, base, unit)
-        if found is not None:
-            return found
-    return Heading(text=text, unit=forms[0][1])
-
-
-def _forms(text: str) -> list[tuple[str, str]]:
-    """Return the readings of a heading as base and unit, the most literal first."""
     brackets = _BRACKETED.findall(text)
     bare = _BRACKETED.sub(" ", text).strip() or text
     unit = brackets[-1].strip().lower() if brackets else ""
     forms = [*_bare_forms(bare, unit), (text, unit)]
-    if " " not in bare and not _RATE.fullmatch(heading_key(bare)):
-        parts = re.split(r"[./:]|__", bare)  # a path in a config, as experiment trackers write it
-        tails = [" ".join(parts[start:]) for start in range(1, len(parts)) if parts[start].strip()]
-        forms += [form for tail in tails for form in _bare_forms(tail, unit)]
-    return forms
+    if "flop" in unit:
+        return Heading(text=text, name=OUTCOME, unit=unit)
+    for base, its_unit in forms:
+        found = _meaning(text, base, its_unit)
+        if found is not None:
+            return found
+    if _states_outcome(text):
+        return Heading(text=text, name=OUTCOME, unit=unit)
+    tails = (_meaning(text, base, its_unit) for base, its_unit in _tail_forms(bare, unit))
+    return next((found for found in tails if found is not None), Heading(text=text, unit=forms[0][1]))
+
+
+def _states_outcome(text: str) -> bool:
+    words = {word.lower() for word in _WORD.findall(text)}
+    is_scale = "loss" in words and not words.isdisjoint({"scale", "scaling", "type", "weight"})  # a setting
+    return _OUTCOME_KEY.search(heading_key(text)) is not None or not (is_scale or _OUTCOME_WORDS.isdisjoint(words))
+
+
+def _tail_forms(bare: str, unit: str) -> list[tuple[str, str]]:
+    """Return the readings of the ends of a path in a config, as experiment trackers write it."""
+    if " " in bare or _RATE.fullmatch(heading_key(bare)):
+        return []
+    parts = re.split(r"[./:]|__", bare)
+    tails = [" ".join(parts[start:]) for start in range(1, len(parts)) if parts[start].strip()]
+    return [form for tail in tails for form in _bare_forms(tail, unit)]
 
 
 def _bare_forms(bare: str, unit: str) -> list[tuple[str, str]]:
@@ -141,8 +149,10 @@ def _stripped(key: str) -> str:
     return _PREFIXES.sub("", _SUFFIXES.sub("", key))
 
 
-def _with_unit(text: str, name: str, unit: str) -> Heading:
-    """Return the meaning of a heading whose unit decides what is counted."""
+def _with_unit(text: str, name: str, unit: str) -> Heading | None:
+    """Return the meaning of a heading whose unit decides what is counted; a time is no count: GPU hours."""
+    if is_time_unit(unit) and name not in {STEP_TIME, OUTCOME}:
+        return None
     if name == "global_batch_size" and re.fullmatch(r"(?:[km]|million|thousand)?\s*(?:tokens?|toks?)", unit):
         return Heading(text=text, name=GLOBAL_BATCH_TOKENS, unit=re.sub(r"\s*tok\w*$", "", unit))
     if name == STEP_TIME and not is_time_unit(unit):

@@ -129,15 +129,23 @@ def _answers(plans: Sequence[ColumnPlan]) -> dict[str, str]:
     for plan in plans:
         if plan.choices:
             legal = ", ".join(plan.choices)
-            answer = input(f"{plan.heading.text!r} {plan.reason}. Name ({legal}; empty to leave it out): ").strip()
+            answer = _typed(f"{plan.heading.text!r} {plan.reason}. Name ({legal}; empty to leave it out): ")
             while answer and answer not in plan.choices:
-                answer = input(f"Choose from {legal}, or nothing: ").strip()
+                answer = _typed(f"Choose from {legal}, or nothing: ")
             found[plan.heading.text] = answer
     return found
 
 
 def _agreed(question: str) -> bool:
-    return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+    return _typed(f"{question} [y/N] ").lower() in {"y", "yes"}
+
+
+def _typed(prompt: str) -> str:
+    """Return what the user types at a prompt; nothing where the input ends."""
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        return ""
 
 
 def _check_throughput(plans: Sequence[ColumnPlan], given: GivenMapping) -> None:

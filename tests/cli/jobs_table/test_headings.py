@@ -28,7 +28,20 @@ NAMES = {
     "peak_memory_gib": ("Peak Mem. (GB)", "max_cuda_mem_gb", "mem max allocated (GB)", "summary.peak_memory_gb"),
     "outcome": ("MFU (%)", "loss", "TFLOP/s/GPU", "hfu_pct", "peak_reserved_gb", "grad_norm", "last_seen_date"),
     "optimizer_fused": ("adam_fused", "config.adam_fused"),
-    "": ("loss_scale", "note", "section", "tokens", "iteration", "forward step time", "seed"),
+    "": (
+        "GPU (h)",
+        "GPU (%)",
+        "GPU (GB)",
+        "micro batch tokens",
+        "micro batch (tokens)",
+        "loss_scale",
+        "note",
+        "section",
+        "tokens",
+        "iteration",
+        "forward step time",
+        "seed",
+    ),
 }
 
 

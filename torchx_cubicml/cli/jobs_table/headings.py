@@ -39,7 +39,7 @@ _PRECISION = re.compile(r"(?:params?|model|compute|train|training|torch|weights?
 _PREFIXES = re.compile(
     r"^(?:number(?:s)?of|num(?:ber)?|count(?:of)?|no(?:of)?|nb|n|total|use|enable|with|is|the|model)"
 )
-_SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|tokens|type)$")
+_SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|type)$")
 _OUTCOME_WORDS = frozenset({"mfu", "hfu", "perplexity", "ppl", "loss", "speedup", "accuracy", "reserved"})
 _OUTCOME_KEY = re.compile(r"flop|utili[sz]|gradnorm|gpuhours")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -150,8 +150,8 @@ def _stripped(key: str) -> str:
 
 
 def _with_unit(text: str, name: str, unit: str) -> Heading | None:
-    """Return the meaning of a heading whose unit decides what is counted; a time is no count: GPU hours."""
-    if is_time_unit(unit) and name not in {STEP_TIME, OUTCOME}:
+    """Return the meaning of a heading whose unit decides what is counted; ``None`` where the unit does not fit."""
+    if not _is_legal_unit(name, unit):
         return None
     if name == "global_batch_size" and re.fullmatch(r"(?:[km]|million|thousand)?\s*(?:tokens?|toks?)", unit):
         return Heading(text=text, name=GLOBAL_BATCH_TOKENS, unit=re.sub(r"\s*tok\w*$", "", unit))
@@ -160,6 +160,17 @@ def _with_unit(text: str, name: str, unit: str) -> Heading | None:
     if name == STEP_TIME:
         return Heading(text=text, name="seconds_per_step", unit=unit)
     return Heading(text=text, name=name, unit=unit)
+
+
+def _is_legal_unit(name: str, unit: str) -> bool:
+    """Return whether a heading can mean ``name`` in its unit: GPU hours, GPUs in % and GPU in GB are no GPUs."""
+    if name == OUTCOME:
+        return True
+    if is_time_unit(unit):
+        return name == STEP_TIME
+    if is_memory_unit(unit):
+        return name in {PEAK_MEMORY, "device_memory_gib"}
+    return unit not in {"%", "pct", "percent"} and not (name == "micro_batch_size" and unit in {"token", "tokens"})
 
 
 def _rate_of(text: str, key: str, unit: str) -> Heading | None:

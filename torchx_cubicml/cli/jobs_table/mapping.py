@@ -168,7 +168,7 @@ def column_names(texts: Iterable[str]) -> dict[str, str]:
             raise RecordError(f"--map must be COLUMN=NAME, or COLUMN= to leave it out, got {text!r:.60}")
         if column in found:
             raise RecordError(f"--map names column {column!r:.60} twice")
-        found[column] = name.strip()
+        found[column.strip()] = name.strip()
     return found
 
 

@@ -21,6 +21,7 @@ MISSING = frozenset({"", "-", "--", "\u2013", "\u2014", "?", "na", "n/a", "#n/a"
 """Spellings of a missing value, in lower case; "none" is not among them, as it may be a value."""
 
 _DELIMITERS = ",\t;|"
+_MOST_BYTES = 2**28
 _SAMPLE = 50  # first lines, which show the delimiter and the width of the table
 _PANDAS = "python -c \"import pandas; pandas.{reader}('{name}'{more}).to_csv('{stem}.csv', index=False)\""
 _OTHER_FORMATS = {
@@ -110,9 +111,12 @@ def read_source(path: Path) -> SourceTable:
         RecordError: the file cannot be read, is of another format, or has no header.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: an illegal path
         raise RecordError(f"cannot read {path}: {error}") from error
+    if len(data) > _MOST_BYTES:
+        raise RecordError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: split it")
     _refuse_other_formats(path, data)
     text = _decoded(path, data)
     lines = text.splitlines()

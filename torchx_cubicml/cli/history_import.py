@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torchx_cubicml.cli.jobs_table.trials import ReadTable
+    from torchx_cubicml.cli.jobs_table.table_trials import ReadTable
 
 _MAX_PRINTED = 20  # bad lines that are printed; the rest are counted
 _MAX_STATUSES = 5

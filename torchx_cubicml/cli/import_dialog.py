@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, wide_console
-from torchx_cubicml.cli.jobs_table.choice import GivenMapping
+from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, STEP_TIMES, UNITS
+from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
 from torchx_cubicml.cli.jobs_table.mapping import TableMapping, column_names, fact_values, named_columns
 from torchx_cubicml.cli.jobs_table.proposal import propose_columns
@@ -20,9 +21,8 @@ from torchx_cubicml.cli.jobs_table.proposal_text import (
     ready_command,
 )
 from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
-from torchx_cubicml.cli.jobs_table.roles import OUTCOME, STEP_TIMES, UNITS
 from torchx_cubicml.cli.jobs_table.source import read_source
-from torchx_cubicml.cli.jobs_table.trials import table_trials
+from torchx_cubicml.cli.jobs_table.table_trials import table_trials
 from torchx_cubicml.errors import RecordError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.jobs_table.proposal import ColumnPlan
     from torchx_cubicml.cli.jobs_table.source import SourceTable
-    from torchx_cubicml.cli.jobs_table.trials import ReadTable
+    from torchx_cubicml.cli.jobs_table.table_trials import ReadTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.roles import GLOBAL_BATCH_TOKENS, PRECISION_SWITCH
+from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, PRECISION_SWITCH
 from torchx_cubicml.cli.jobs_table.source import MISSING
 from torchx_cubicml.cli.jobs_table.written_numbers import (
     SCALE_OF_BINARY,

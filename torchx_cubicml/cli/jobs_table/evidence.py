@@ -1,4 +1,4 @@
-"""Evidence in the cells: whether a column can be what its heading says, and which of several names it has."""
+"""ColumnEvidence in the cells: whether a column can be what its heading says, and which of several names it has."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.cells import COUNTS, DEGREES, is_vocabulary, read_cell
+from torchx_cubicml.cli.jobs_table.column_roles import PEAK_MEMORY, STARTED_AT, STATUS, STEP_TIMES, UNITS
 from torchx_cubicml.cli.jobs_table.rates import count, dp_degree, model_parallel, samples_per_step
-from torchx_cubicml.cli.jobs_table.roles import PEAK_MEMORY, STARTED_AT, STATUS, STEP_TIMES, UNITS
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.times import sortable_time
 from torchx_cubicml.cli.jobs_table.written_numbers import gibibytes, rate, scaled_number, seconds, states_time
@@ -32,8 +32,8 @@ _LEAST_UTILISATION, _MOST_UTILISATION = 0.002, 1.0  # of a device's peak, by any
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What the rows of a table tell about its columns.
+class ColumnEvidence:
+    """Evidence of the rows of a table about its columns.
 
     Args:
         source: the table.
@@ -135,14 +135,14 @@ _LEGAL: dict[str, Callable[[str], bool]] = {
 }
 
 
-def _proves_global_batch(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_global_batch(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     """A batch is the global one if it is micro batch x accumulation x data-parallel degree."""
     if "micro_batch_size" not in evidence.names or "global_batch_size" in evidence.names:
         return False
     return evidence.agree([_batch(row) for row in evidence.facts()], evidence.numbers(heading))
 
 
-def _proves_micro_batch(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_micro_batch(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     """A batch is the micro batch if it, accumulated over all data-parallel ranks, is the global one."""
     if "global_batch_size" not in evidence.names or "micro_batch_size" in evidence.names:
         return False
@@ -161,17 +161,17 @@ def _batch(row: Mapping[str, Scalar]) -> float | None:
         return None
 
 
-def _proves_device(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_device(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     return any(find_hardware(cell) is not None for cell in set(cells))
 
 
-def _proves_kernel(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_kernel(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     distinct = [cell for cell in set(cells) if switch_value(cell) is None]
     known = [cell for cell in distinct if standard_word("attention_kernel", cell) is not None]
     return bool(known) and len(known) >= _LEAST_SHARE * len(distinct)
 
 
-def _proves_tensor_parallel(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_tensor_parallel(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     """Model parallelism is tensor parallelism beside a column for the pipeline, or if the degrees then fit."""
     if "tp_degree" in evidence.names:
         return False
@@ -180,7 +180,7 @@ def _proves_tensor_parallel(evidence: Evidence, heading: Heading, cells: Sequenc
     return _completes_degrees("tp_degree", evidence, heading)
 
 
-def _completes_degrees(name: str, evidence: Evidence, heading: Heading) -> bool:
+def _completes_degrees(name: str, evidence: ColumnEvidence, heading: Heading) -> bool:
     if name in evidence.names or not {"dp_degree", "world_size"} <= evidence.names.keys():
         return False
     rows, found = evidence.facts(), evidence.numbers(heading)
@@ -193,25 +193,25 @@ def _completes_degrees(name: str, evidence: Evidence, heading: Heading) -> bool:
     )
 
 
-def _proves_sharding(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_sharding(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     distinct = [cell for cell in set(cells) if switch_value(cell) is None]
     known = [cell for cell in distinct if standard_word("sharding_strategy", cell) is not None]
     return bool(known) and len(known) >= _LEAST_SHARE * len(distinct)
 
 
-def _proves_shards(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_shards(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     numbers = [scaled_number(cell) for cell in set(cells)]
     return all(numbers) and any(number > 1 for number in numbers if number)
 
 
-def _proves_peak_memory(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_peak_memory(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     """A memory of many values on one kind of device is what jobs used; the memory of a device is constant."""
     devices = {str(row.get("device", "")) for row in evidence.facts()}
     return all(map(_is_memory, cells)) and len(set(cells)) > 2 * len(devices) + 2
 
 
-def _proves_step_time(unit: str) -> Callable[[Evidence, Heading, Sequence[str]], bool]:
-    def proves(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_step_time(unit: str) -> Callable[[ColumnEvidence, Heading, Sequence[str]], bool]:
+    def proves(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
         """A number is a step time in a unit if no other unit gives a possible share of the devices' peak."""
         if all(map(states_time, cells)):
             return unit == "seconds_per_step"
@@ -225,7 +225,7 @@ def _proves_step_time(unit: str) -> Callable[[Evidence, Heading, Sequence[str]],
     return proves
 
 
-def _utilisations(evidence: Evidence, heading: Heading) -> list[float]:
+def _utilisations(evidence: ColumnEvidence, heading: Heading) -> list[float]:
     """Return the share of the peak that each row reaches if the column is in seconds: 6 FLOPs per weight and token."""
     shares = []
     for row, value in zip(evidence.facts(), evidence.numbers(heading), strict=True):
@@ -241,11 +241,11 @@ def _is_possible(share: float) -> bool:
     return _LEAST_UTILISATION < share < _MOST_UTILISATION
 
 
-def _proves_sequence_degree(evidence: Evidence, heading: Heading, cells: Sequence[str]) -> bool:
+def _proves_sequence_degree(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     return _completes_degrees("cp_degree", evidence, heading)
 
 
-_PROOFS: dict[str, Callable[[Evidence, Heading, Sequence[str]], bool]] = {
+_PROOFS: dict[str, Callable[[ColumnEvidence, Heading, Sequence[str]], bool]] = {
     "micro_batch_size": _proves_micro_batch,
     "global_batch_size": _proves_global_batch,
     "device": _proves_device,

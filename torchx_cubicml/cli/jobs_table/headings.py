@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from torchx_cubicml.cli.jobs_table.roles import GLOBAL_BATCH_TOKENS, OUTCOME, PEAK_MEMORY, STEP_TIME
+from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, OUTCOME, PEAK_MEMORY, STEP_TIME
 from torchx_cubicml.cli.jobs_table.synonyms import AMBIGUOUS_HEADINGS, NAME_BY_HEADING, heading_key
 from torchx_cubicml.cli.jobs_table.written_numbers import is_memory_unit, is_time_unit
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.cli.jobs_table.cells import own_value
+from torchx_cubicml.cli.jobs_table.column_roles import ROLES, UNITS
 from torchx_cubicml.cli.jobs_table.headings import read_heading
-from torchx_cubicml.cli.jobs_table.roles import ROLES, UNITS
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.standard_names import standard_name
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.cells import COUNTS
-from torchx_cubicml.cli.jobs_table.evidence import Evidence, is_plausible
+from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, PEAK_MEMORY, PROGRAM, STARTED_AT, STATUS, UNITS
+from torchx_cubicml.cli.jobs_table.evidence import ColumnEvidence, is_plausible
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
-from torchx_cubicml.cli.jobs_table.roles import OUTCOME, PEAK_MEMORY, PROGRAM, STARTED_AT, STATUS, UNITS
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.written_numbers import rate, scaled_number, seconds
 from torchx_cubicml.records.standard_words import standard_word, switch_value, zero_stage
@@ -55,7 +55,7 @@ def propose_columns(source: SourceTable, given: Mapping[str, str]) -> list[Colum
     plans = {heading: _first_plan(source, heading, given) for heading in source.headings}
     plans = _with_failures(source, _without_duplicates(source, plans))
     for _ in range(2):  # what the first round settles is evidence for the second
-        evidence = Evidence(
+        evidence = ColumnEvidence(
             source, {plan.name: plan.heading for plan in plans.values() if plan.name in COUNTS | {"device"}}
         )
         for heading, plan in plans.items():
@@ -154,7 +154,7 @@ def _digits(source: SourceTable, plan: ColumnPlan) -> int:
 
 
 def _is_same(source: SourceTable, one: Heading, other: Heading) -> bool:
-    evidence = Evidence(source, {})
+    evidence = ColumnEvidence(source, {})
     first, second = evidence.numbers(one), evidence.numbers(other)
     scaled = ([None if value is None else value * heading.scale for value in values] for values, heading in (
         (first, one), (second, other),
@@ -169,7 +169,7 @@ def _with_devices_per_node(source: SourceTable, plans: dict[str, ColumnPlan]) ->
     devices, nodes = named.get("world_size"), named.get("nnodes")
     if devices is None or nodes is None or devices.is_given or "nproc_per_node" in named:
         return plans
-    evidence = Evidence(source, {})
+    evidence = ColumnEvidence(source, {})
     counted = evidence.numbers(devices.heading)
     pairs = [
         (gpus, hosts) for gpus, hosts in zip(counted, evidence.numbers(nodes.heading), strict=True) if gpus and hosts

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.cells import COUNTS, blank_value, is_text_column, is_vocabulary, read_cell
-from torchx_cubicml.cli.jobs_table.roles import (
+from torchx_cubicml.cli.jobs_table.column_roles import (
     GLOBAL_BATCH_TOKENS,
     OUTCOME,
     PEAK_MEMORY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.roles import GLOBAL_BATCH_TOKENS, RATES_PER_SECOND, STEP_TIMES
+from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, RATES_PER_SECOND, STEP_TIMES
 from torchx_cubicml.errors import RecordError
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ class SourceTable:
 
     @cached_property
     def decimal_comma(self) -> bool:
-        """Whether a comma is the decimal sign: some number has one that separates no thousands."""
+        """Flag: a comma is the decimal sign, as some number has one that separates no thousands."""
         cells = [cell for _, row in self.rows for cell in row if "," in cell]
         return self.delimiter != "," and any(re.fullmatch(r"\d+(?:\.\d{3})*,(?!\d{3}$)\d+", cell) for cell in cells)
 

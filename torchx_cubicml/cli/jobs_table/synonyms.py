@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.roles import (
+from torchx_cubicml.cli.jobs_table.column_roles import (
     DEVICE_COUNT,
     GLOBAL_BATCH_TOKENS,
     OUTCOME,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.cli.jobs_table.mapping import TableMapping, column_names, fact_values, named_columns
-from torchx_cubicml.cli.jobs_table.trials import read_table
+from torchx_cubicml.cli.jobs_table.table_trials import read_table
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.trial import State
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.cells import blank_value, is_text_column, read_cell
 from torchx_cubicml.cli.jobs_table.checks import disagreements, without_impossible_peak
+from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, PRECISION_SWITCH, STEP_TIMES
 from torchx_cubicml.cli.jobs_table.headings import is_certain_outcome, read_heading, states_time_heading
 from torchx_cubicml.cli.jobs_table.rates import job_rates, known_world_size
-from torchx_cubicml.cli.jobs_table.roles import GLOBAL_BATCH_TOKENS, PRECISION_SWITCH, STEP_TIMES
 from torchx_cubicml.cli.jobs_table.source import MISSING, SourceTable, read_source
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.times import sortable_time

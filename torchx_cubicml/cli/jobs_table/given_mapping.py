@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, PEAK_MEMORY, PROGRAM, ROLES, STARTED_AT, STATUS, UNITS
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.mapping import TableMapping, standard_column_name
-from torchx_cubicml.cli.jobs_table.roles import OUTCOME, PEAK_MEMORY, PROGRAM, ROLES, STARTED_AT, STATUS, UNITS
 from torchx_cubicml.cli.jobs_table.statuses import states_of_words
 from torchx_cubicml.cli.jobs_table.synonyms import WORKLOAD_SYNONYMS
 from torchx_cubicml.errors import RecordError
@@ -64,7 +64,7 @@ class GivenMapping:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it names a throughput and parameters, so that nothing needs to be proposed."""
+        """Flag: it names a throughput and parameters, so that nothing needs to be proposed."""
         return bool(self.throughput and self.parameters)
 
     def named(self) -> dict[str, str]:

@@ -103,5 +103,8 @@ def test_what_the_user_says_counts(tmp_path: Path) -> None:
 
 
 def test_an_empty_column_and_a_constant_one_are_told(tmp_path: Path) -> None:
-    plans = plans_of(tmp_path, "tp,odd,note,other\n1,,x,1\n2,,x,2\n")
-    assert [plans[name].reason for name in ("odd", "note", "other")] == ["empty", "always 'x'", "unknown heading"]
+    plans = plans_of(tmp_path, "tp,odd,note,other,Shard params\n1,,x,1,1\n2,,x,2,0\n")
+    assert [plans[name].reason for name in ("odd", "note", "other", "Shard params")] == [
+        *("empty", "always 'x'", "unknown heading"),
+        "unknown heading; it may concern sharding_strategy",
+    ]

@@ -41,7 +41,7 @@ _PREFIXES = re.compile(
 )
 _SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|type)$")
 _OUTCOME_WORDS = frozenset({"mfu", "hfu", "perplexity", "ppl", "loss", "speedup", "accuracy", "reserved"})
-_OUTCOME_KEY = re.compile(r"flop|utili[sz]|gradnorm|gpuhours")
+_OUTCOME_KEY = re.compile(r"flop|ofpeak|utili[sz]|gradnorm|gpuhours")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TGS = {"tgs": "tokens_per_second_per_device"}  # tokens per GPU and second, as Megatron's and InternEvo's logs say
 

@@ -11,6 +11,7 @@ from torchx_cubicml.cli.jobs_table.evidence import ColumnEvidence, is_plausible
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
+from torchx_cubicml.cli.jobs_table.synonyms import STEMS, heading_key
 from torchx_cubicml.cli.jobs_table.written_numbers import rate, scaled_number, seconds
 from torchx_cubicml.records.standard_words import standard_word, switch_value, zero_stage
 from torchx_cubicml.records.trial import State
@@ -99,7 +100,11 @@ def _doubtful_plan(heading: Heading, name: str, cells: Sequence[str]) -> ColumnP
     if heading.choices:
         may = " or ".join(heading.choices)
         return ColumnPlan(heading=heading, choices=heading.choices, reason=f"may be {may}; holds {_shown(cells)}")
-    return ColumnPlan(heading=heading, reason=f"always {cells[0]!r:.40}" if len(set(cells)) == 1 else "unknown heading")
+    if len(set(cells)) == 1:
+        return ColumnPlan(heading=heading, reason=f"always {cells[0]!r:.40}")
+    key = heading_key(heading.text)
+    concern = next((f"; it may concern {name}" for stem, name in STEMS.items() if stem in key), "")
+    return ColumnPlan(heading=heading, reason=f"unknown heading{concern}")
 
 
 def _name_by_cells(name: str, cells: Sequence[str]) -> str:

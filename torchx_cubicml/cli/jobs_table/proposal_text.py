@@ -157,4 +157,4 @@ def _status_text(source: SourceTable, column: str) -> str:
 
 def _values_text(source: SourceTable, plan: ColumnPlan) -> str:
     distinct = len(set(source.known_cells(plan.heading.text)))
-    return f", {distinct} values" if plan.reason == "unknown heading" else ""
+    return f", {distinct} values" if plan.reason.startswith("unknown heading") else ""

@@ -329,3 +329,27 @@ AMBIGUOUS_HEADINGS: dict[str, tuple[str, ...]] = {
     heading_key(heading): choices for choices, headings in _AMBIGUOUS.items() for heading in headings.split(", ")
 }
 """Key of a heading that may be one of several names, or none: the rows decide, or the user is asked."""
+
+STEMS: dict[str, str] = {
+    "shard": "sharding_strategy",
+    "fsdp": "sharding_strategy",
+    "zero": "zero_stage",
+    "batch": "micro_batch_size or global_batch_size",
+    "accum": "gradient_accumulation_steps",
+    "ckpt": "activation_checkpointing",
+    "recomp": "activation_checkpointing",
+    "offload": "cpu_offload",
+    "amp": "precision",
+    "precision": "precision",
+    "dtype": "precision",
+    "attn": "attention_kernel",
+    "parallel": "a parallel degree",
+    "expert": "n_experts or ep_degree",
+    "virtual": "virtual_pp_degree",
+    "param": "n_params",
+    "layer": "n_layers",
+    "head": "n_heads",
+    "seq": "seq_len",
+    "gpu": "world_size or device",
+}
+"""Part of a key -> what an unknown heading with it may concern."""

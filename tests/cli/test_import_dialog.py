@@ -159,6 +159,19 @@ def test_complete_options_import_what_they_name_and_list_the_rest(folder: Path) 
     assert first == {"program": "jobs", "world_size": 16, "n_layers": 24, "tp_degree": 2}
 
 
+def test_complete_options_and_map_name_columns_together(folder: Path) -> None:
+    done = importing(*OLD, "--map", "mbz=micro_batch_size", "--map", "Model=")
+    assert done.status == 0
+    assert "'mbz'" not in done.err
+    assert trials(folder)[0]["micro_batch_size"] == 2
+
+
+def test_a_parameter_may_bear_the_name_of_a_role(folder: Path) -> None:
+    (folder / "jobs.csv").write_text("status,tok/s\nfast,10\nslow,5\n")
+    assert importing("--parameters", "status", "--throughput", "tok/s").status == 0
+    assert sorted(row["status"] for row in trials(folder)) == ["fast", "slow"]
+
+
 def test_complete_options_with_yes_add_what_is_proposed(folder: Path) -> None:
     assert importing(*OLD, *ANSWERED, "--yes").status == 0
     assert trials(folder)[0]["micro_batch_size"] == 2

@@ -68,7 +68,7 @@ def confirmed_mapping(args: argparse.Namespace) -> ConfirmedMapping | None:
     named = given.named()
     plans = propose_columns(source, named)
     if given.is_whole and not args.yes:
-        mapping = given.whole()
+        mapping = given.joined(source, [plan for plan in plans if plan.is_given])
         return ConfirmedMapping(source=source, mapping=mapping, remarks=tuple(_unused(source, plans, named)))
     return _confirmed(args, source, given, plans)
 

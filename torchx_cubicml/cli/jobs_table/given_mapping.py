@@ -95,12 +95,13 @@ class GivenMapping:
         Raises:
             RecordError: there is no throughput, or no status that says that a job ran.
         """
-        by_name = {plan.name: plan.heading.text for plan in plans if plan.name and plan.name not in {*UNITS, OUTCOME}}
+        placed = {**self.workload, **self.parameters}
+        others = [plan for plan in plans if plan.heading.text not in placed.values()]
+        by_name = {plan.name: plan.heading.text for plan in others if plan.name and plan.name not in {*UNITS, OUTCOME}}
         rated = next((plan for plan in plans if plan.name in UNITS), None)
         status = self.status or by_name.pop(STATUS, "")
         completed, out_of_memory = self._statuses(source, status)
         single = {name: by_name.pop(name, "") for name in (STARTED_AT, PEAK_MEMORY, STATUS)}
-        placed = {**self.workload, **self.parameters}
         free = {name: column for name, column in by_name.items() if name not in placed and name not in self.facts}
         facts = {name for name in free if name in WORKLOAD_SYNONYMS or name == PROGRAM}
         return TableMapping(
@@ -116,17 +117,6 @@ class GivenMapping:
             peak_memory_gib=self.peak_memory_gib or single[PEAK_MEMORY],
             text=self.text,
             facts=self.facts,
-        )
-
-    def whole(self) -> TableMapping:
-        """Return the mapping as it was given, and nothing else.
-
-        Raises:
-            RecordError: it breaks a rule of ``TableMapping``.
-        """
-        names = [name for name in TableMapping.__slots__ if name != "unit"]
-        return TableMapping(
-            **{name: getattr(self, name) for name in names}, unit=self.unit or _unit_of(self.throughput)
         )
 
     def _statuses(self, source: SourceTable, column: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

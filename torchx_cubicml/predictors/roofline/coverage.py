@@ -43,9 +43,9 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> facts = {"n_layers": 32, "d_model": 4096, "world_size": 8}
-    >>> trial = Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)
+    >>> trial = Trial.completed(workload=facts, config={"micro_batch_size": 2}, tokens_per_second=1.0)
     >>> print(missing_roofline_facts([trial]))
-    the roofline formulas cover 0 of 1 trials; the others lack micro_batch_size (1): give --map COLUMN=NAME
+    the roofline formulas cover 0 of 1 trials; the others lack seq_len (1): give --map COLUMN=NAME or --fact NAME=VALUE
     """
     rows = [training_row(trial) for trial in trials]
     covered = TrainingLayout.of(Facts.from_rows(rows)).covered.tolist()
@@ -57,7 +57,7 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
     text = f"the roofline formulas cover {len(rows) - len(uncovered)} of {len(rows)} trials; the others lack"
     lacking = Counter(name for row in uncovered for name in _lacking(row))
     names = ", ".join(f"{name} ({count})" for name, count in lacking.most_common()) or "degrees that divide world_size"
-    return f"{text} {names}: give --map COLUMN=NAME"
+    return f"{text} {names}: give --map COLUMN=NAME or --fact NAME=VALUE"
 
 
 def assumed_roofline_facts(trials: Sequence[Trial]) -> str:

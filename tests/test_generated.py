@@ -277,7 +277,10 @@ COLUMNS = ("n_gpus", "tp", "batch_size", "speed", "state", "when", "peak", "grö
     st.lists(st.lists(CELLS, min_size=len(COLUMNS), max_size=len(COLUMNS)), max_size=12),
     st.lists(st.sampled_from(["ok", "oom", "failed", "OK", ""]), min_size=12, max_size=12),
     st.sampled_from(["tokens_per_second", "tokens_per_second_per_device", "samples_per_second_per_device", "words"]),
-    st.lists(st.sampled_from(["status", "time", "peak", "damage", "log", "json", "toml", "twice"]), unique=True),
+    st.lists(
+        st.sampled_from(["status", "time", "peak", "damage", "log", "json", "toml", "twice", "proposed", "yes", "map"]),
+        unique=True,
+    ),
     st.integers(0, 2**32),
 )
 def test_history_import(
@@ -297,14 +300,7 @@ def test_history_import(
         if "damage" in more:
             data = Path("jobs.csv").read_bytes()
             Path("jobs.csv").write_bytes(data[: rng.randrange(len(data))] + bytes(rng.randrange(256) for _ in range(3)))
-        options = ["--workload", "n_gpus,n_params", "--parameters", "tp,batch_size,größe,precision"]
-        options += ["--throughput", rng.choice(["speed", "speed", "speed", "nothing", "precision"]), "--unit", unit]
-        options += ["--status", "state", "--completed", "ok", "--out-of-memory", "oom"] if "status" in more else []
-        options += ["--time", "when"] if "time" in more else []
-        options += ["--peak-memory-gib", "peak"] if "peak" in more else []
-        if "toml" in more:
-            Path("map.toml").write_text(rng.choice(MAPPINGS), encoding="utf-8")
-            options += ["--mapping", "map.toml"]
+        options = _import_options(more, unit, rng)
         for _ in range(2 if "twice" in more else 1):
             done = answer("history", "import", "jobs.csv", *options, *(["--json"] if "json" in more else []))
             assert done.status in {0, 1, 2}
@@ -328,6 +324,28 @@ MAPPINGS = (
     'parameters = ["tp"]\nthroughput = ["speed"]\ncompleted = 3\nstatus = "state"\n',
     "= broken",
 )
+
+
+def _import_options(more: list[str], unit: str, rng: random.Random) -> list[str]:
+    options = ["--workload", "n_gpus,n_params", "--parameters", "tp,batch_size,größe,precision"]
+    options += ["--throughput", rng.choice(["speed", "speed", "speed", "nothing", "precision"]), "--unit", unit]
+    options += ["--status", "state", "--completed", "ok", "--out-of-memory", "oom"] if "status" in more else []
+    options += ["--time", "when"] if "time" in more else []
+    options += ["--peak-memory-gib", "peak"] if "peak" in more else []
+    if "proposed" in more:
+        options = ["--fact", "n_layers=4"]
+    if "map" in more:
+        options += [
+            "--map",
+            rng.choice(["peak=", "speed=tokens_per_second", "when=x", "größe=size", "none=y", "z"]),
+        ]
+        options += ["--text", rng.choice(["when", "precision", "state"])]
+    if "yes" in more:
+        options += ["--yes"]
+    if "toml" in more:
+        Path("map.toml").write_text(rng.choice(MAPPINGS), encoding="utf-8")
+        options += ["--mapping", "map.toml"]
+    return options
 
 
 def _print_trials(path: Path, rng: random.Random) -> None:

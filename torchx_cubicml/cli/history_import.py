@@ -1,4 +1,4 @@
-"""Action ``torchx cubicml history import``: imports past jobs from a CSV table, or trials printed in a log."""
+"""Action ``torchx cubicml history import``: imports past jobs from a table, or trials printed in a log."""
 
 from __future__ import annotations
 
@@ -13,24 +13,37 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torchx_cubicml.cli.csv_trials import ReadTable, TableMapping
+    from torchx_cubicml.cli.jobs_table.table_trials import ReadTable
 
 _MAX_PRINTED = 20  # bad lines that are printed; the rest are counted
 _MAX_STATUSES = 5
+_MAX_WORDS = 5  # unknown words of one fact that are printed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the file and the meaning of its columns."""
-    parser.add_argument("table", nargs="?", default=None, help="CSV file with a header and one row per job")
+    text = "table with a header and one row per job: CSV, TSV, semicolons or Markdown"
+    parser.add_argument("table", nargs="?", default=None, help=text)
     parser.add_argument("--log", default=None, metavar="FILE", help="import the trials printed in a job's log instead")
+    text = "meaning of one column, such as 'tensor parallelism=tp_degree'; an empty name leaves it out; repeatable"
+    parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help=text)
+    parser.add_argument("--yes", action="store_true", help="import as proposed, without asking")
+    text = "column whose values are texts, such as releases 25.09 and 25.10; repeatable"
+    parser.add_argument("--text", action="append", default=[], metavar="COLUMN", help=text)
+    text = "fact of every row that no column holds, such as seq_len=4096; repeatable"
+    parser.add_argument("--fact", action="append", default=[], metavar="NAME=VALUE", help=text)
     parser.add_argument("--mapping", default=None, metavar="FILE", help="TOML file that replaces the options below")
     text = "columns of workload facts, comma-separated; name=COLUMN renames one"
     parser.add_argument("--workload", default="", metavar="COLUMNS", help=text)
     text = "columns of tunable parameters, comma-separated; name=COLUMN renames one"
     parser.add_argument("--parameters", default="", metavar="COLUMNS", help=text)
-    parser.add_argument("--throughput", default="", metavar="COLUMN", help="column of the measured throughput")
-    text = "tokens_per_second (default), samples_per_second, or either with _per_device"
-    parser.add_argument("--unit", default="tokens_per_second", help=text)
+    text = "column of the measured throughput, or of the time of a step"
+    parser.add_argument("--throughput", default="", metavar="COLUMN", help=text)
+    text = (
+        "tokens_per_second, samples_per_second, either with _per_device, steps_per_second, seconds_per_step or "
+        "milliseconds_per_step (default: as the heading says, else tokens_per_second)"
+    )
+    parser.add_argument("--unit", default="", help=text)
     text = "program trained, if no workload column holds it (default: the file's name)"
     parser.add_argument("--program", default="", help=text)
     parser.add_argument("--status", default="", metavar="COLUMN", help="column of the job's status")
@@ -44,17 +57,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Import the readable rows and print the problems; exit status 1 if no trial was found."""
+    """Import the readable rows and print the problems; exit status 1 if no trial was found or none was confirmed."""
     from pathlib import Path
 
     if bool(args.table) == bool(args.log):
-        raise RecordError("give a CSV file or --log FILE, not both" if args.table else "give a CSV file or --log FILE")
+        raise RecordError("give a table or --log FILE, not both" if args.table else "give a table or --log FILE")
     url = store_url(args)
     remarks: list[str] = []
     if args.log:
         n_new, n_known, problems = _from_log(Path(args.log), url)
     else:
-        n_new, n_known, problems, remarks = _from_table(Path(args.table), url, _mapping(args))
+        from torchx_cubicml.cli.import_dialog import confirmed_mapping
+
+        confirmed = confirmed_mapping(args)
+        if confirmed is None:
+            return 1
+        n_new, n_known, problems, remarks = _from_table(confirmed.read(), confirmed.remarks, url)
     printed = problems[:_MAX_PRINTED]
     if len(problems) > _MAX_PRINTED:
         printed.append(f"and {len(problems) - _MAX_PRINTED} more")
@@ -68,18 +86,34 @@ def run(args: argparse.Namespace) -> int:
     return 0 if n_new or n_known else 1
 
 
-def _from_table(path: Path, url: str, mapping: TableMapping) -> tuple[int, int, list[str], list[str]]:
-    from torchx_cubicml.cli.csv_trials import read_table
-    from torchx_cubicml.predictors.roofline.coverage import missing_roofline_facts
+def _from_table(table: ReadTable, before: Sequence[str], url: str) -> tuple[int, int, list[str], list[str]]:
+    from torchx_cubicml.predictors.roofline.coverage import assumed_roofline_facts, missing_roofline_facts
     from torchx_cubicml.store import TrialStore
 
-    table, store = read_table(path, mapping), TrialStore(url)
+    store = TrialStore(url)
     known = {trial.trial_id for trial in store}
     new = [trial for trial in table.trials if trial.trial_id not in known]
     for trial in new:
         store.add(trial)
-    remarks = [_outcome_summary(table), missing_roofline_facts(table.trials)] if table.trials else []
+    remarks = [*before, *table.disagreements, *_unknown_words(table), *_gaps(table)]
+    if table.trials:
+        remarks.append(_outcome_summary(table))
+        remarks += [missing_roofline_facts(table.trials), assumed_roofline_facts(table.trials)]
     return len(new), len(table.trials) - len(new), table.problems, [remark for remark in remarks if remark]
+
+
+def _gaps(table: ReadTable) -> list[str]:
+    named = ", ".join(f"{name} ({count})" for name, count in table.gaps.most_common())
+    return [f"rows without a value: {named}"] if named else []
+
+
+def _unknown_words(table: ReadTable) -> list[str]:
+    lines = []
+    for name, words in table.unknown_words.items():
+        named = ", ".join(f"{word!r:.40} ({count} rows)" for word, count in words.most_common(_MAX_WORDS))
+        more = f" and {len(words) - _MAX_WORDS} more" if len(words) > _MAX_WORDS else ""
+        lines.append(f"{name} keeps words that are no standard ones, each as its own category: {named}{more}")
+    return lines
 
 
 def _outcome_summary(table: ReadTable) -> str:
@@ -109,28 +143,3 @@ def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
         store.append(event)
     n_new = len({event.trial_id for event in new.values()})
     return n_new, len({event.trial_id for event in events}) - n_new, problems
-
-
-def _mapping(args: argparse.Namespace) -> TableMapping:
-    from pathlib import Path
-
-    from torchx_cubicml.cli.csv_trials import TableMapping, named_columns
-
-    if args.mapping:
-        return TableMapping.from_toml(Path(args.mapping))
-    return TableMapping(
-        workload=named_columns(_words(args.workload)),
-        parameters=named_columns(_words(args.parameters)),
-        throughput=args.throughput,
-        unit=args.unit,
-        program=args.program,
-        status=args.status,
-        completed=tuple(_words(args.completed)),
-        out_of_memory=tuple(_words(args.out_of_memory)),
-        time=args.time,
-        peak_memory_gib=args.peak_memory_gib,
-    )
-
-
-def _words(text: str) -> Sequence[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]

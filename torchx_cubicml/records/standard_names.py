@@ -177,7 +177,7 @@ _COLUMN_ALIASES = {
     "n_params": ("n_parameters", "num_parameters", "num_params", "params"),
     "nnodes": ("n_nodes", "nodes", "num_nodes"),
     "nproc_per_node": ("gpus_per_node", "num_gpus_per_node"),
-    "pp_degree": ("pp", "pipeline_parallel"),
+    "pp_degree": ("pp", "pipe_parallel_size", "pipeline_parallel"),
     "seq_len": ("context_length", "seq", "seqlen", "sequence_length"),
     "tp_degree": ("tp", "tensor_parallel"),
     "virtual_pp_degree": ("virtual_pipeline_model_parallel_size", "vp", "vpp"),
@@ -190,6 +190,11 @@ _STANDARD_BY_ALIAS = {
     **{word: name for word, name in FLAG_ALIASES.items() if word != "batch_size"},
     **{word: name for name, words in _COLUMN_ALIASES.items() for word in words},
 }
+
+
+def column_aliases() -> dict[str, str]:
+    """Return the aliases of columns, each with its standard name."""
+    return dict(_STANDARD_BY_ALIAS)
 
 
 def standard_name(column: str) -> str:

@@ -21,6 +21,9 @@ def trial(facts: dict[str, object], *without: str, **more: object) -> Trial:
     return Trial.completed(workload=workload, config={}, tokens_per_second=1.0)
 
 
+CURE = "give --map COLUMN=NAME or --fact NAME=VALUE"
+
+
 @pytest.mark.parametrize(
     "trials",
     [
@@ -39,21 +42,18 @@ def test_nothing_is_told_where_all_trials_are_covered(trials: list[Trial]) -> No
 @pytest.mark.parametrize("name", FACTS)
 def test_a_fact_that_is_missing_is_named(name: str) -> None:
     found = missing_roofline_facts([trial(FACTS), trial(FACTS, name), trial(FACTS, **{name: "a word"})])
-    assert found == (
-        f"the roofline formulas cover 1 of 3 trials; the others lack {name} (2): rename columns with name=COLUMN"
-    )
+    assert found == (f"the roofline formulas cover 1 of 3 trials; the others lack {name} (2): {CURE}")
 
 
 def test_missing_facts_are_counted_the_most_frequent_first() -> None:
     trials = [trial(FACTS, "seq_len"), trial(FACTS, "seq_len", "d_model"), trial(RECOMMENDER)]
     assert missing_roofline_facts(trials) == (
-        "the roofline formulas cover 1 of 3 trials; the others lack seq_len (2), d_model (1): "
-        "rename columns with name=COLUMN"
+        f"the roofline formulas cover 1 of 3 trials; the others lack seq_len (2), d_model (1): {CURE}"
     )
 
 
 def test_degrees_that_do_not_divide_the_ranks_are_told() -> None:
-    assert "the others lack degrees that divide world_size: rename" in missing_roofline_facts(
+    assert "the others lack degrees that divide world_size: give" in missing_roofline_facts(
         [trial(FACTS, tp_degree=16)]
     )
 
@@ -61,4 +61,4 @@ def test_degrees_that_do_not_divide_the_ranks_are_told() -> None:
 def test_the_number_of_parameters_stands_for_the_width_alone() -> None:
     assert missing_roofline_facts([trial(FACTS, "d_model", n_params=10**9)]) == ""
     found = missing_roofline_facts([trial(FACTS, "n_layers", n_params=10**9)])
-    assert "the others lack n_layers (1): rename" in found
+    assert "the others lack n_layers (1): give" in found

@@ -47,3 +47,9 @@ def test_a_category_that_was_never_seen_is_unknown() -> None:
 @pytest.mark.parametrize("value", [0, -1, 5e-324, 1e300, 2**64, True, "many", (4, 4)], ids=str)
 def test_other_values_than_counts_and_sizes_are_not_known(value: object) -> None:
     assert Facts.from_rows([{"n_layers": value}]).number("n_layers", 7.0).tolist() == [7.0]
+
+
+def test_a_word_is_known_in_any_spelling() -> None:
+    facts = Facts.from_rows([{"activation_checkpointing": word} for word in ("every_layer", "Selective", "off", "odd")])
+    assert facts.share("activation_checkpointing", ["full"]).tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert facts.share("activation_checkpointing", ["selective", "none"]).tolist() == [0.0, 1.0, 1.0, 0.0]

@@ -215,7 +215,6 @@ def test_tokens_and_parameters_are_split_over_devices() -> None:
         ({"precision": "fp8"}, 2, 1),
         ({"precision": "fp32"}, 4, 0),
         ({"precision": "tf32"}, 4, 0),
-        ({"precision": "nobody's"}, 2, 0),
         ({"device": "cpu"}, 4, 0),
         ({"device": "cpu", "precision": "bf16"}, 2, 0),
     ],
@@ -223,6 +222,11 @@ def test_tokens_and_parameters_are_split_over_devices() -> None:
 )
 def test_a_number_has_two_bytes_or_four(facts: dict[str, object], width_bytes: float, low_bit: float) -> None:
     assert fields_of("width_bytes low_bit", **facts) == [width_bytes, low_bit]
+
+
+@pytest.mark.parametrize("precision", ["nobody's", "nvfp4", "mxfp8", "int8"])
+def test_an_unknown_number_format_is_not_taken_for_another(precision: str) -> None:
+    assert not layout_of(precision=precision).covered.any()
 
 
 def test_a_device_without_bf16_trains_in_fp16() -> None:

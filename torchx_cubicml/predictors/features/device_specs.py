@@ -15,14 +15,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-_PRECISIONS = (
-    ("fp8", ("fp8", "float8")),
-    ("bf16", ("bf16", "bfloat16")),
-    ("fp16", ("fp16", "float16", "half", "16-mixed")),
-    ("tf32", ("tf32",)),
-    ("fp32", ("32",)),  # fp32, float32, 32-true
-)
-PRECISIONS = tuple(word for word, _ in _PRECISIONS)
+from torchx_cubicml.records.standard_words import standard_word
+
+PRECISIONS = ("fp8", "bf16", "fp16", "tf32", "fp32")
 _T = 1e12
 _G = 1e9
 
@@ -163,12 +158,13 @@ def find_hardware(device: str) -> Hardware | None:
 
 
 def precision_word(text: str) -> str | None:
-    """Return the standard word of a precision by any of its usual names, ``None`` where it is none.
+    """Return the precision of ``PRECISIONS`` by any of its usual names, ``None`` where it is none of them.
 
-    >>> [precision_word(text) for text in ("amp_fp8", "bf16-mixed", "float16", "int4")]
-    ['fp8', 'bf16', 'fp16', None]
+    >>> [precision_word(text) for text in ("amp_fp8", "bf16-mixed", "float16", "int4", "nvfp4", "mxfp8")]
+    ['fp8', 'bf16', 'fp16', None, None, None]
     """
-    return next((word for word, parts in _PRECISIONS if any(part in text.lower() for part in parts)), None)
+    word = standard_word("precision", text)
+    return word if word in PRECISIONS else None
 
 
 def hardware_names() -> tuple[str, ...]:

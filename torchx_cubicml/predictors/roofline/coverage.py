@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.predictors.features.device_specs import precision_word
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.recommender import Recommender
@@ -23,6 +24,18 @@ _NEEDED = (
     ("micro_batch_size",),
     ("world_size", "nnodes"),
 )
+# Facts with a default; any name of a group is enough.
+_ASSUMED = (
+    ("tp_degree",),
+    ("pp_degree",),
+    ("gradient_accumulation_steps", "global_batch_size"),
+    ("sharding_strategy", "zero_stage"),
+    ("activation_checkpointing",),
+    ("precision",),
+    ("attention_kernel",),
+    ("vocab_size",),
+    ("device",),
+)
 
 
 def missing_roofline_facts(trials: Sequence[Trial]) -> str:
@@ -30,9 +43,9 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> facts = {"n_layers": 32, "d_model": 4096, "world_size": 8}
-    >>> trial = Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)
+    >>> trial = Trial.completed(workload=facts, config={"micro_batch_size": 2}, tokens_per_second=1.0)
     >>> print(missing_roofline_facts([trial]))
-    the roofline formulas cover 0 of 1 trials; the others lack micro_batch_size (1): rename columns with name=COLUMN
+    the roofline formulas cover 0 of 1 trials; the others lack seq_len (1): give --map COLUMN=NAME or --fact NAME=VALUE
     """
     rows = [training_row(trial) for trial in trials]
     covered = TrainingLayout.of(Facts.from_rows(rows)).covered.tolist()
@@ -44,8 +57,25 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
     text = f"the roofline formulas cover {len(rows) - len(uncovered)} of {len(rows)} trials; the others lack"
     lacking = Counter(name for row in uncovered for name in _lacking(row))
     names = ", ".join(f"{name} ({count})" for name, count in lacking.most_common()) or "degrees that divide world_size"
-    return f"{text} {names}: rename columns with name=COLUMN"
+    return f"{text} {names}: give --map COLUMN=NAME or --fact NAME=VALUE"
+
+
+def assumed_roofline_facts(trials: Sequence[Trial]) -> str:
+    """Return a message on the facts that no trial holds and for which the formulas assume a default.
+
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> facts = {"device": "H100", "precision": "bf16", "zero_stage": 0, "vocab_size": 50304, "tp_degree": 1}
+    >>> known = {**facts, "pp_degree": 1, "global_batch_size": 64, "activation_checkpointing": "none"}
+    >>> print(assumed_roofline_facts([Trial.completed(workload=known, config={"seq_len": 1}, tokens_per_second=1.0)]))
+    no trial holds attention_kernel: the roofline formulas assume a default
+    """
+    known = {name for trial in trials for name in training_row(trial)}
+    names = [group[0] for group in _ASSUMED if not known & {*group}]
+    return f"no trial holds {', '.join(names)}: the roofline formulas assume a default" if names and trials else ""
 
 
 def _lacking(row: Mapping[str, Value]) -> list[str]:
-    return [names[0] for names in _NEEDED if not any(isinstance(row.get(name), int | float) for name in names)]
+    lacking = [names[0] for names in _NEEDED if not any(isinstance(row.get(name), int | float) for name in names)]
+    word = row.get("precision")
+    unknown = isinstance(word, str) and precision_word(word) is None
+    return [*lacking, f"a known precision instead of {word}"] if unknown else lacking

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.features.columns import UNSEEN, unseen_word
+from torchx_cubicml.records.standard_words import standard_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -95,10 +96,11 @@ class Facts:
         return np.where((value >= LEAST) & (value <= MOST), value, default)
 
     def share(self, name: str, words: Iterable[str]) -> NDArray[np.float64]:
-        """Return the share of layers with any of ``words``, in any letter case, float64 ``[n]``; 0 where unknown."""
+        """Return the share of layers with any of ``words``, in any spelling, float64 ``[n]``; 0 where unknown."""
         accepted = {word.lower() for word in words}
         known = self.shares.get(name, {})
-        return sum((share for word, share in known.items() if word.lower() in accepted), np.zeros(self.n))
+        matching = (share for word, share in known.items() if {word.lower(), _standard(name, word)} & accepted)
+        return sum(matching, np.zeros(self.n))
 
     def known(self, name: str) -> NDArray[np.bool_]:
         """Return a mask of the rows where a fact in words is known, bool ``[n]``."""
@@ -150,6 +152,11 @@ class Decoder:
                 shares[name][unseen_word(name, code) or ""] = (column == code).astype(np.float64)
         numbers = {name: features[:, index] for name, index in self.numbers.items()}
         return Facts(n=len(features), numbers=numbers, shares=shares)
+
+
+def _standard(name: str, word: str) -> str | None:
+    standard = standard_word(name, word)
+    return standard.lower() if standard is not None else None
 
 
 def _entries(value: Value | None) -> tuple[Scalar, ...]:

@@ -128,7 +128,10 @@ class TrainingLayout:
     @property
     def covered(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Mask of the rows where all required facts are known and consistent, bool ``[n]``."""
-        needed = (self.layers, self.width, self.layer_params, self.sequence, self.micro, self.world, self.dp)
+        needed = (
+            *(self.layers, self.width, self.layer_params, self.sequence, self.micro, self.world, self.dp),
+            self.peak,  # unknown in an unknown number format
+        )
         with np.errstate(invalid="ignore"):
             positive = np.all([np.isfinite(value) & (value > 0) for value in needed], axis=0)
             return np.asarray(positive & (self.dp >= 1 - 1e-9), dtype=np.bool_)
@@ -263,8 +266,11 @@ def _hardware(device: str) -> Hardware:
 def _precision(facts: Facts, devices: tuple[str, ...]) -> dict[str, Array]:
     shares: dict[str, Array] = {word: np.zeros(facts.n) for word in PRECISIONS}
     for text, share in facts.shares.get("precision", {}).items():
-        word = precision_word(text) or "bf16"
-        shares[word] = shares[word] + share
+        word = precision_word(text)
+        if word is None:  # such as nvfp4: its peak is unknown, and none of the formats stands in for it
+            shares["bf16"] = np.where(share > 0.0, np.nan, shares["bf16"])
+        else:
+            shares[word] = shares[word] + share
     cpu = facts.share("device", [name for name in devices if _hardware(name).name == "cpu"])
     old = facts.share("device", [name for name in devices if _hardware(name).fp16])  # no bf16: trained in fp16
     unknown = 1.0 - facts.known("precision")

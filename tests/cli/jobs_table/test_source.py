@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.cli.jobs_table.source import read_source
+from torchx_cubicml.errors import RecordError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = [["name", "tp", "speed"], ["a, b", "2", "1.5"], ["c", "4", "2.5"]]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_any_delimiter_and_encoding_is_read(tmp_path: Path, delimiter: str, encoding: str) -> None:
+    path = tmp_path / "jobs.txt"
+    text = "\r\n".join(delimiter.join(f'"{cell}"' if "," in cell else cell for cell in row) for row in ROWS)
+    path.write_bytes(text.encode(encoding))
+    source = read_source(path)
+    assert source.headings == ("name", "tp", "speed")
+    assert [cells for _, cells in source.rows] == [("a, b", "2", "1.5"), ("c", "4", "2.5")]
+
+
+def test_a_markdown_table_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.md"
+    path.write_text("| tp | speed |\n|:---|---:|\n| 2 | 1.5 |\n| 4 | 2.5 |\n")
+    source = read_source(path)
+    assert source.headings == ("tp", "speed")
+    assert source.cells("speed") == ["1.5", "2.5"]
+
+
+def test_lines_before_the_header_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("Table 3: throughput\n\ntp,speed\n2,1.5\n4,2.5\n")
+    source = read_source(path)
+    assert source.headings == ("tp", "speed")
+    assert [line for line, _ in source.rows] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["6907,01", "55.256,08"], [6907.01, 55256.08]),
+        (["1,024", "2,048"], [1024, 2048]),
+        (["1.5", "2"], [1.5, 2]),
+    ],
+)
+def test_a_comma_is_a_decimal_sign_where_it_separates_no_thousands(
+    tmp_path: Path, cells: list[str], expected: list[float]
+) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("a;b\n" + "".join(f"x;{cell}\n" for cell in cells))
+    source = read_source(path)
+    assert [source.number(cell) for cell in source.cells("b")] == expected
+
+
+def test_headings_are_distinct(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("tp,,tp\n1,2,3\n")
+    assert read_source(path).headings == ("tp", "column 2", "tp (2)")
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("ending", "data", "words"),
+    [
+        (".xlsx", b"PK\x03\x04rest", "an Excel workbook; .*read_excel"),
+        (".xls", b"\xd0\xcf\x11\xe0rest", "an Excel workbook; .*read_excel"),
+        (".parquet", b"PAR1rest", "a Parquet file; .*read_parquet"),
+        (".json", json.dumps([{"tp": 1}]).encode(), "a JSON file; .*read_json"),
+        (".jsonl", b'{"tp": 1}\n{"tp": 2}\n', "a JSON Lines file; .*lines=True"),
+        (".gz", gzip.compress(b"tp,speed\n1,2\n"), "a compressed file; .*gzip -dk"),
+    ],
+)
+def test_another_format_is_refused_with_the_way_to_convert_it(
+    tmp_path: Path, ending: str, data: bytes, words: str, named: bool
+) -> None:
+    path = tmp_path / f"jobs{ending if named else '.csv'}"
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match=words):
+        read_source(path)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"\xff\x00\xfe"])
+def test_a_file_without_a_table_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match="cannot read"):
+        read_source(path)

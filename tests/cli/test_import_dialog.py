@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from torchx.cli.main import main
+
+from torchx_cubicml import TrialStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TABLE = """\
+Model,# Params,Layers,nGPUs,TP,mbz,gbz,kernel,System,batch size,Throughput (tok/s/GPU),MFU (%),note
+gpt,1.3B,24,16,2,2,64,flash,H100,7,"1,000",40,a
+gpt,1.3B,24,16,4,2,64,eager,H100,9,900,36,b
+gpt,1.3B,24,16,8,2,64,eager,H100,9,OOM,,b
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command returned and printed."""
+
+    status: object
+    out: str
+    err: str
+
+
+class Terminal(StringIO):
+    """Standard input at which somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "store"))
+    monkeypatch.setattr("sys.stdin", StringIO())
+    (tmp_path / "jobs.csv").write_text(TABLE)
+    return tmp_path
+
+
+def importing(*words: str) -> Answer:
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main(["cubicml", "history", "import", "jobs.csv", *words])
+        except SystemExit as end:
+            return Answer(end.code or 0, out.getvalue(), err.getvalue())
+    return Answer(0, out.getvalue(), err.getvalue())
+
+
+def trials(folder: Path) -> list[dict[str, object]]:
+    rows = [{**trial.workload, **trial.config} for trial in TrialStore(str(folder / "store"))]
+    return sorted(rows, key=lambda row: str(row.get("tp_degree", row.get("tp_plan"))))
+
+
+ANSWERED = ("--map", "batch size=")
+
+
+def test_without_a_terminal_the_mapping_is_proposed_and_nothing_imported(folder: Path) -> None:
+    done = importing()
+    assert done.status == 1
+    rows = [line.split()[:3] for line in done.out.splitlines()]
+    assert ["#", "Params", "n_params"] in rows
+    assert ["kernel", "attention_kernel", "word"] in rows
+    assert ["System", "device", "text"] in rows
+    assert "outcomes, never used as facts: MFU (%)" in done.out
+    assert "left over: 'note' (unknown heading, 2 values)" in done.out
+    assert "column 'batch size' may be micro_batch_size or global_batch_size; holds 7, 9" in done.out
+    assert "--map 'batch size='<micro_batch_size|global_batch_size> --yes" in done.out
+    assert not (folder / "store").exists()
+
+
+def test_an_ambiguous_column_is_asked_even_with_yes(folder: Path) -> None:
+    assert importing("--yes").status == 1
+    assert not (folder / "store").exists()
+
+
+def test_yes_imports_as_proposed_and_says_what_is_left(folder: Path) -> None:
+    done = importing(*ANSWERED, "--yes")
+    assert done.status == 0
+    assert done.out == "imported 3 trials; 0 already known, 0 lines skipped\n"
+    assert "left over: 'batch size' (left out as asked)" in done.err
+    assert "left over: 'note'" in done.err
+    assert "3 rows: 2 measured, 1 out of memory" in done.err
+    assert "the others lack seq_len (3)" in done.err
+    assert "no trial holds pp_degree" in done.err
+    first = trials(folder)[0]
+    assert first["tp_degree"] == 2
+    assert first["n_params"] == 1_300_000_000
+    assert first["attention_kernel"] == "flash_attention"
+    assert {"mfu", "note", "MFU (%)"}.isdisjoint(first)
+
+
+def test_the_printed_command_imports_the_table(folder: Path) -> None:
+    import shlex
+
+    done = importing(*ANSWERED, "--fact", "seq_len=4096", "--text", "note", "--map", "note=network name")
+    command = done.out.splitlines()[-1].strip()
+    words = shlex.split(command)
+    assert words[:5] == ["torchx", "cubicml", "history", "import", "jobs.csv"]
+    assert importing(*words[5:]).status == 0
+    first = trials(folder)[0]
+    assert (first["seq_len"], first["network name"]) == (4096, "a")
+
+
+def test_map_overrides_and_text_keeps_a_column(folder: Path) -> None:
+    mapped = ("--map", "mbz=gradient accumulation", "--map", "note=tp_plan", "--map", "TP=", "--text", "Layers")
+    assert importing(*ANSWERED, *mapped, "--yes").status == 0
+    first = trials(folder)[0]
+    assert first["gradient_accumulation_steps"] == 2
+    assert first["tp_plan"] == "a"
+    assert first["n_layers"] == "24"
+    assert "tp_degree" not in first
+
+
+def test_on_a_terminal_the_user_answers_and_confirms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("nonsense\n\ny\n"))
+    done = importing()
+    assert done.status == 0
+    assert "Choose from micro_batch_size, global_batch_size, or nothing:" in done.out
+    assert "Import 3 rows as proposed? [y/N]" in done.out
+    assert len(trials(folder)) == 3
+
+
+def test_on_a_terminal_no_means_no(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("\n\n"))
+    assert importing().status == 1
+    assert not (folder / "store").exists()
+
+
+def test_json_gives_the_proposal(folder: Path) -> None:
+    done = importing("--json")
+    assert done.status == 1
+    found = json.loads(done.out)
+    assert found["imported"] == 0
+    assert found["questions"] == {"batch size": ["micro_batch_size", "global_batch_size"]}
+    assert {"column": "TP", "name": "tp_degree", "reading": "whole number", "example": "2"} in found["proposed"]
+    assert found["outcomes"] == ["MFU (%)"]
+
+
+OLD = ("--workload", "nGPUs,Layers", "--parameters", "TP", "--throughput", "Throughput (tok/s/GPU)")
+
+
+def test_complete_options_import_what_they_name_and_list_the_rest(folder: Path) -> None:
+    done = importing(*OLD)
+    assert done.status == 0
+    assert "not imported: 'Model' (looks like program), '# Params' (looks like n_params)" in done.err
+    assert "--yes adds them" in done.err
+    first = trials(folder)[0]
+    assert first == {"program": "jobs", "world_size": 16, "n_layers": 24, "tp_degree": 2}
+
+
+def test_complete_options_and_map_name_columns_together(folder: Path) -> None:
+    done = importing(*OLD, "--map", "mbz=micro_batch_size", "--map", "Model=")
+    assert done.status == 0
+    assert "'mbz'" not in done.err
+    assert trials(folder)[0]["micro_batch_size"] == 2
+
+
+def test_a_parameter_may_bear_the_name_of_a_role(folder: Path) -> None:
+    (folder / "jobs.csv").write_text("status,tok/s\nfast,10\nslow,5\n")
+    assert importing("--parameters", "status", "--throughput", "tok/s").status == 0
+    assert sorted(row["status"] for row in trials(folder)) == ["fast", "slow"]
+
+
+def test_complete_options_with_yes_add_what_is_proposed(folder: Path) -> None:
+    assert importing(*OLD, *ANSWERED, "--yes").status == 0
+    assert trials(folder)[0]["micro_batch_size"] == 2
+
+
+REFUSED = {
+    "no-column": (("--map", "nothing=tp_degree"), "no column 'nothing'; choose from Model"),
+    "no-unit": (("--map", "note=throughput"), "--map COLUMN=throughput has no unit; choose from tokens_per_second"),
+    "unit": (("--unit", "furlongs"), "unknown unit 'furlongs'"),
+    "outcome": (("--map", "MFU (%)=mfu", *ANSWERED, "--yes"), "is an outcome of a run"),
+    "no-rate": (("--map", "Throughput (tok/s/GPU)="), "no column is a throughput or the time of a step"),
+    "time": (
+        ("--map", "Throughput (tok/s/GPU)=", "--map", "gbz=", "--map", "note=seconds_per_step", *ANSWERED, "--yes"),
+        "'note' needs the batch of a step to become a throughput: no column is global_batch_size, or "
+        "gradient_accumulation_steps",
+    ),
+    "status": (("--status", "note", *ANSWERED, "--yes"), "no status in column 'note' says that a job ran"),
+    "fact": (("--fact", "seq_len"), "--fact must be NAME=VALUE"),
+    "map": (("--map", "seq_len"), "--map must be COLUMN=NAME"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_options_are_refused_with_a_sentence(folder: Path, case: str) -> None:
+    words, expected = REFUSED[case]
+    done = importing(*words)
+    assert done.status == 2
+    assert expected in done.err
+    assert "Traceback" not in done.err
+
+
+def test_rows_that_disagree_and_unknown_words_are_named(folder: Path) -> None:
+    (folder / "jobs.csv").write_text(
+        "GPUs,DP,TP,precision,tok/s\n16,8,2,bf16,10\n16,8,4,bf16,10\n16,8,2,purple,10\n16,,2,bf16,10\n"
+    )
+    done = importing("--yes")
+    assert "line 3: dp_degree 8 x tp_degree 4 = 32, but world_size is 16" in done.err
+    assert "precision keeps words that are no standard ones, each as its own category: 'purple' (1 rows)" in done.err
+    assert "rows without a value: dp_degree (1)" in done.err
+    assert "imported 4 trials" in done.out
+
+
+def test_an_unknown_precision_is_not_covered(folder: Path) -> None:
+    (folder / "jobs.csv").write_text(
+        "GPUs,layers,d_model,seq,mbs,precision,tok/s\n8,2,64,128,4,bf16,10\n8,2,64,128,4,nvfp4,12\n"
+    )
+    done = importing("--yes")
+    assert (
+        "the roofline formulas cover 1 of 2 trials; the others lack a known precision instead of nvfp4 (1)" in done.err
+    )

@@ -1,0 +1,231 @@
+"""Dialog of ``history import``: proposes a mapping, asks what is ambiguous, and waits for a confirmation."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import print_json, wide_console
+from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, STEP_TIMES, UNITS
+from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
+from torchx_cubicml.cli.jobs_table.layouts import split_columns
+from torchx_cubicml.cli.jobs_table.mapping import TableMapping, column_names, fact_values, named_columns
+from torchx_cubicml.cli.jobs_table.proposal import propose_columns
+from torchx_cubicml.cli.jobs_table.proposal_text import (
+    left_over_lines,
+    proposal_json,
+    proposal_rows,
+    question_lines,
+    ready_command,
+)
+from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
+from torchx_cubicml.cli.jobs_table.source import read_source
+from torchx_cubicml.cli.jobs_table.table_trials import table_trials
+from torchx_cubicml.errors import RecordError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.cli.jobs_table.proposal import ColumnPlan
+    from torchx_cubicml.cli.jobs_table.source import SourceTable
+    from torchx_cubicml.cli.jobs_table.table_trials import ReadTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmedMapping:
+    """Mapping of a table that the user gave or confirmed.
+
+    Args:
+        source: the table.
+        mapping: of its columns.
+        remarks: what is not imported, for the summary.
+    """
+
+    source: SourceTable
+    mapping: TableMapping
+    remarks: tuple[str, ...]
+
+    def read(self) -> ReadTable:
+        """Return the trials of the table."""
+        return table_trials(self.source, self.mapping)
+
+
+def confirmed_mapping(args: argparse.Namespace) -> ConfirmedMapping | None:
+    """Return the mapping of the table; ``None`` if it was proposed and is not confirmed.
+
+    Raises:
+        RecordError: the table or an option is not legal.
+    """
+    source, given = read_source(Path(args.table)), _given(args)
+    if not {*given.named(), *given.text} - {*source.headings}:  # a column that is named stays in one piece
+        source = _split(source, given)
+    else:
+        source, _ = split_columns(source)
+    given.check_columns(source)
+    named = given.named()
+    plans = propose_columns(source, named)
+    if given.is_whole and not args.yes:
+        mapping = given.joined(source, [plan for plan in plans if plan.is_given])
+        return ConfirmedMapping(source=source, mapping=mapping, remarks=tuple(_unused(source, plans, named)))
+    return _confirmed(args, source, given, plans)
+
+
+def _split(source: SourceTable, given: GivenMapping) -> SourceTable:
+    split, origin = split_columns(source)
+    return source if {*origin.values()} & {*given.named(), *given.text} else split
+
+
+def _confirmed(
+    args: argparse.Namespace, source: SourceTable, given: GivenMapping, plans: list[ColumnPlan]
+) -> ConfirmedMapping | None:
+    if sys.stdin.isatty() and not args.json and not args.yes:
+        _print_proposal(source, plans, given)
+        plans = propose_columns(source, {**given.named(), **_answers(plans)})
+        _check_throughput(plans, given)
+        is_agreed = _agreed(f"Import {len(source.rows)} rows as proposed?")
+        return _joined(source, given, plans) if is_agreed else None
+    if args.yes and not any(plan.choices for plan in plans):
+        _check_throughput(plans, given)
+        return _joined(source, given, plans)
+    if args.json:
+        print_json({"imported": 0, **proposal_json(source, plans, given.text)})
+    else:
+        _print_proposal(source, plans, given)
+    _check_throughput(plans, given)
+    if not args.json:
+        sys.stdout.write(f"nothing is imported yet; to import the table so, run:\n    {_command(args, plans)}\n")
+    return None
+
+
+def _joined(source: SourceTable, given: GivenMapping, plans: Sequence[ColumnPlan]) -> ConfirmedMapping:
+    mapping = given.joined(source, plans)
+    return ConfirmedMapping(source=source, mapping=mapping, remarks=tuple(left_over_lines(source, plans)))
+
+
+def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: GivenMapping) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    title = f"{source.path}: {len(source.rows)} rows, {len(source.headings)} columns"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("column", "read as", "reading", "example"):
+        table.add_column(heading, overflow="fold")
+    for row in proposal_rows(source, plans, given.text):
+        table.add_row(*(Text(cell) for cell in row))
+    for name, value in given.facts.items():
+        table.add_row(Text("--fact"), Text(name), Text("of every row"), Text(str(value)))
+    wide_console().print(table)
+    for line in [*left_over_lines(source, plans), *question_lines(plans)]:
+        sys.stdout.write(f"{line}\n")
+
+
+def _answers(plans: Sequence[ColumnPlan]) -> dict[str, str]:
+    """Return column -> chosen name for each question, as the user types it."""
+    found = {}
+    for plan in plans:
+        if plan.choices:
+            legal = ", ".join(plan.choices)
+            answer = _typed(f"{plan.heading.text!r} {plan.reason}. Name ({legal}; empty to leave it out): ")
+            while answer and answer not in plan.choices:
+                answer = _typed(f"Choose from {legal}, or nothing: ")
+            found[plan.heading.text] = answer
+    return found
+
+
+def _agreed(question: str) -> bool:
+    return _typed(f"{question} [y/N] ").lower() in {"y", "yes"}
+
+
+def _typed(prompt: str) -> str:
+    """Return what the user types at a prompt; nothing where the input ends."""
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        return ""
+
+
+def _check_throughput(plans: Sequence[ColumnPlan], given: GivenMapping) -> None:
+    """Check that some column gives the throughput of a job.
+
+    Raises:
+        RecordError: none does, or what turns it into a throughput is missing.
+    """
+    rated = next((plan for plan in plans if plan.name in UNITS), None)
+    if rated is None:
+        if any({*plan.choices} & {*UNITS} for plan in plans):
+            return
+        outcomes = ", ".join(plan.heading.text for plan in plans if plan.name == OUTCOME)
+        other = f"; {outcomes} cannot stand in for it" if outcomes else ""
+        raise RecordError(
+            f"no column is a throughput or the time of a step{other}: give --map COLUMN=UNIT with one of "
+            f"{', '.join(UNITS)}"
+        )
+    names = {plan.name for plan in plans if plan.name} | {*given.facts}
+    missing = missing_for_steps(names) if rated.name in (*STEP_TIMES, "steps_per_second") else ""
+    if missing and not any(plan.choices for plan in plans):
+        raise RecordError(
+            f"column {rated.heading.text!r} needs the batch of a step to become a throughput: no column is {missing}; "
+            "name one with --map, or give --fact gradient_accumulation_steps=1 or the like"
+        )
+
+
+def _unused(source: SourceTable, plans: Sequence[ColumnPlan], named: Mapping[str, str]) -> list[str]:
+    """Return lines on the columns that the options do not name."""
+    unused = [plan for plan in plans if plan.heading.text not in named]
+    known = [f"{plan.heading.text!r} (looks like {plan.name})" for plan in unused if plan.name and plan.name != OUTCOME]
+    lines = [f"not imported: {', '.join(known)}; --yes adds them"] if known else []
+    return [*lines, *left_over_lines(source, [plan for plan in unused if not plan.name or plan.name == OUTCOME])]
+
+
+def _command(args: argparse.Namespace, plans: Sequence[ColumnPlan]) -> str:
+    options = [f"--map={text}" for text in args.map] + [f"--text={text}" for text in args.text]
+    options += [f"--fact={text}" for text in args.fact]
+    names = (
+        "mapping",
+        "workload",
+        "parameters",
+        "throughput",
+        "unit",
+        "program",
+        "status",
+        "completed",
+        "time",
+        "store",
+    )
+    given = {name: getattr(args, name) for name in (*names, "out_of_memory", "peak_memory_gib")}
+    options += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
+    return ready_command(Path(args.table), options, plans)
+
+
+def _given(args: argparse.Namespace) -> GivenMapping:
+    if args.mapping:
+        from dataclasses import replace
+
+        given = GivenMapping.of(TableMapping.from_toml(Path(args.mapping)))
+        facts = {**given.facts, **fact_values(args.fact)}
+        return replace(given, columns=column_names(args.map), text=given.text | {*args.text}, facts=facts)
+    if args.unit and args.unit not in UNITS:
+        raise RecordError(f"unknown unit {args.unit!r}; choose from {', '.join(UNITS)}")
+    return GivenMapping(
+        workload=named_columns(_words(args.workload)),
+        parameters=named_columns(_words(args.parameters)),
+        columns=column_names(args.map),
+        throughput=args.throughput,
+        unit=args.unit,
+        program=args.program,
+        status=args.status,
+        completed=tuple(_words(args.completed)),
+        out_of_memory=tuple(_words(args.out_of_memory)),
+        time=args.time,
+        peak_memory_gib=args.peak_memory_gib,
+        text=frozenset(args.text),
+        facts=fact_values(args.fact),
+    )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_launch, split_command
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Sequence
+
+_EPILOG = "names of the trainers"
+
+
+class _TrainersHelp(argparse.RawDescriptionHelpFormatter):
+    """Formatter that lists the trainers when the help is printed: TorchX loads this module at each of its starts."""
+
+    def add_text(self, text: str | None) -> None:
+        super().add_text(trainers_text() if text == _EPILOG else text)
+
+
+def trainers_text() -> str:
+    """Return the names that a space file may use with each ``trainer = "..."``."""
+    from torchx_cubicml.space.trainers import TRAINERS
+
+    lines = [
+        'trainers (trainer = "NAME" in a space file) and the names in their tables:',
+        '  with values, so that NAME = "auto" is enough:',
+        *(_names_text(trainer.name, trainer.names(with_values=True)) for trainer in TRAINERS.values()),
+        "  without values: list them, as in NAME = [1, 2], or leave them to be read as facts of the workload:",
+        *(_names_text(trainer.name, trainer.names(with_values=False)) for trainer in TRAINERS.values()),
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _names_text(trainer: str, names: Sequence[str]) -> str:
+    text = f"    {trainer}: {', '.join(names)}"
+    return textwrap.fill(text, 96, subsequent_indent="      ", break_on_hyphens=False) if names else ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the output file and the command."""
+    parser.formatter_class, parser.epilog = _TrainersHelp, _EPILOG
     parser.add_argument("-o", "--output", default="", metavar="FILE", help="file to write (default: stdout)")
     add_launch(parser)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.cli.starter import script_help, starter, starter_space, unredirected_outputs
+from torchx_cubicml.cli.starter import script, script_help, starter_space, unredirected_outputs
 from torchx_cubicml.cli.starter.from_help import parse_help
 from torchx_cubicml.launch import Launch, change_for_profiling, read_config
 from torchx_cubicml.space.toml import parse_space
@@ -260,7 +260,7 @@ class TestScriptHelp:
     def test_missing_help_has_a_reason(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
     ) -> None:
-        monkeypatch.setattr(starter, "HELP_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(script, "HELP_TIMEOUT_S", 1.0)
         monkeypatch.chdir(tmp_path)
         reasons: list[str] = []
         assert script_help(self.script(tmp_path, text), report=reasons.append) == ""

@@ -68,8 +68,14 @@ def log_section(launch: Launch) -> list[str]:
             ]
     if not found:
         return []
-    best = min(found, key=lambda candidate: [candidate.reading.startswith(name) for name in _ORDER].index(True))
+    best = min(found, key=_rank)
     return _section(best)
+
+
+def _rank(candidate: _Candidate) -> tuple[int, bool]:
+    """Return a candidate's sort key: tokens before samples before step times; lines with a step number first."""
+    place = next(index for index, name in enumerate(_ORDER) if candidate.reading.startswith(name))
+    return place, "(?P<step>" not in candidate.pattern
 
 
 def _section(best: _Candidate) -> list[str]:

@@ -118,7 +118,7 @@ class TestParameters:
 
     def test_the_micro_batch_is_fixed_without_accumulation(self) -> None:
         space = started("--batch_size 4 --tensor-model-parallel-size 2", "")
-        assert choices(space) == {"micro_batch_size": (4,), "tp_degree": (2,)}
+        assert choices(space) == {"micro_batch_size": (4,), "tp_degree": (2,), "omp_num_threads": (1, 2, 4)}
 
     def test_a_mesh(self) -> None:
         space = started(

@@ -111,7 +111,7 @@ def _proposals(template: Template) -> Iterator[tuple[str, str]]:
             continue
         for start in (_step_start(texts[:place]), ""):
             pattern = (
-                f"{start}{_escaped(head)}{' *' if head else ''}(?P<{reading}>{number}{tail[0]}){_escaped(tail[1])}"
+                f"{start}{_escaped(head)}{' *' if head else ''}(?P<{reading}>{number}{tail[0]}){_after(field, tail[1])}"
             )
             if _fits(pattern, reading, texts, place):
                 yield reading, pattern
@@ -187,6 +187,13 @@ def _step_start(texts: list[str | Field]) -> str:
         if label is not None:
             return rf"{_escaped(label['label'].rstrip(' '))} *(?P<step>\d+)\b.*?"
     return ""
+
+
+def _after(field: Field, text: str) -> str:
+    """Return the pattern of the text after a number, which a width may have filled up with spaces."""
+    spec = _SPEC.fullmatch(field.spec)
+    is_padded = spec is not None and bool(spec["width"])
+    return rf" *{_escaped(text.lstrip(' '))}" if is_padded and text else _escaped(text)
 
 
 def _number(field: Field) -> str:

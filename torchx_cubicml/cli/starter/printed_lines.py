@@ -119,7 +119,8 @@ def _percent(text: str) -> Template | None:
     for match in _PERCENT.finditer(text):
         parts.append(text[end : match.start()])
         end, kind = match.end(), match["kind"]
-        spec = f"{match['size']}{'d' if kind in 'iu' else kind}" if kind not in "rsa" else ""
+        fill = "<" if "-" in match["flags"] else ""
+        spec = f"{fill}{match['size']}{'d' if kind in 'iu' else kind}" if kind not in "rsa" else fill + match["size"]
         parts.append("%" if kind == "%" else Field(spec))
     return (*parts, text[end:]) if any(isinstance(part, Field) for part in parts) else None
 

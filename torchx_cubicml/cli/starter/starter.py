@@ -49,11 +49,13 @@ def starter_space(launch: Launch, help_text: str) -> str:
     uses_wandb = any("wandb" in word.lower() for word in words) or imports_wandb(launch)
     saving = saving_call(launch)
     trainer = detect_trainer(launch, source)
+    remarks = hydra_remarks(help_text, launch.script_args) if is_hydra(source) else []
     if trainer is not None:
-        outputs = [*_with_outputs([flag for flag in flags if flag.destination], trainer), *output_keys(launch)]
-        tune = tune_lines([*outputs, *variables], uses_wandb=uses_wandb, saving=saving)
-        text = trainer_text(trainer, launch, tune=tune)
-        if text is not None:
+        flags = _as_trainer_spells(flags, trainer)
+        outputs = [*(flag for flag in flags if flag.destination), *output_keys(launch), *variables]
+        tune = tune_lines(outputs, uses_wandb=uses_wandb, saving=saving)
+        text, remarks = trainer_text(trainer, launch, tune=tune)
+        if text:
             return text
     meanings = {flag.meaning for flag in flags}
     flags += keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
@@ -65,7 +67,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         world_size=launch.world_size,
         offered=offered,
         sections=[
-            hydra_remarks(help_text, launch.script_args) if is_hydra(source) else [],
+            remarks,
             offer_lines(offered, taken={flag.meaning for flag in flags}),
             tune_lines(outputs, uses_wandb=uses_wandb, saving=saving),
             log_section(launch),
@@ -139,9 +141,9 @@ def _known_key(file: str, key: str, text: str, *, used_meanings: set[str]) -> Sc
     return ScriptFlag(name=key, file=file, present=text, destination=True) if is_path_key(key, text) else None
 
 
-def _with_outputs(destinations: list[ScriptFlag], trainer: Trainer) -> list[ScriptFlag]:
-    """Return the destinations and the trainer's default outputs, as flags in the trainer's spelling."""
+def _as_trainer_spells(flags: list[ScriptFlag], trainer: Trainer) -> list[ScriptFlag]:
+    """Return the flags in the trainer's spelling, and its default outputs that are not among them."""
     joined = all(flag.flag.endswith("=") for flag in trainer.flags.values())
-    found = [replace(flag, name=f"{flag.name.rstrip('=')}=") for flag in destinations] if joined else destinations
+    found = [replace(flag, name=f"{flag.name.rstrip('=')}=") for flag in flags] if joined else flags
     known = {flag.name for flag in found}
     return [*found, *(ScriptFlag(name=name, destination=True) for name in trainer.outputs if name not in known)]

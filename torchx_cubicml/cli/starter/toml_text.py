@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
 _CHECKPOINTING = ("none", "selective", "full")
 _MAX_BATCH_FACTOR = 8  # largest factor between a proposed micro batch and the current one, either way
+_FIXED_BATCH = "no accumulation to adjust was found, so other values change the training"
 _MAX_DEGREE = 8  # ranks that share a model; a node rarely has more
 
 
@@ -80,12 +81,13 @@ def starter_text(
     blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
     written = {name: lines for name, lines in blocks.items() if lines}
     active = any(not line.startswith("#") for lines in written.values() for line in lines)
+    is_free = any(line.startswith("choices") and "," in line for lines in written.values() for line in lines)
     destinations = [flag for flag in flags if flag.destination]
     used = {*facts.values(), *(meanings[name] for name in written), *destinations, *offered}
     parts = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
         *written.values(),
-        [] if active else _FALLBACK_PARAMETER,
+        [] if is_free else _FALLBACK_PARAMETER,
         _constraints(command) if active else [],
         *sections,
         _unchanged_flags(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
@@ -105,7 +107,10 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
         f"# Search space for {one_line(program)}: the parameters to tune, and where the command sets them.",
         "# Written by `torchx cubicml init`: remove what must not change, and add values to try.",
     ]
-    objective = '# objective = "samples_per_second" # without this: tokens, else samples, else steps, as launches count'
+    objective = (
+        '# objective = "samples_per_second" # default: tokens per second if the launches count tokens, else samples, '
+        "else steps"
+    )
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
 
 
@@ -132,7 +137,7 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        remark = "other values change the global batch, and thus the training: add them only on purpose"
+        remark = f"{_FIXED_BATCH}: add them only on purpose"
         return _table(flag, choices=[present], remark=remark)
     largest = present * (command.count("gradient_accumulation_steps") or 1)
     powers = [2**power for power in range(largest.bit_length())]
@@ -179,7 +184,7 @@ def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        return _table(flag, choices=[present], remark="other values change the global batch: add them only on purpose")
+        return _table(flag, choices=[present], remark=f"{_FIXED_BATCH}: add them only on purpose")
     largest = min(command.world_size or present, max(_MAX_DEGREE, present))
     powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     return _table(flag, choices=sorted({present, *powers}))
@@ -219,7 +224,7 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
 }
 
 _FALLBACK_PARAMETER = [
-    "# No known flag of this command changes only the speed: add a table for each that does. Until then:",
+    "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:",
     "[parameters.omp_num_threads] # threads of each process; torchrun's default is 1",
     "choices = [1, 2, 4]",
     'env = "OMP_NUM_THREADS"',

@@ -3,6 +3,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -197,7 +198,7 @@ TEXTS = st.sampled_from(
 WORDS = st.tuples(SECTIONS, NAMES, TEXTS).map(lambda parts: f"{parts[0]}{parts[1]}={parts[2]}")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(args=st.lists(WORDS | st.sampled_from(["-m", "model=big", "~a", "db/x=1"]), max_size=7), listed=st.booleans())
 def test_generated_commands_are_started_loaded_and_rewritten(
     args: list[str], listed: bool, tmp_path_factory: pytest.TempPathFactory
@@ -209,7 +210,7 @@ def test_generated_commands_are_started_loaded_and_rewritten(
     workload, config = read_config(launch, space)
     bound = space.bind(workload=workload, current=config)
     repeated = len({word.lstrip("+").partition("=")[0] for word in args}) < len(args)
-    for other in bound.configs() if not repeated else ():
+    for other in bound.sample(3, rng=np.random.default_rng(0)) if not repeated else ():
         written = write_config(launch, space, other)
         assert read_config(written, space)[1] == other
         tuned = {place.rstrip("=") for place in places(bound).values()}

@@ -83,6 +83,7 @@ def test_flags_and_keys_of_outputs_are_redirected(word: str, name: str) -> None:
         ("import os\nout = os.environ['OUT_DIR']", {}, ["OUT_DIR"]),
         ("import os\nout = os.environ.get('CKPT_PATH', 'x')", {}, ["CKPT_PATH"]),
         ("import os\nout = os.getenv('LOG_DIR')", {}, ["LOG_DIR"]),
+        ("import os\nos.environ['OUT_DIR'] = 'x'", {}, []),
         ("", {"TENSORBOARD_DIR": "a", "HOME": "/root", "SAVE_EVERY": "3", "DATA_DIR": "d"}, ["TENSORBOARD_DIR"]),
         ("import os\nos.getenv('LOG_LEVEL'), os.getenv('LOCAL_RANK'), os.getenv(name)", {}, []),
         ("import os\nos.getenv('CHECKPOINT_DIR')", {"CHECKPOINT_DIR": "a/b"}, ["CHECKPOINT_DIR"]),

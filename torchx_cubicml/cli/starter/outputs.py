@@ -136,8 +136,8 @@ def _variables_read(tree: ast.Module) -> Iterator[str]:
         name: ast.expr | None = None
         if isinstance(node, ast.Call) and dotted(node.func) in _READERS and node.args:
             name = node.args[0]
-        elif isinstance(node, ast.Subscript) and dotted(node.value) in {"os.environ", "environ"}:
-            name = node.slice
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            name = node.slice if dotted(node.value) in {"os.environ", "environ"} else None
         if isinstance(name, ast.Constant) and isinstance(name.value, str) and re.fullmatch(r"[A-Za-z_]\w*", name.value):
             yield name.value
 

@@ -41,7 +41,7 @@ def detect_trainer(launch: Launch, source: str) -> Trainer | None:
     return None
 
 
-def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> tuple[str, list[str]]:
+def trainer_text(trainer: Trainer, launch: Launch, *, sections: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
     """Return the starter space file of a trainer's command, and comments on the parameters that it lacks.
 
     The file is empty where no parameter of the trainer's table fits the command.
@@ -49,7 +49,7 @@ def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> tu
     Args:
         trainer: trainer of the command.
         launch: the command.
-        tune: lines of ``[tune]``.
+        sections: lines of each further section.
     """
     proposed, commented = [], []
     typed = flags_in(launch.script_args)
@@ -65,11 +65,8 @@ def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> tu
     header = [f"# Accumulation is adjusted to keep the global batch, and thus the training, the same ({scope})."]
     header = header if "micro_batch_size" in trainer.flags else []
     parameters = ["[parameters]", *proposed, *commented]
-    sections = [
-        [f"trainer = {json.dumps(trainer.name)} # defines the flags and keys of these parameters"],
-        header + parameters,
-    ]
-    return with_heading(launch.program, sections[0], [*sections[1:], list(tune)]), commented
+    first = [f"trainer = {json.dumps(trainer.name)} # defines the flags and keys of these parameters"]
+    return with_heading(launch.program, first, [header + parameters, *sections]), commented
 
 
 def _proposal(trainer: Trainer, launch: Launch, name: str) -> str:

@@ -6,11 +6,14 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.bindings.argv import positionals
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torchx_cubicml.launch import Launch
 
+_LAUNCHERS = frozenset({"accelerate.commands.launch", "deepspeed.launcher.runner", "torch.distributed.run"})
 _MOST_FILES, _MOST_BYTES = 50, 1 << 20  # of the script and of the modules beside it
 
 
@@ -21,10 +24,8 @@ def parsed_modules(launch: Launch) -> Iterator[tuple[Path, ast.Module]]:
     >>> list(parsed_modules(Launch(program="not/here.py")))
     []
     """
-    program = Path(*launch.program.split(".")).with_suffix(".py") if launch.is_module else Path(launch.program)
-    if launch.is_module and not program.is_file():
-        program = program.with_suffix("") / "__main__.py"
-    root = Path() if launch.is_module else program.parent
+    program = _script(launch)
+    root = Path() if launch.is_module and launch.program not in _LAUNCHERS else program.parent
     pending, seen = [program], set[Path]()
     while pending and len(seen) < _MOST_FILES:
         path = pending.pop(0)
@@ -35,6 +36,16 @@ def parsed_modules(launch: Launch) -> Iterator[tuple[Path, ast.Module]]:
         if tree is not None:
             yield path, tree
             pending += _local_modules(tree, path, root)
+
+
+def _script(launch: Launch) -> Path:
+    """Return the file of the program; of a launcher's module, the script that it starts."""
+    if launch.is_module and launch.program in _LAUNCHERS:
+        return Path(next((word for word in positionals(launch.script_args) if word.endswith(".py")), ""))
+    if not launch.is_module:
+        return Path(launch.program)
+    module = Path(*launch.program.split("."))
+    return module.with_suffix(".py") if module.with_suffix(".py").is_file() else module / "__main__.py"
 
 
 def imported_names(tree: ast.Module) -> dict[str, str]:

@@ -54,7 +54,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         flags = _as_trainer_spells(flags, trainer)
         outputs = [*(flag for flag in flags if flag.destination), *output_keys(launch), *variables]
         tune = tune_lines(outputs, uses_wandb=uses_wandb, saving=saving)
-        text, remarks = trainer_text(trainer, launch, tune=tune)
+        text, remarks = trainer_text(trainer, launch, sections=[tune, log_section(launch)])
         if text:
             return text
     meanings = {flag.meaning for flag in flags}

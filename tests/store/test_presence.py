@@ -56,7 +56,7 @@ def test_another_place_is_refused(tmp_path: Path, store: str, prefix: str, name:
 
 def test_a_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "notes").touch()
-    with pytest.raises(StoreError, match=r"^store .*/notes is a file; a store is a folder$"):
+    with pytest.raises(StoreError, match=r"^cannot read store .*/notes: it is a file, and a store is a folder$"):
         read_recorded(str(tmp_path / "notes"))
     with pytest.raises(StoreError, match=r"notes: it is a file, and a store is a folder$"):
         check_store(str(tmp_path / "notes"))

@@ -85,7 +85,9 @@ class LocalBackend:
             except OSError as error:
                 if folder == events:
                     if isinstance(error, NotADirectoryError) and self._root.is_file():
-                        raise StoreError(f"store {self._root} is a file; a store is a folder") from error
+                        raise StoreError(
+                            f"cannot read store {self._root}: it is a file, and a store is a folder"
+                        ) from error
                     raise StoreError(f"cannot read store {self._root}: {error}") from error
                 problems.append(f"{folder} ({error.strerror})")
                 continue

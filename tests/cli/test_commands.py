@@ -101,6 +101,29 @@ def test_history_show_takes_the_beginning_of_an_id(store: str) -> None:
     assert "train.py" in text.stdout
 
 
+def test_a_trial_that_is_not_there(store: str, tmp_path: Path) -> None:
+    shown = torchx("history", "show", "nothing", "--store", store)
+    assert shown.returncode == 2
+    assert f"no trial 'nothing' in store {store} (13 trials); see" in shown.stderr
+    assert "it is empty" in torchx("history", "show", "nothing", "--store", tmp_path).stderr
+
+
+def test_an_empty_store_is_called_empty(tmp_path: Path) -> None:
+    listed = torchx("history", "list", "--store", tmp_path)
+    assert listed == Done(0, f"store {tmp_path} is empty: no launch has been recorded in it\n", "")
+    assert torchx("history", "list", "--store", tmp_path, "--json") == Done(0, "[]\n", "")
+    assert torchx("evaluate", "--store", tmp_path).returncode == 2
+
+
+def test_a_store_of_unreadable_objects_is_not_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "x.json").write_text("{")
+    listed = torchx("history", "list", "--store", tmp_path)
+    assert listed.returncode == 0
+    assert "skipped 1 unreadable object" in listed.stderr
+    assert "0 of 0 trials" in listed.stdout
+
+
 def test_evaluate_prints_report_cards(store: str) -> None:
     done = torchx("evaluate", "--store", store, "--predictor", "greybox", "boosting", "--curve", "--json")
     assert done.returncode == 0, done.stderr
@@ -196,7 +219,10 @@ def test_init_writes_a_space_that_suggest_reads(tmp_path: Path, command: tuple[s
     again = torchx("init", "-o", space, "--", *command)
     assert again.returncode == 2
     assert "already exists" in again.stderr
-    suggested = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *command)
+    refused = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *command)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith("/store: the place does not exist\n")
+    suggested = torchx("suggest", "--space", space, "--", *command)
     assert suggested.returncode == 0, suggested.stderr
     assert "--out_dir" in space.read_text()
     assert torchx("init", "--", *command).stdout == space.read_text()
@@ -271,7 +297,10 @@ BAD = {
         ("history", "compact", "--before", "yesterday", "--store", "examples"),
         "--before must be a day such as",
     ),
-    "no-trial": (("history", "show", "nothing", "--store", "examples"), "no trial 'nothing'"),
+    **{
+        f"no-store-for-{words[0]}-{words[1]}".strip("-"): ((*words, "--store", "examples"), "there is no store at")
+        for words in (("history", "list"), ("history", "show", "x"), ("history", "compact"), ("evaluate", "--json"))
+    },
 }
 
 
@@ -300,7 +329,7 @@ def test_a_bad_space_is_reported_with_place_and_legal_values(case: str, tmp_path
     text, expected = BAD_SPACES[case]
     space = tmp_path / "space.toml"
     space.write_text(text)
-    done = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *GPT)
+    done = torchx("suggest", "--space", space, "--", *GPT)
     assert done.returncode == 2
     assert all(word in done.stderr for word in expected), done.stderr
     assert "Traceback" not in done.stderr

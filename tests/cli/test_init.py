@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.cli import init
-from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.space.toml import load_space, parse_space
+from torchx_cubicml.space.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,3 +43,28 @@ def test_a_trainer_is_recognised(folder: Path) -> None:
     assert load_space("gpt.toml").tune.args == {"--out_dir=": "{scratch}/{launch_id}"}
     with pytest.raises(SpaceError, match=r"gpt.toml already exists"):
         run("-o", "gpt.toml", *COMMAND)
+
+
+def test_the_help_names_the_trainers_and_their_tables() -> None:
+    parser = argparse.ArgumentParser()
+    init.add_arguments(parser)
+    text = " ".join(parser.format_help().split())
+    for trainer in TRAINERS.values():
+        for with_values in (True, False):
+            assert ", ".join([*trainer.names(with_values=with_values)]) in text
+    assert 'trainers (trainer = "NAME" in a space file)' in text
+    assert "trainers" not in parser.format_usage()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "cubicrun --cubicml-store s --cubicml-mode=off"])
+def test_a_command_of_torchrun_is_read(launcher: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").write_text("print('no flags')")
+    words = f"{launcher} --nproc_per_node 2 train.py --batch_size 4 --accumulate 2"
+    assert run("-o", "s.toml", "--", *words.split()) == 0
+    assert "then run: cubicrun --cubicml-space s.toml ...\n" in capsys.readouterr().err
+    assert [item.name for item in load_space("s.toml").parameters] == [
+        "micro_batch_size",
+        "gradient_accumulation_steps",
+    ]
+    with pytest.raises(LaunchError):
+        run("--", launcher.partition(" ")[0])

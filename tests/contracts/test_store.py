@@ -14,6 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
+from torchx_cubicml.store.backend import Presence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +91,17 @@ class TestEveryStore:
         assert store.warnings == ()
         assert read_trials(url) == ([], ())
         assert objects(url) == {}
+
+    def test_what_is_at_its_place(self, url: str) -> None:
+        system, root = fsspec.url_to_fs(url)
+        assert TrialStore(url).folder.presence() is Presence.ABSENT
+        system.makedirs(root)
+        assert TrialStore(url).folder.presence() is Presence.EMPTY
+        system.pipe_file(f"{root}/notes.json", b"{}")
+        assert TrialStore(url).folder.presence() is Presence.OTHER
+        assert TrialStore(f"{url}/notes.json").folder.presence() is Presence.FILE
+        TrialStore(url).add(trial_of(1))
+        assert TrialStore(url).folder.presence() is Presence.STORE
 
     @pytest.mark.parametrize("state", State)
     def test_a_trial_of_any_state_comes_back_equal(self, url: str, state: State) -> None:

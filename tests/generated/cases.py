@@ -153,6 +153,7 @@ def laid_out(case: Case, folder: Path) -> Iterator[Path]:
         patch.setenv("TORCHX_CUBICML_STORE", str(folder / "store"))
         for name, value in case.env.items():
             patch.setenv(name, value)
+        (folder / "store").mkdir()
         store = TrialStore(str(folder / "store"))
         for trial in case.trials:
             store.add(trial)

@@ -153,6 +153,7 @@ def test_the_last_part_of_a_flag_tells_its_name(flag: str, name: str) -> None:
 
 def test_the_words_of_an_output_are_these() -> None:
     assert " ".join(OUTPUT_WORDS) == (
-        "out output save checkpoint ckpt log logging logdir outdir dump resume load tensorboard wandb run_name"
+        "out output save checkpoint ckpt log logging logdir outdir dump resume load tensorboard wandb run_name "
+        "snapshot results work_dir workdir run_dir rundir exp_dir"
     )
     assert " ".join(NOT_OUTPUT_WORDS) == "every format freq frequency interval iters level period steps total"

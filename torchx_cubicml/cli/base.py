@@ -45,15 +45,21 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def add_launch(parser: argparse.ArgumentParser) -> None:
-    """Declare the trailing command: ``-- COMPONENT [component args] -- [script args]``."""
+def add_launch(parser: argparse.ArgumentParser, *, or_torchrun: bool = False) -> None:
+    """Declare the trailing command: ``-- COMPONENT [component args] -- [script args]``.
+
+    Args:
+        parser: parser of the sub-command.
+        or_torchrun: whether a command of torchrun is accepted too.
+    """
     import argparse
 
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
         metavar="-- COMPONENT ...",
-        help="component and its arguments, as for `torchx run`",
+        help="component and its arguments, as for `torchx run`"
+        + ("; or a command of torchrun or cubicrun" if or_torchrun else ""),
     )
 
 

@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
+from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.redaction import mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,10 +48,12 @@ def run(args: argparse.Namespace) -> int:
     """Print the report cards of the predictors."""
     from torchx_cubicml.predictors.evaluation import evaluate, learning_curve
     from torchx_cubicml.predictors.selection import choose_predictor, load_choice, save_choice
-    from torchx_cubicml.store import read_trials
+    from torchx_cubicml.store.presence import read_recorded
 
     url = store_url(args)
-    trials, _ = read_trials(url, deadline_s=60.0)
+    trials, _ = read_recorded(url)
+    if not trials:
+        raise StoreError(f"store {mask(url)} is empty: no launch has been recorded in it")
     objective = args.objective or _most_measured_objective(trials)
     _warn_impossible(trials)
     args.choose = args.predictor is None if args.choose is None else args.choose

@@ -42,19 +42,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action: list, show, import or compact."""
-    from torchx_cubicml.store import read_trials
+    from torchx_cubicml.store.presence import read_recorded
 
     if args.history_action == "import":
         return history_import.run(args)
     if args.history_action == "compact":
         return history_compact.run(args)
     url = store_url(args)
-    trials, warnings = read_trials(url, deadline_s=60.0)
+    trials, warnings = read_recorded(url)
     for warning in warnings:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
+    if not trials and args.history_action == "list" and not (warnings or args.json):
+        sys.stdout.write(f"store {mask(url)} is empty: no launch has been recorded in it\n")
+        return 0
     trials.sort(key=lambda trial: (trial.started_at, trial.trial_id))
     if args.history_action == "show":
-        trial = find_trial(trials, args.trial_id)
+        trial = find_trial(trials, args.trial_id, where=mask(url))
         beside = mean_launches_beside(trials).get(id(trial), 0.0)
         _show(trial, crowding=crowding_text(trial, beside=beside), as_json=args.json)
     else:
@@ -63,8 +66,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def find_trial(trials: Sequence[Trial], prefix: str) -> Trial:
+def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
     """Return the trial whose id is ``prefix``, or the only one that begins with it.
+
+    Args:
+        trials: trials of a store.
+        prefix: id of a trial, or its beginning.
+        where: the store, for messages.
 
     Raises:
         RecordError: no trial matches, or several do.
@@ -76,7 +84,9 @@ def find_trial(trials: Sequence[Trial], prefix: str) -> Trial:
     if found:
         matches = ", ".join(trial.trial_id for trial in found[:5])
         raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin with it: {matches}")
-    raise RecordError(f"no trial {prefix!r} in the store ({len(trials)} trials); see `torchx cubicml history list`")
+    if not trials:
+        raise RecordError(f"no trial {prefix!r} in store {where}: it is empty")
+    raise RecordError(f"no trial {prefix!r} in store {where} ({len(trials)} trials); see `torchx cubicml history list`")
 
 
 def trial_json(trial: Trial) -> dict[str, object]:

@@ -25,9 +25,11 @@ def run(args: argparse.Namespace) -> int:
     """Compact the events before a day."""
     from torchx_cubicml.store import TrialStore
     from torchx_cubicml.store.compaction import compact
+    from torchx_cubicml.store.presence import check_store
 
-    url = store_url(args)
-    result = compact(TrialStore(url), before=_day(args.before))
+    url, before = store_url(args), _day(args.before)
+    check_store(url)
+    result = compact(TrialStore(url), before=before)
     if args.json:
         print_json({"events": result.n_events, "segments": result.n_segments})
     else:

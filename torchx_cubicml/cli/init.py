@@ -2,30 +2,64 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_launch, split_command
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Sequence
+
+    from torchx_cubicml.launch import Launch
+
+_EPILOG = "names of the trainers"
+_TORCHRUN = ("torchrun", "cubicrun")
+_OURS = "--cubicml-"  # prefix of the options of cubicrun that are not torchrun's
+
+
+class _TrainersHelp(argparse.RawDescriptionHelpFormatter):
+    """Formatter that lists the trainers when the help is printed: TorchX loads this module at each of its starts."""
+
+    def add_text(self, text: str | None) -> None:
+        super().add_text(trainers_text() if text == _EPILOG else text)
+
+
+def trainers_text() -> str:
+    """Return the names that a space file may use with each ``trainer = "..."``."""
+    from torchx_cubicml.space.trainers import TRAINERS
+
+    lines = [
+        'trainers (trainer = "NAME" in a space file) and the names in their tables:',
+        '  with values, so that NAME = "auto" is enough:',
+        *(_names_text(trainer.name, trainer.names(with_values=True)) for trainer in TRAINERS.values()),
+        "  without values: list them, as in compile = [false, true] or ep_degree = [1, 2], or leave them out:",
+        *(_names_text(trainer.name, trainer.names(with_values=False)) for trainer in TRAINERS.values()),
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _names_text(trainer: str, names: Sequence[str]) -> str:
+    text = f"    {trainer}: {', '.join(names)}"
+    return textwrap.fill(text, 96, subsequent_indent="      ", break_on_hyphens=False) if names else ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the output file and the command."""
+    parser.formatter_class, parser.epilog = _TrainersHelp, _EPILOG
     parser.add_argument("-o", "--output", default="", metavar="FILE", help="file to write (default: stdout)")
-    add_launch(parser)
+    add_launch(parser, or_torchrun=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the starter space file."""
     from torchx_cubicml.cli.starter import script_help, starter_space
     from torchx_cubicml.errors import SpaceError
-    from torchx_cubicml.launch.component import ComponentLaunch
 
-    name, component_args = split_command(args.command)
-    launch = ComponentLaunch.parse(name, component_args).launch
+    name, words = split_command(args.command)
+    launch = _launch(name, words)
     text = starter_space(launch, script_help(launch, report=_report))
     if not args.output:
         sys.stdout.write(text)
@@ -37,8 +71,22 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    _report(f"wrote {path}; review it, then run: torchx cubicml tune --space {path} ...")
+    is_component = name not in _TORCHRUN
+    use = f"torchx cubicml tune --space {path} ..." if is_component else f"cubicrun {_OURS}space {path} ..."
+    _report(f"wrote {path}; review it, then run: {use}")
     return 0
+
+
+def _launch(name: str, words: Sequence[str]) -> Launch:
+    """Return the launch of a component, or of torchrun as ``cubicrun`` reads it."""
+    from torchx_cubicml.launch import ComponentLaunch, TorchrunLaunch
+
+    if name not in _TORCHRUN:
+        return ComponentLaunch.parse(name, words).launch
+    rest = list(words)
+    while rest and rest[0].startswith(_OURS):
+        rest = rest[1 if "=" in rest[0] else 2 :]
+    return TorchrunLaunch.parse(rest, env={}).launch
 
 
 def _report(text: str) -> None:

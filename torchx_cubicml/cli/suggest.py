@@ -126,11 +126,13 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import absolute_url, read_trials
     from torchx_cubicml.store.predictor_choice import latest_choice
+    from torchx_cubicml.store.presence import read_recorded
 
     space = load_space(args.space)
     workload, current = read_config(component.launch, space)
     url = absolute_url(store_url(args))
-    trials, _ = read_trials(url, deadline_s=60.0)
+    # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
+    trials, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
     return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
 
 

@@ -105,6 +105,13 @@ OUTPUT_WORDS = (
     "tensorboard",
     "wandb",
     "run_name",
+    "snapshot",
+    "results",
+    "work_dir",
+    "workdir",
+    "run_dir",
+    "rundir",
+    "exp_dir",
 )
 """Words that make a flag look like an output, resume or logging destination."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 EVENTS = "events"
+STORE_FOLDERS = frozenset({EVENTS, "segments", "digest-key", "tunes"})  # a store has at least one of them
 MAX_OBJECT_BYTES = 1024 * 1024  # an event takes a few hundred bytes; more is an accident or an attack
 NO_DIRECTORIES: Mapping[str, Directory] = MappingProxyType({})
 
@@ -19,9 +21,26 @@ def never() -> bool:
     return False
 
 
+def presence_of(names: Collection[str]) -> Presence:
+    """Return what a folder with entries of these names is."""
+    if not names:
+        return Presence.EMPTY
+    return Presence.OTHER if STORE_FOLDERS.isdisjoint(names) else Presence.STORE
+
+
 def path_sort_key(place: str) -> tuple[str, str]:
     """Return the sort key of a path: its file name, which begins with the writer's clock, then the path."""
     return place.rsplit("/", 1)[-1], place
+
+
+class Presence(Enum):
+    """Presence of a store at a place."""
+
+    STORE = auto()  # a folder with at least one of ``STORE_FOLDERS``
+    EMPTY = auto()  # a folder without entries
+    OTHER = auto()  # a folder of other things
+    FILE = auto()
+    ABSENT = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +96,13 @@ class Backend(Protocol):
 
         Raises:
             StoreError: the object cannot be written.
+        """
+
+    def presence(self) -> Presence:
+        """Return what is at the place of the store; an object store has no empty folders below its buckets.
+
+        Raises:
+            StoreError: the place cannot be reached or read.
         """
 
     def list_objects(

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_DIRECTORIES, Directory, Listing, is_object, never
+from torchx_cubicml.store.backend import (
+    EVENTS,
+    MAX_OBJECT_BYTES,
+    NO_DIRECTORIES,
+    Directory,
+    Listing,
+    Presence,
+    is_object,
+    never,
+    presence_of,
+)
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 
 if TYPE_CHECKING:
@@ -46,6 +56,18 @@ class LocalBackend:
                 temporary.unlink(missing_ok=True)
             raise StoreError(f"cannot write to store {self._root}: {error}") from error
 
+    def presence(self) -> Presence:
+        """Look at the entries of the folder."""
+        try:
+            names = {entry.name for entry in self._root.iterdir()}
+        except FileNotFoundError:
+            return Presence.ABSENT
+        except NotADirectoryError:
+            return Presence.FILE if self._root.is_file() else Presence.ABSENT
+        except OSError as error:
+            raise StoreError(f"cannot read store {self._root}: {error.strerror}") from error
+        return presence_of(names)
+
     def list_objects(
         self, known: Mapping[str, Directory] = NO_DIRECTORIES, out_of_time: Callable[[], bool] = never
     ) -> Listing:
@@ -62,6 +84,10 @@ class LocalBackend:
                 continue
             except OSError as error:
                 if folder == events:
+                    if isinstance(error, NotADirectoryError) and self._root.is_file():
+                        raise StoreError(
+                            f"cannot read store {self._root}: it is a file, and a store is a folder"
+                        ) from error
                     raise StoreError(f"cannot read store {self._root}: {error}") from error
                 problems.append(f"{folder} ({error.strerror})")
                 continue

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_DIRECTORIES, Directory, Listing, is_object, never
+from torchx_cubicml.store.backend import (
+    EVENTS,
+    MAX_OBJECT_BYTES,
+    NO_DIRECTORIES,
+    Directory,
+    Listing,
+    Presence,
+    is_object,
+    never,
+    presence_of,
+)
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
@@ -65,6 +75,19 @@ class RemoteBackend:
             for place in places:
                 with suppress(FileNotFoundError):
                     system.rm_file(place)
+
+    def presence(self) -> Presence:
+        """List the place itself, without fsspec's caches."""
+        with self._failing_as("cannot read"):
+            system, root = self._connect()
+            system.invalidate_cache()
+            try:
+                infos = system.ls(root, detail=True)
+            except FileNotFoundError:
+                return Presence.ABSENT
+        names = {str(info["name"]).rstrip("/") for info in infos}
+        is_file = names == {root} and all(info["type"] == "file" for info in infos)
+        return Presence.FILE if is_file else presence_of({name.rpartition("/")[2] for name in names})
 
     def list_objects(
         self, known: Mapping[str, Directory] = NO_DIRECTORIES, out_of_time: Callable[[], bool] = never

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.cli.starter import script_help, starter, starter_space, unredirected_outputs
+from torchx_cubicml.cli.starter import script, script_help, starter_space, unredirected_outputs
 from torchx_cubicml.cli.starter.from_help import parse_help
 from torchx_cubicml.launch import Launch, change_for_profiling, read_config
 from torchx_cubicml.space.toml import parse_space
@@ -118,7 +118,7 @@ class TestParameters:
 
     def test_the_micro_batch_is_fixed_without_accumulation(self) -> None:
         space = started("--batch_size 4 --tensor-model-parallel-size 2", "")
-        assert choices(space) == {"micro_batch_size": (4,), "tp_degree": (2,)}
+        assert choices(space) == {"micro_batch_size": (4,), "tp_degree": (2,), "omp_num_threads": (1, 2, 4)}
 
     def test_a_mesh(self) -> None:
         space = started(
@@ -260,7 +260,7 @@ class TestScriptHelp:
     def test_missing_help_has_a_reason(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
     ) -> None:
-        monkeypatch.setattr(starter, "HELP_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(script, "HELP_TIMEOUT_S", 1.0)
         monkeypatch.chdir(tmp_path)
         reasons: list[str] = []
         assert script_help(self.script(tmp_path, text), report=reasons.append) == ""

@@ -6,7 +6,9 @@ import pytest
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, WorkloadFact
+from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.space.toml.schema import TomlTable
 from torchx_cubicml.space.toml.trainer import (
     check_values,
@@ -30,6 +32,7 @@ TOY = Trainer(
         "stage": TrainerFlag(file="--c", key="zero.stage", choices=("a", "b"), default="x", file_default="b"),
         "precision": TrainerFlag(flag="--precision", words=(("bf16", "b"), ("fp16", "f"))),
         "width": TrainerFlag(flag="--width", default=7),
+        "switch": TrainerFlag(flag="--switch", is_switch=True),
     },
     accumulation="per rank",
     constraints=("width > tp_degree", "dp_degree > 1"),
@@ -125,7 +128,11 @@ def test_a_short_form_keeps_the_condition() -> None:
     ("name", "value", "message"),
     [
         ("tp_degre", "auto", "trainer 'toy' has no flag for it; did you mean 'tp_degree'?; write a table with choices"),
-        ("width", "auto", "the trainer's table has no values for it; list them, as in [1, 2], got 'auto'"),
+        ("width", "auto", "the trainer's table has no values for it; list them, as in [7, 14], got 'auto'"),
+        ("precision", "auto", """the trainer's table has no values for it; list them, as in ["bf16", "fp16"], got"""),
+        ("global_batch_size", "auto", "the trainer's table has no values for it; list them, as in [1, 2], got 'auto'"),
+        ("switch", "auto", "the trainer's table has no values for it; list them, as in [false, true], got 'auto'"),
+        ("switch", 1, "must be true or false for trainer 'toy', got 1"),
         ("tp_degree", "two", "must be a number for trainer 'toy', got 'two'"),
         ("width", True, "must be a number for trainer 'toy', got True"),
         ("stage", "c", "unknown value 'c' for trainer 'toy'; choose from a, b"),
@@ -229,3 +236,17 @@ class TestAdditions:
         space = SearchSpace(parameters=(taken,), workload=(fact,))
         space = replace(space, tune=replace(space.tune, args={"--accumulate": "1"}))
         assert [item.name for item in added(space).workload] == ["other", "micro_batch_size"]
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_values_that_a_message_lists_are_legal(trainer: str) -> None:
+    for name, flag in TRAINERS[trainer].flags.items():
+        text = f"trainer = '{trainer}'\n[parameters.{name}]\nobserve = ''\n"
+        is_derived = name == ACCUMULATION and TRAINERS[trainer].accumulation != "per rank"
+        if flag.choices or is_derived:
+            continue
+        with pytest.raises(SpaceError, match=r"list them, as in \[.+\]") as caught:
+            parse_space(text, where="x.toml")
+        listed = str(caught.value).partition("as in ")[2]
+        (parameter, *_) = parse_space(f"{text}choices = {listed}\n", where="x.toml").parameters
+        assert {kind(value) for value in parameter.choices} == {kind(value) for value in flag.samples or (1,)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from torchx_cubicml.cli.starter.checkpoints import is_redirected, recorded_saving, saving_call
-from torchx_cubicml.cli.starter.starter import script_help, starter_space, unredirected_outputs
+from torchx_cubicml.cli.starter.outputs import unredirected_outputs
+from torchx_cubicml.cli.starter.script import script_help
+from torchx_cubicml.cli.starter.starter import starter_space
 
 __all__ = [
     "is_redirected",

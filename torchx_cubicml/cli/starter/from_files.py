@@ -30,7 +30,7 @@ def keys_in_files(launch: Launch, make: Callable[[str, str, str], ScriptFlag | N
     """
     found = []
     for label, path in _named_files(launch):
-        for key, text in _leaves(_document(path), ()):
+        for key, text in leaves(_document(path), ()):
             flag = make(label, ".".join(key), text)
             found += [flag] if flag is not None else []
     return found
@@ -58,12 +58,12 @@ def _document(path: str) -> object:
         return {}
 
 
-def _leaves(node: object, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+def leaves(node: object, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield key and text of each leaf of a document: scalars and flat lists."""
     if isinstance(node, dict) and len(key) < MAX_DEPTH:
         for name, value in list(node.items())[:MAX_KEYS]:
             if isinstance(name, str) and name and "." not in name:
-                yield from _leaves(value, (*key, name))
+                yield from leaves(value, (*key, name))
         return
     entries = node if isinstance(node, list) else [node]
     scalars: list[Scalar] = [entry for entry in entries if isinstance(entry, bool | int | float | str)]

@@ -41,13 +41,15 @@ def detect_trainer(launch: Launch, source: str) -> Trainer | None:
     return None
 
 
-def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> str | None:
-    """Return the starter space file of a trainer's command; ``None`` where no proposed parameter fits it.
+def trainer_text(trainer: Trainer, launch: Launch, *, sections: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
+    """Return the starter space file of a trainer's command, and comments on the parameters that it lacks.
+
+    The file is empty where no parameter of the trainer's table fits the command.
 
     Args:
         trainer: trainer of the command.
         launch: the command.
-        tune: lines of ``[tune]``.
+        sections: lines of each further section.
     """
     proposed, commented = [], []
     typed = flags_in(launch.script_args)
@@ -57,15 +59,14 @@ def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> st
         except CubicMLError as error:
             commented.append(f'# {name} = "auto" # not available: {one_line(str(error), max_length=300)}')
     if not proposed:
-        return None
+        head = f'# The parameters of trainer = "{trainer.name}" need more than this command states:'
+        return "", [head, *commented] if commented else []
     scope = _batch_size_scope(trainer)
     header = [f"# Accumulation is adjusted to keep the global batch, and thus the training, the same ({scope})."]
+    header = header if "micro_batch_size" in trainer.flags else []
     parameters = ["[parameters]", *proposed, *commented]
-    sections = [
-        [f"trainer = {json.dumps(trainer.name)} # defines the flags and keys of these parameters"],
-        header + parameters,
-    ]
-    return with_heading(launch.program, sections[0], [*sections[1:], list(tune)])
+    first = [f"trainer = {json.dumps(trainer.name)} # defines the flags and keys of these parameters"]
+    return with_heading(launch.program, first, [header + parameters, *sections]), commented
 
 
 def _proposal(trainer: Trainer, launch: Launch, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
 _CHECKPOINTING = ("none", "selective", "full")
 _MAX_BATCH_FACTOR = 8  # largest factor between a proposed micro batch and the current one, either way
+_FIXED_BATCH = "no accumulation to adjust was found, so other values change the training"
 _MAX_DEGREE = 8  # ranks that share a model; a node rarely has more
 
 
@@ -38,6 +38,7 @@ class ScriptFlag:
         text: description from the script.
         file: label of the key's config file (see ``from_files``); empty for a flag.
         destination: whether it names an output, which a profiling launch redirects.
+        is_variable: whether it is an environment variable.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ScriptFlag:
     text: str = ""
     file: str = ""
     destination: bool = False
+    is_variable: bool = False
 
     @property
     def value(self) -> str | None:
@@ -56,14 +58,22 @@ class ScriptFlag:
         return self.present if self.present is not None else self.default
 
 
-def starter_text(flags: Sequence[ScriptFlag], *, program: str, world_size: int | None, uses_wandb: bool) -> str:
+def starter_text(
+    flags: Sequence[ScriptFlag],
+    *,
+    program: str,
+    world_size: int | None,
+    offered: Sequence[ScriptFlag],
+    sections: Sequence[Sequence[str]],
+) -> str:
     """Return the starter space file: TOML with comments.
 
     Args:
         flags: flags of the command and of the script, no two of one meaning.
         program: program of the command, for the heading.
         world_size: processes of the job, where known.
-        uses_wandb: whether the training logs to Weights & Biases, which profiling launches turn off.
+        offered: flags that a further section offers as parameters.
+        sections: lines of each further section.
     """
     meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
     facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and _count(flag)}
@@ -71,17 +81,18 @@ def starter_text(flags: Sequence[ScriptFlag], *, program: str, world_size: int |
     blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
     written = {name: lines for name, lines in blocks.items() if lines}
     active = any(not line.startswith("#") for lines in written.values() for line in lines)
+    is_free = any(line.startswith("choices") and "," in line for lines in written.values() for line in lines)
     destinations = [flag for flag in flags if flag.destination]
-    used = {*facts.values(), *(meanings[name] for name in written), *destinations}
-    sections = [
+    used = {*facts.values(), *(meanings[name] for name in written), *destinations, *offered}
+    parts = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
         *written.values(),
-        [] if active else _FALLBACK_PARAMETER,
+        [] if is_free else _FALLBACK_PARAMETER,
         _constraints(command) if active else [],
-        tune_lines(destinations, uses_wandb=uses_wandb),
+        *sections,
         _unchanged_flags(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
     ]
-    return with_heading(program, [], sections)
+    return with_heading(program, [], parts)
 
 
 def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence[str]]) -> str:
@@ -96,7 +107,10 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
         f"# Search space for {one_line(program)}: the parameters to tune, and where the command sets them.",
         "# Written by `torchx cubicml init`: remove what must not change, and add values to try.",
     ]
-    objective = '# objective = "samples_per_second" # without this: tokens, else samples, else steps, as launches count'
+    objective = (
+        '# objective = "samples_per_second" # default: tokens per second if the launches count tokens, else samples, '
+        "else steps"
+    )
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
 
 
@@ -123,7 +137,7 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        remark = "other values change the global batch, and thus the training: add them only on purpose"
+        remark = f"{_FIXED_BATCH}: add them only on purpose"
         return _table(flag, choices=[present], remark=remark)
     largest = present * (command.count("gradient_accumulation_steps") or 1)
     powers = [2**power for power in range(largest.bit_length())]
@@ -170,10 +184,17 @@ def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        return _table(flag, choices=[present], remark="other values change the global batch: add them only on purpose")
+        return _table(flag, choices=[present], remark=f"{_FIXED_BATCH}: add them only on purpose")
     largest = min(command.world_size or present, max(_MAX_DEGREE, present))
     powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     return _table(flag, choices=sorted({present, *powers}))
+
+
+def _workers(flag: ScriptFlag, command: _Command) -> list[str]:
+    value = number(flag.value or "")
+    if not isinstance(value, int) or value < 0:
+        return []
+    return _table(flag, choices=sorted({value, 1, 2, 4, 8}), remark="processes that load data, for each rank")
 
 
 def _precision(flag: ScriptFlag, command: _Command) -> list[str]:
@@ -197,12 +218,13 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
     "tp_degree": _degree,
     "pp_degree": _degree,
     "cp_degree": _degree,
+    "data_workers": _workers,
     "precision": _precision,
     "compile": _compile,
 }
 
 _FALLBACK_PARAMETER = [
-    "# No known flag of this command changes only the speed: add a table for each that does. Until then:",
+    "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:",
     "[parameters.omp_num_threads] # threads of each process; torchrun's default is 1",
     "choices = [1, 2, 4]",
     'env = "OMP_NUM_THREADS"',
@@ -241,36 +263,9 @@ def _constraints(command: _Command) -> list[str]:
     return lines
 
 
-def tune_lines(destinations: Sequence[ScriptFlag], *, uses_wandb: bool) -> list[str]:
-    """Return the lines of ``[tune]``: redirections that keep a profiling launch off the user's files.
-
-    Args:
-        destinations: flags that name an output.
-        uses_wandb: see ``starter_text``.
-    """
-    places = ["{scratch}/{launch_id}", *(f"{{scratch}}/{{launch_id}}-{index}" for index in range(2, 99))]
-    redirected = [(flag, toml(_redirected(flag, place))) for flag, place in zip(destinations, places, strict=False)]
-    args = [f"{toml(flag.name)} = {place}" for flag, place in redirected if not flag.file]
-    lines = [f"args = {{ {', '.join(args)} }}"] if args else []
-    files: dict[str, list[str]] = {}
-    for flag, place in redirected:
-        if flag.file:
-            files.setdefault(flag.file, []).append(f"{toml(flag.name)} = {place}")
-    lines += [f"files.{toml(file)} = {{ {', '.join(keys)} }}" for file, keys in files.items()]
-    lines += ['env = { WANDB_MODE = "disabled" }'] if uses_wandb else []
-    return ["[tune] # redirects what profiling launches write, so that they never overwrite your outputs", *lines]
-
-
 def _unchanged_flags(flags: Iterable[ScriptFlag]) -> list[str]:
     names = ", ".join(one_line(flag.name) for flag in flags)
     return [f"# Not tuned: {names}"] if names else []
-
-
-def _redirected(flag: ScriptFlag, place: str) -> str:
-    if flag.name.lower().endswith("name"):
-        return "{launch_id}"
-    suffix = PurePosixPath(flag.value or "").suffix
-    return place + (suffix if re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{0,5}", suffix) else "")
 
 
 def _count(flag: ScriptFlag) -> int | None:

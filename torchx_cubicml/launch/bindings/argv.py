@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.bindings.hydra import is_key
 from torchx_cubicml.launch.bindings.spelling import number
 
 if TYPE_CHECKING:
@@ -173,10 +174,11 @@ def positionals(args: Sequence[str]) -> list[str]:
 
 def set_flag(args: Sequence[str], flag: str, text: str) -> tuple[str, ...]:
     """Return ``args`` with ``flag`` set to ``text``: its last occurrence is replaced, or the flag is added."""
-    found = find_flag(args, flag, is_value=looks_like_value)
+    spellings = (flag, f"+{flag}", f"++{flag}") if is_key(flag) else (flag,)  # Hydra's
+    found = {name: each[-1] for name in spellings if (each := find_flag(args, name, is_value=looks_like_value))}
     if not found:
         return append(args, write_value(flag, [text], usual_form(args)))
-    last = found[-1]
+    flag, last = max(found.items(), key=lambda item: item[1].start)
     form = last.form if last.texts else FlagForm.SEPARATE
     return replace(args, last, write_value(flag, [text], form))
 

@@ -25,6 +25,7 @@ from torchx_cubicml.launch.bindings.argv import (
     replace as replace_words,
 )
 from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding
+from torchx_cubicml.launch.bindings.hydra import is_key, is_one_value, quoted_like, unquoted
 from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _value_if_absent(args: Sequence[str], query: FlagQuery) -> Value:
 
 def _parse_texts(texts: Sequence[str], query: FlagQuery) -> Value:
     if query.count is None:
-        return query.value(texts[0])
+        return query.value(_single_text(texts[0], query) if is_key(query.flag) else texts[0])
     entries = texts if len(texts) > 1 else _without_brackets(texts[0]).split(",")
     if len(entries) not in {1, query.count}:
         raise LaunchError(f"{query.flag} of {query.owner} has {len(entries)} entries; it must have 1 or {query.count}")
@@ -145,15 +146,30 @@ def _parse_texts(texts: Sequence[str], query: FlagQuery) -> Value:
     return values * query.count if len(values) == 1 else values
 
 
+def _single_text(text: str, query: FlagQuery) -> str:
+    """Return the text of the one value of a ``key=value`` argument, without quotes.
+
+    Raises:
+        LaunchError: the argument has several values, or takes its value from elsewhere.
+    """
+    if text in query.texts or is_one_value(text):
+        return text if text in query.texts else unquoted(text)
+    raise LaunchError(
+        f"{query.flag} of {query.owner} is {text!r:.60} in the command: a sweep or a reference has no value to change"
+    )
+
+
 def _rewritten_words(found: Occurrence, query: FlagQuery, value: Value) -> tuple[str, ...]:
     if not found.texts:
         return _rewritten_switch(found, query, value)
     if isinstance(value, bool) and not query.words:
-        texts = [spell_switch(value, like=found.texts[0])]
+        texts = [spell_switch(value, like=unquoted(found.texts[0]))]
     elif isinstance(value, tuple):
         texts = _list_texts(found.texts, query, value)
     else:
         texts = [query.text(value)]
+    if is_key(query.flag) and len(texts) == 1:
+        texts = [quoted_like(texts[0], found.texts[0])]
     return write_value(query.flag, texts, found.form)
 
 
@@ -173,7 +189,7 @@ def _list_texts(typed: Sequence[str], query: FlagQuery, value: tuple[Value, ...]
     bracketed = typed[0] != _without_brackets(typed[0])
     if len(set(value)) == 1 and "," not in typed[0] and not bracketed:
         return entries[:1]
-    return [f"[{','.join(entries)}]" if bracketed or _is_key(query) else ",".join(entries)]
+    return [f"[{','.join(entries)}]" if bracketed or is_key(query.flag) else ",".join(entries)]
 
 
 def _added_words(args: Sequence[str], query: FlagQuery, value: Value) -> tuple[str, ...]:
@@ -182,12 +198,8 @@ def _added_words(args: Sequence[str], query: FlagQuery, value: Value) -> tuple[s
     if query.bare is not None and same_value(value, query.bare):
         return (query.flag,)
     text = query.text(value)
-    listed = isinstance(value, tuple) and _is_key(query)
+    listed = isinstance(value, tuple) and is_key(query.flag)
     return write_value(query.flag, [f"[{text}]" if listed else text], usual_form(args))
-
-
-def _is_key(query: FlagQuery) -> bool:
-    return query.flag.endswith("=") and not query.flag.startswith("-")
 
 
 def _without_brackets(text: str) -> str:

@@ -13,7 +13,7 @@ from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import BINDING_KEYS, FACT_BINDING_KEYS, hook_default, read_binding
 from torchx_cubicml.space.toml.schema import closest
-from torchx_cubicml.space.toml.trainer import check_values, read_short_form, trainer_parameter
+from torchx_cubicml.space.toml.trainer import check_values, no_values_text, read_short_form, trainer_parameter
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, TRAINERS
 
 if TYPE_CHECKING:
@@ -184,7 +184,9 @@ def _with_file_in_errors(where: str, make: Callable[[], Parameter]) -> Parameter
 def _read_choices(table: TomlTable, known: TrainerParameter | None, trainer: Trainer | None) -> tuple[Scalar, ...]:
     if known is None or trainer is None:
         return read_choices(table)
-    if known.choices and not any(key in table for key in ("choices", *RANGE_KEYS)):
+    if not any(key in table for key in ("choices", *RANGE_KEYS)):
+        if not known.choices:
+            raise SpaceError(f"{table.place}: {no_values_text(trainer, table.name)}")
         return known.choices
     choices = read_choices(table)
     check_values(table, "choices", choices, trainer, name=table.name)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 ACCUMULATION = "gradient_accumulation_steps"
 JOB_ACCUMULATION = "job_accumulation_steps"
+_MAX_SAMPLES = 3  # values that a message gives as examples
 
 _IN_BATCH = ("micro_batch_size", "world_size", *NOT_DATA_PARALLEL)
 _FACTS = frozenset({*WORKLOAD_NAMES, *NOT_DATA_PARALLEL, "micro_batch_size", "global_batch_size", ACCUMULATION})
@@ -98,13 +100,28 @@ def read_short_form(tables: TomlTable, name: str, trainer: Trainer) -> Parameter
         )
     if tables.raw(name) == AUTO:
         if not known.choices:
-            raise tables.error(name, "the trainer's table has no values for it; list them, as in [1, 2]")
+            raise tables.error(name, no_values_text(trainer, name))
         choices = known.choices
     else:
         value = tables.value(name)
         choices = value if isinstance(value, tuple) else () if value is None else (value,)
         check_values(tables, name, choices, trainer)
     return Parameter(name=name, choices=choices, binding=known.binding, default=known.default, when=known.when)
+
+
+def no_values_text(trainer: Trainer, name: str) -> str:
+    """Return the rule that the values of a flag must be listed, with examples of its kind.
+
+    >>> no_values_text(TRAINERS["torchtitan"], "compile")
+    "the trainer's table has no values for it; list them, as in [false, true]"
+    """
+    samples = trainer.flags[name].samples
+    numbers = [value for value in samples if isinstance(value, int | float) and not isinstance(value, bool)]
+    if numbers or not samples:
+        first = numbers[0] if numbers else 1
+        samples = (first, 2 * first) if first > 0 else (first, 1)
+    listed = ", ".join(json.dumps(value) for value in samples[:_MAX_SAMPLES])
+    return f"the trainer's table has no values for it; list them, as in [{listed}]"
 
 
 def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: Trainer, *, name: str = "") -> None:
@@ -115,7 +132,7 @@ def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: 
     """
     flag = trainer.flags[name or key]
     legal = dict.fromkeys([*flag.choices, *(word for word, _ in flag.words)])
-    sample = [*legal, *([flag.default] if flag.default is not None else [])]
+    sample = flag.samples
     for value in values:
         if sample and kind(value) != kind(sample[0]):
             raise table.error(key, f"must be {kind(sample[0])} for trainer {trainer.name!r}")

@@ -29,6 +29,7 @@ class TrainerFlag:
         flag: the flag as typed, with a ``=`` at its end if the value must follow at once; empty if only a file holds
             the value.
         choices: legal values for ``"auto"`` in a space file; empty if the space file must list them.
+        is_switch: whether its values are true and false although neither choices nor a default show it.
         default: the trainer's value without the flag; ``None`` if the flag is required or other files may set it.
         words: values and their texts, where these differ; an empty text means to leave the flag out.
         bare: value of the flag without a text; ``None`` if it has none, or is a switch.
@@ -45,6 +46,7 @@ class TrainerFlag:
 
     flag: str = ""
     choices: tuple[Scalar, ...] = ()
+    is_switch: bool = False
     default: Scalar | None = None
     words: tuple[tuple[Scalar, str], ...] = ()
     bare: Scalar | None = None
@@ -57,6 +59,15 @@ class TrainerFlag:
     flag_overrides_file: bool = False
     file_must_be_auto: bool = False
     implied: bool = False
+
+    @property
+    def samples(self) -> tuple[Scalar, ...]:
+        """Return some legal values of the flag, which show their kind; empty where nothing is known."""
+        known = dict.fromkeys([*self.choices, *(value for value, _ in (*self.words, *self.file_words))])
+        defaults = [value for value in (self.default, self.file_default) if value is not None]
+        if self.is_switch or any(isinstance(value, bool) for value in (*known, *defaults)):
+            return (False, True)
+        return tuple(known) or tuple(dict.fromkeys(defaults))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +97,10 @@ class Trainer:
     source: str = ""
     marks: tuple[frozenset[str], ...] = ()
     outputs: tuple[str, ...] = ()
+
+    def names(self, *, with_values: bool) -> tuple[str, ...]:
+        """Return the names in its table for which ``"auto"`` has values or is derived, or the other ones."""
+        has_values = {
+            name: bool(flag.choices) or name == "gradient_accumulation_steps" for name, flag in self.flags.items()
+        }
+        return tuple(name for name, has in has_values.items() if has == with_values)

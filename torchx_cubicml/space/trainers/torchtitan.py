@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 _FILE = "--job.config_file"
 
 
-def _flag(name: str, *, choices: tuple[Scalar, ...] = (), when: str = "") -> TrainerFlag:
-    return TrainerFlag(flag=f"--{name}", choices=choices, when=when, file=_FILE, key=name, flag_overrides_file=True)
+def _flag(name: str, *, choices: tuple[Scalar, ...] = (), when: str = "", is_switch: bool = False) -> TrainerFlag:
+    return TrainerFlag(
+        flag=f"--{name}",
+        choices=choices,
+        is_switch=is_switch,
+        when=when,
+        file=_FILE,
+        key=name,
+        flag_overrides_file=True,
+    )
 
 
 TORCHTITAN = Trainer(
@@ -35,9 +43,9 @@ TORCHTITAN = Trainer(
         "reshard_after_forward": _flag(
             "parallelism.fsdp_reshard_after_forward", choices=("default", "always", "never")
         ),
-        "async_tp": _flag("parallelism.enable_async_tensor_parallel", when="tp_degree > 1"),
+        "async_tp": _flag("parallelism.enable_async_tensor_parallel", when="tp_degree > 1", is_switch=True),
         "activation_checkpointing": _flag("activation_checkpoint.mode", choices=("none", "selective", "full")),
-        "compile": _flag("compile.enable"),
+        "compile": _flag("compile.enable", is_switch=True),
     },
     accumulation="implied",
     constraints=(

@@ -1,0 +1,66 @@
+"""Standard names of a program's flags and keys, and which unknown ones may change the speed alone."""
+
+from __future__ import annotations
+
+import re
+
+from torchx_cubicml.cli.starter.outputs import normalized
+from torchx_cubicml.launch.bindings.spelling import number, switch_value
+from torchx_cubicml.records.harmless_words import is_harmless
+from torchx_cubicml.records.redaction import names_secret
+from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
+
+DATA_WORKERS = "data_workers"
+_WORKERS = frozenset(
+    {
+        *("num_workers", "n_workers", "nworkers", "workers", "data_workers", "dataloader_workers", "loader_workers"),
+        *("data_loader_workers", "dataloader_num_workers", "num_data_workers", "num_dataloader_workers"),
+    }
+)
+_EVALUATION = frozenset({"eval", "evaluation", "evaluator", "val", "valid", "validation", "test", "inference"})
+_TRAINED = frozenset({"model", "network", "net", "data", "dataset", "optim", "optimizer", "scheduler", "loss", "hydra"})
+_SPEED = frozenset(
+    {
+        *("workers", "prefetch", "pin", "persistent", "bucket", "fused", "foreach", "channels", "flash", "offload"),
+        *("overlap", "threads", "reshard", "prefetching", "cudnn", "benchmark", "graphs", "sync", "async"),
+    }
+)
+"""Parts of a name that tell of speed; a key of a listed config is offered only with one of them."""
+
+
+def meaning_of(name: str) -> str:
+    """Return the standard name of a flag or key, by its whole name or its last part; empty if it has none.
+
+    >>> [meaning_of(name) for name in ("--batch-size", "a.batch_size=", "eval.batch_size=", "a.num_workers=")]
+    ['micro_batch_size', 'micro_batch_size', '', 'data_workers']
+    """
+    section, _, last = name.strip("-+=").rpartition(".")
+    if not _EVALUATION.isdisjoint(normalized(section).split("_")):
+        return ""
+    for known in (normalized(name), normalized(last)):
+        if known in FLAG_ALIASES or known in _WORKERS:
+            return FLAG_ALIASES.get(known, DATA_WORKERS)
+    return ""
+
+
+def may_change_speed_alone(name: str, value: str, *, is_typed: bool) -> bool:
+    """Return whether an unknown flag or key may be offered: a count or a switch that no table knows for something else.
+
+    Args:
+        name: flag with its dashes, or key with its ``=``.
+        value: its value as text.
+        is_typed: whether the command states it.
+
+    >>> [may_change_speed_alone(name, "2", is_typed=True) for name in ("--prefetch", "--seed", "model.depth=", "--n")]
+    [True, False, False, False]
+    """
+    section, _, last = name.strip("-+=").rpartition(".")
+    known, sections = normalized(last), set(normalized(section).split("_"))
+    parts = set(known.split("_"))
+    if len(known) < 2 or names_secret(name) or not (_TRAINED | _EVALUATION).isdisjoint(sections):
+        return False
+    if is_harmless(name) or known in CHANGES_TRAINING or not _EVALUATION.isdisjoint(parts):
+        return False
+    is_count = isinstance(number(value), int) and re.fullmatch(r"[0-9]+", value) is not None
+    is_switch = switch_value(value) is not None and number(value) is None
+    return (is_count or is_switch) and (is_typed or not _SPEED.isdisjoint(parts))

@@ -348,7 +348,7 @@ def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     assert ended.code == 0
     assert ended.stdout.startswith("done ")
     (warning,) = ended.warnings()
-    assert "only partly recorded" in warning
+    assert "this launch was not recorded: cannot write to store" in warning
     assert str(tmp_path / "file" / "store") in warning
 
 

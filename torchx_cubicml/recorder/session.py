@@ -26,7 +26,7 @@ from torchx_cubicml.recorder.logs.measurement import (
 from torchx_cubicml.recorder.logs.stream import LogLines
 from torchx_cubicml.recorder.model.pipeline import combine_stages
 from torchx_cubicml.recorder.process.assignment import known_at_start, read_assignment, trial_id_of
-from torchx_cubicml.recorder.process.console import notice, warn
+from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
 from torchx_cubicml.records.trial import Origin, State
@@ -104,8 +104,6 @@ class Session:
         if self._assignment.leads:
             self._reporter = Reporter(self._assignment, self._assignment.trial_id)
             self._reporter.started(known_at_start(self._assignment))
-            if not self._assignment.declared:
-                notice(f"recording to {self._assignment.contract.store}")
         if self._attempt is not None:
             self._attempt.began(self._assignment.job)
             watch_new_paths(self._attempt.new_paths_file)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_DIRECTORIES, Directory, Listing, is_object, never
+from torchx_cubicml.store.obstacle import S3_CLIENT
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
@@ -143,7 +144,7 @@ class RemoteBackend:
         try:
             yield
         except ImportError as error:
-            package = "s3fs: pip install 'torchx-cubicml[s3]'" if self._protocol in _S3 else "a client package"
+            package = S3_CLIENT if self._protocol in _S3 else "a client package"
             raise StoreError(f"store {mask(self._url)} needs {package} ({error})") from error
         except Exception as error:
             why = mask(f"{type(error).__name__}: {error}")

@@ -25,7 +25,7 @@ def hosts_rendezvous(arguments: Sequence[str], ports: Collection[int]) -> bool:
         arguments: of torchrun, whose options may stand in the environment, too.
         ports: TCP ports on which the process listens.
     """
-    options = parse_args(list(arguments))
+    options = parse_args(list(arguments))  # type: ignore[no-untyped-call]  # of torch
     if options.standalone or options.rdzv_backend == "static":  # the node of rank 0 hosts a new one
         return bool(ports)
     if options.rdzv_backend != "c10d" or "store_type=file" in options.rdzv_conf.replace(" ", ""):

@@ -12,7 +12,7 @@ from torchx_cubicml.recorder.events import reporter as module
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.process.assignment import Assignment
 from torchx_cubicml.records.contract import Contract
-from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.event import Event, EventKind, fold_events
 from torchx_cubicml.records.trial import Measurement, State
 from torchx_cubicml.settings import read_job_environment
 
@@ -112,6 +112,27 @@ def test_events_are_numbered_and_cumulative(made: Callable[..., tuple[Reporter, 
     for event in sender.events:
         assert (event.trial_id, event.launch_id, event.attempt, event.writer, event.workload, event.config) == same
         assert event.time
+
+
+def test_facts_of_another_training_are_dropped(made: Callable[..., tuple[Reporter, Any]]) -> None:
+    reporter, sender = made()
+    reporter.started({"x": 1})
+    reporter.learn({"a": 1, "b": 1}, None)
+    reporter.measured()
+    reporter.learn({"a": 1, "b": 1, "measured_training": 1}, None)
+    reporter.measured()
+    reporter.learn({}, None)
+    reporter.learn({"a": 2, "measured_training": 2}, None)
+    reporter.ended(State.COMPLETED, "")
+    assert [dict(event.observed) for event in sender.events[1:]] == [
+        {"x": 1, "a": 1, "b": 1},
+        {"x": 1, "a": 1, "b": 1, "measured_training": 1},
+        {"x": 1, "a": 2, "measured_training": 2},
+    ]
+    (trial,) = fold_events(sender.events)
+    assert trial.observed == {"x": 1, "a": 2, "measured_training": 2}
+    (trial,) = fold_events(sender.events[:3])
+    assert trial.observed == {"x": 1, "a": 1, "b": 1, "measured_training": 1}
 
 
 @pytest.mark.parametrize(("now", "state"), [(999.0, State.INFRASTRUCTURE), (1001.0, State.TIMEOUT)])

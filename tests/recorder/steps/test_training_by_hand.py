@@ -185,6 +185,28 @@ def test_the_training_that_took_the_most_time_is_reported(loop: Loop) -> None:
     assert loop.training.measurement().samples_per_second == pytest.approx(2 / loop.step_s)
 
 
+def test_a_training_without_a_steady_state_is_not_reported(loop: Loop) -> None:
+    loop.steps(40)
+    kept, loop.model = loop.model, nn.Linear(8, 3)
+    loop.optimizer, loop.step_s = torch.optim.SGD(loop.model.parameters(), lr=0.1), 100.0
+    loop.steps(5, batch=2)
+    loop.training.conclude()
+    assert kept is not loop.model
+    facts, measured = loop.training.facts(), loop.training.measurement()
+    assert (facts["micro_batch_size"], facts["measured_training"], facts["trainings"]) == (4, 1, 2)
+    assert measured.samples_per_second == pytest.approx(4 / STEP_S)
+
+
+def test_a_first_training_without_a_steady_state_gives_way(loop: Loop) -> None:
+    loop.step_s = 100.0
+    loop.steps(3)
+    loop.model = nn.Linear(8, 3)
+    loop.optimizer, loop.step_s = torch.optim.SGD(loop.model.parameters(), lr=0.1), STEP_S
+    loop.steps(20, batch=2)
+    assert loop.training.facts()["measured_training"] == 2
+    assert loop.training.measurement().samples_per_second == pytest.approx(2 / STEP_S)
+
+
 def test_one_stall_makes_no_training_long(loop: Loop) -> None:
     loop.steps(6)
     loop.time += 1000.0  # a compilation, say

@@ -12,7 +12,7 @@ from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.events.sender import EventSender
 from torchx_cubicml.recorder.process.console import notice, warn
-from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
 from torchx_cubicml.store.obstacle import write_obstacle
 
@@ -39,6 +39,7 @@ class Reporter:
     def __init__(self, assignment: Assignment, trial_id: str) -> None:
         self._assignment = assignment
         self._trial_id = trial_id
+        self._at_start: dict[str, Value] = {}
         self._observed: dict[str, Value] = {}
         self._measurement: Measurement | None = None
         self._sequence = 0
@@ -57,12 +58,15 @@ class Reporter:
 
     def started(self, observed: Mapping[str, Value]) -> None:
         """Send the event that the program is about to run, and print where it is recorded if nobody has."""
+        self._at_start = dict(observed)
         self.learn(observed, None)
         self._send(EventKind.STARTED)
         self._announce()
 
     def learn(self, observed: Mapping[str, Value], measurement: Measurement | None) -> None:
-        """Store observations for the next event."""
+        """Store observations for the next event; facts of a training that is no longer the reported one are dropped."""
+        if observed and observed.get(MEASURED_TRAINING) != self._observed.get(MEASURED_TRAINING):
+            self._observed = dict(self._at_start)
         self._observed.update(observed)
         self._measurement = measurement or self._measurement
 

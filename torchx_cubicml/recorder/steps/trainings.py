@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.event import MEASURED_TRAINING
+
 if TYPE_CHECKING:
     from torchx_cubicml.recorder.model.inspection import ModelInspection
     from torchx_cubicml.recorder.steps.forwards import Work
@@ -51,7 +53,7 @@ class Coverage:
 
     def facts(self) -> dict[str, int]:
         """Return the facts of the record; none if there was one training."""
-        return {"trainings": self.trainings, "measured_training": self.number} if self.trainings > 1 else {}
+        return {"trainings": self.trainings, MEASURED_TRAINING: self.number} if self.trainings > 1 else {}
 
     def text(self) -> str:
         """Return a sentence for the user; empty if there was one training.
@@ -75,6 +77,9 @@ class EarlierTrainings:
         self.steps = 0
         self.longest: OneTraining | None = None
         self.inspected = self.number = 1
+        self._is_measured = False  # the longest one
+        self._decided_at = 0, 0  # number and steps of the current training
+        self._takes_current = True
 
     def end(self, training: OneTraining, *, steps: int, uninspected: int) -> None:
         """Note that a training has ended, and another one begins.
@@ -86,16 +91,28 @@ class EarlierTrainings:
         """
         training.times.read()
         self.longest = self.reported(training)
+        self._is_measured = self.longest.times.steady() is not None
         self.steps = steps
         self.inspected += 1
         self.number = self.inspected + uninspected
 
     def reported(self, current: OneTraining) -> OneTraining:
-        """Return the training that took the most time; of nearly equal ones the first."""
+        """Return the training that took the most time, of those with a steady state; of nearly equal ones the first."""
         longest = self.longest
-        if longest is None or current.times.typical_s() >= _LONGER * longest.times.typical_s():
+        if longest is None:
             return current
-        return longest
+        now = current.number, current.times.steps
+        if self._decided_at != now:
+            self._decided_at, self._takes_current = now, self._is_better(current, longest)
+        return current if self._takes_current else longest
+
+    def _is_better(self, current: OneTraining, longest: OneTraining) -> bool:
+        is_longer = current.times.typical_s() >= _LONGER * longest.times.typical_s()
+        if is_longer == self._is_measured:
+            has_steady_state = current.times.steady() is not None
+            if has_steady_state != self._is_measured:
+                return has_steady_state
+        return is_longer
 
     def coverage(self, current: OneTraining, *, uninspected: int, short_steps: int) -> Coverage:
         """Return which part is reported.

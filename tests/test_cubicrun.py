@@ -103,14 +103,14 @@ def test_no_option_of_torchrun_can_be_taken_for_one_of_ours() -> None:
 
 def test_a_command_is_recorded_and_rewritten(folder: Path) -> None:
     plan = planned("--cubicml-space", "space.toml", "--nproc_per_node", "2", *COMMAND)
-    assert plan.args[:5] == ("--nproc_per_node", "2", "-m", "torchx_cubicml.recorder", "--")
-    assert plan.args[5:] == (*FASTEST[:-1], "a $$b")
+    assert plan.args[:4] == ("--nproc_per_node", "2", "--", "-mtorchx_cubicml.recorder")
+    assert plan.args[4:] == (*FASTEST[:-1], "a $$b")
     contract = decode_contract(plan.env[CONTRACT_VARIABLE])
     assert contract.workload == {"program": "show.py", "world_size": 2}
     assert contract.origin is Origin.REWRITE
     assert contract.trial_id.startswith("trial-")
     assert "    to switch this off           --cubicml-mode record" in plan.lines
-    assert plan.second_args == ("--nproc_per_node", "2", "-m", "torchx_cubicml.recorder", "--", *COMMAND)
+    assert plan.second_args == ("--nproc_per_node", "2", "--", "-mtorchx_cubicml.recorder", *COMMAND)
     second = decode_contract(plan.env[SECOND_ATTEMPT_VARIABLE])
     assert (second.is_second_attempt, second.trial_id) == (True, contract.trial_id)
     assert (second.origin, second.suggestion) == (Origin.USER, None)
@@ -136,10 +136,10 @@ def test_a_command_whose_output_is_remote_stays_as_typed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "wrapped"),
     [
-        ("-m pkg.train --x 1", "-m torchx_cubicml.recorder -- -m pkg.train --x 1"),
-        ("-m --nproc-per-node=2 pkg.train", "-m --nproc-per-node=2 torchx_cubicml.recorder -- -m pkg.train"),
-        ("--standalone -- t.py -- y", "--standalone -m torchx_cubicml.recorder -- t.py -- y"),
-        ("t.py -- y '' 'a b' ${local_rank}", "-m torchx_cubicml.recorder -- t.py y '' 'a b' ${local_rank}"),
+        ("-m pkg.train --x 1", "-- -mtorchx_cubicml.recorder -m pkg.train --x 1"),
+        ("-m --nproc-per-node=2 pkg.train", "--nproc-per-node=2 -- -mtorchx_cubicml.recorder -m pkg.train"),
+        ("--standalone -- t.py -- y", "--standalone -- -mtorchx_cubicml.recorder t.py -- y"),
+        ("t.py -- y '' 'a b' ${local_rank}", "-- -mtorchx_cubicml.recorder t.py y '' 'a b' ${local_rank}"),
     ],
     ids=["module", "module first", "after --", "hostile words"],
 )
@@ -149,7 +149,7 @@ def test_a_command_is_wrapped_word_by_word(folder: Path, line: str, wrapped: str
 
 def test_a_program_without_python_is_wrapped_in_its_own(folder: Path) -> None:
     plan = planned("--no-python", sys.executable, "-u", "t.py", "1")
-    recorder = ("-m", "torchx_cubicml.recorder", "--", "t.py", "1")
+    recorder = ("-mtorchx_cubicml.recorder", "t.py", "1")
     assert plan.args == ("--no-python", sys.executable, "-u", *recorder)
 
 
@@ -235,7 +235,7 @@ def test_a_store_that_never_answers_costs_its_deadline(folder: Path, monkeypatch
 @pytest.mark.parametrize("size", ["--nnodes 2 --nproc_per_node 2", "--nproc_per_node gpu", "--nproc-per-node=auto"])
 def test_facts_known_only_in_the_job_are_decided_there(folder: Path, size: str) -> None:
     plan = planned("--cubicml-space", "space.toml", "--cubicml-store", "store", *shlex.split(size), *COMMAND)
-    assert plan.args == (*shlex.split(size), "-m", "torchx_cubicml.rewrite.in_job", "--", *COMMAND)
+    assert plan.args == (*shlex.split(size), "--", "-mtorchx_cubicml.rewrite.in_job", *COMMAND)
     assert plan.env == {
         "TORCHX_CUBICML_SPACE": str(folder / "space.toml"),
         "TORCHX_CUBICML_STORE": str(folder / "store"),
@@ -256,7 +256,7 @@ def test_an_unrewritten_launch_is_recorded(folder: Path, words: str, message: st
     mode = "rewrite" if message else "record"
     size = shlex.split(words.removesuffix(" --cubicml"))
     plan = planned("--cubicml-space", "space.toml", "--cubicml-mode", mode, *size, *COMMAND)
-    assert plan.args == (*size, "-m", "torchx_cubicml.recorder", "--", *COMMAND)
+    assert plan.args == (*size, "--", "-mtorchx_cubicml.recorder", *COMMAND)
     contract = decode_contract(plan.env[CONTRACT_VARIABLE])
     assert (contract.origin, contract.trial_id) == (Origin.USER, "")
     assert contract.config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
@@ -293,7 +293,7 @@ def test_a_recorded_command_that_is_too_long_runs_as_typed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded, typed = become(monkeypatch, "t.py", "1", refusals=1)
-    assert recorded[4:] == ["-m", "torchx_cubicml.recorder", "--", "t.py", "1"]
+    assert recorded[4:] == ["--", "-mtorchx_cubicml.recorder", "t.py", "1"]
     assert typed[4:] == ["t.py", "1"]
     assert capsys.readouterr().err.endswith(
         "running your command as typed, without recording it: Argument list too long\n"

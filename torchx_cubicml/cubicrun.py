@@ -137,8 +137,11 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
 def _plan_here(command: TorchrunLaunch, options: Options) -> Plan:
     from torchx_cubicml.launch.torchrun_command import RECORDER
     from torchx_cubicml.rewrite.rewriter import rewrite
+    from torchx_cubicml.store.obstacle import folder_obstacle, write_obstacle
 
-    rewritten = rewrite(command.launch, options)
+    is_own_python = command.python(torchrun_python=(sys.executable,)) == (sys.executable,)
+    find_obstacle = write_obstacle if is_own_python else folder_obstacle
+    rewritten = rewrite(command.launch, options, find_obstacle=find_obstacle)
     if rewritten.contract is None:
         return Plan(args=command.args, lines=rewritten.lines)
     # On several nodes each runs cubicrun, and only rank 0 can choose a trial id for all of them.

@@ -224,7 +224,7 @@ def test_a_launch_too_large_for_a_contract_is_recorded(folder: Path, capsys: pyt
     assert contract is not None
     assert (contract.workload, contract.config) == ({"program": "train.py", "world_size": 2}, {})
     assert re.search("keeping your arguments: the launch contract has .* the limit is 6144", stderr)
-    assert "recorder -- train.py --batch_size 2 --accumulate 8" in shown
+    assert "recorder train.py --batch_size 2 --accumulate 8" in shown
 
 
 def test_repeated_flags_work_through_cubicrun_only(folder: Path) -> None:

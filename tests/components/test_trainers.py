@@ -99,7 +99,7 @@ def test_options_that_are_not_given_are_torchx_own(
     for app, nodes, processes in ((plain, 1, 7), (sized, 2, 3)):
         (role,) = app.roles
         assert (
-            f"--nproc_per_node {processes} --tee 3 --role '' -m torchx_cubicml.recorder -- {program} --a b;"
+            f"--nproc_per_node {processes} --tee 3 --role '' -- -mtorchx_cubicml.recorder {program} --a b;"
             in role.args[1]
         )
         contract = decode_contract(role.env[CONTRACT_VARIABLE])

@@ -47,7 +47,7 @@ def test_the_recorded_app_changes_command_and_contract_only() -> None:
     typed, recorded = asdict(parsed.build()), asdict(parsed.build(parsed.launch, CONTRACT))
     (typed_role,), (role,) = typed["roles"], recorded["roles"]
     line = role["args"][1]
-    assert f"-m {RECORDER} -- examples/train.py --lr 0.1; fi;" in line
+    assert f"-- -m{RECORDER} examples/train.py --lr 0.1; fi;" in line
     assert line.endswith(f"exec {typed_role['args'][1]}")
     assert decode_contract(role["env"].pop(CONTRACT_VARIABLE)) == CONTRACT
     role["args"][1] = typed_role["args"][1]
@@ -107,7 +107,7 @@ def test_components_in_a_file_are_launched(tmp_path: Path) -> None:
     )
     parsed = parse(name, "--cluster b -- --lr 1")
     assert parsed.launch.script_args == ("--lr", "1", "--cluster", "b")
-    assert f"-m {RECORDER} -- train.py --lr 1 --cluster b;" in parsed.build(parsed.launch, CONTRACT).roles[0].args[1]
+    assert f"-- -m{RECORDER} train.py --lr 1 --cluster b;" in parsed.build(parsed.launch, CONTRACT).roles[0].args[1]
     with pytest.raises(LaunchError, match="builds script arguments"):
         parsed.arguments(replace(parsed.launch, script_args=("--lr", "2", "--cluster", "b")))
 
@@ -239,7 +239,7 @@ def test_a_resized_app_needs_no_script_arguments() -> None:
     parsed = parse("dist.ddp", "-j 1x2 -m pkg")
     line = parsed.build(resized(parsed, 1, 4), CONTRACT).roles[0].args[1]
     assert "--nproc_per_node 4 " in line
-    assert "-- -m pkg; fi;" in line
+    assert f"-- -m{RECORDER} -m pkg; fi;" in line
 
 
 @pytest.mark.parametrize(

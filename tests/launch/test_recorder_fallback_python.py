@@ -181,7 +181,7 @@ def run_rewritten(
         check=False,
     )
     return done, re.findall(
-        r"^(?:python|picked) (?:-[uP] )?(?:-c import|-m \S+)", (folder / "called").read_text(), re.MULTILINE
+        r"^(?:python|picked) (?:-[uP] )?(?:-c import|-m ?\S+)", (folder / "called").read_text(), re.MULTILINE
     )
 
 
@@ -195,7 +195,7 @@ def test_python_exec_names_the_python_of_both_attempts(
     assert (done.returncode, done.stdout) == (0, "x 2\nx 1\n"), done.stderr
     assert "failed before its first measured steps; starting again as you typed it" in done.stderr
     agent = "picked" if is_picked else "python"
-    ranks = ["picked -u -m torchx_cubicml.recorder"] * 2 if is_picked else []  # else named by torchrun's full path
+    ranks = ["picked -u -mtorchx_cubicml.recorder"] * 2 if is_picked else []  # else named by torchrun's full path
     assert ran == [f"{agent} -c import", f"{agent} -m torchx_cubicml.recorder.torchrun", *ranks]
 
 
@@ -204,7 +204,7 @@ def test_torchrun_without_a_shell_gets_one_and_a_second_attempt(pythons: Path, f
     line = f"torchrun --master_port {free_port} -m train --x 1"
     done, ran = run_rewritten(line, pythons, in_shell=False, is_picked=True)
     assert (done.returncode, done.stdout) == (0, "x 2\nx 1\n"), done.stderr
-    ranks = ["picked -u -m torchx_cubicml.recorder"] * 2
+    ranks = ["picked -u -mtorchx_cubicml.recorder"] * 2
     assert ran == ["picked -c import", "picked -P -m torchx_cubicml.recorder.torchrun", *ranks]
 
 
@@ -214,4 +214,4 @@ def test_python_exec_names_no_other_python_without_torchrun(pythons: Path, in_sh
     done, ran = run_rewritten("python -m train --x 1", pythons, in_shell=in_shell, is_picked=True)
     assert (done.returncode, done.stdout) == (1, "x 2\n"), "without torchrun there is no second attempt"
     assert "AssertionError" in done.stderr
-    assert ran == ["python -c import", "python -m torchx_cubicml.recorder"]
+    assert ran == ["python -c import", "python -mtorchx_cubicml.recorder"]

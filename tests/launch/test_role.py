@@ -25,18 +25,18 @@ def commands_in(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("typed", "wrapped"),
     [
-        ("torchrun --nnodes 1 train.py --lr 1", f"torchrun --nnodes 1 -m {RECORDER} -- train.py --lr 1"),
-        ("torchrun -m pkg.train --lr 1", f"torchrun -m {RECORDER} -- -m pkg.train --lr 1"),
-        ("torchrun --nnodes 1 -- train.py x", f"torchrun --nnodes 1 -m {RECORDER} -- train.py x"),
-        ("torchrun train.py -- x", f"torchrun -m {RECORDER} -- train.py x"),
-        ("torchrun --no-python python -u t.py x", f"torchrun --no-python python -u -m {RECORDER} -- t.py x"),
-        ("python -u train.py -- x", f"python -u -m {RECORDER} -- train.py -- x"),
-        ("python -m pkg.train", f"python -m {RECORDER} -- -m pkg.train"),
-        ("python -m torch.distributed.run t.py", f"python -m torch.distributed.run -m {RECORDER} -- t.py"),
+        ("torchrun --nnodes 1 train.py --lr 1", f"torchrun --nnodes 1 -- -m{RECORDER} train.py --lr 1"),
+        ("torchrun -m pkg.train --lr 1", f"torchrun -- -m{RECORDER} -m pkg.train --lr 1"),
+        ("torchrun --nnodes 1 -- train.py x", f"torchrun --nnodes 1 -- -m{RECORDER} train.py x"),
+        ("torchrun train.py -- x", f"torchrun -- -m{RECORDER} train.py x"),
+        ("torchrun --no-python python -u t.py x", f"torchrun --no-python python -u -m{RECORDER} t.py x"),
+        ("python -u train.py -- x", f"python -u -m{RECORDER} train.py -- x"),
+        ("python -m pkg.train", f"python -m{RECORDER} -m pkg.train"),
+        ("python -m torch.distributed.run t.py", f"python -m torch.distributed.run -- -m{RECORDER} t.py"),
         (
             "torchrun --rdzv_endpoint $${${rank0_env}:=localhost}:29500 --rdzv_id '${app_id}' t.py '$$x' \"$HOME\"",
             "torchrun --rdzv_endpoint $${${rank0_env}:=localhost}:29500 --rdzv_id '${app_id}' "
-            f"-m {RECORDER} -- t.py '$$x' \"$HOME\"",
+            f"-- -m{RECORDER} t.py '$$x' \"$HOME\"",
         ),
     ],
 )
@@ -68,8 +68,8 @@ def test_a_python_role_without_a_shell_keeps_its_arguments() -> None:
     options, words = without_shell(arguments)
     assert (entrypoint, options) == (typed[0], ["-u"])
     assert words[:4] == ["1", "X=$$1", "4", typed[0]]
-    wrapped = [typed[0], "-u", "-m", RECORDER, "--", "-m", "pkg.train", "a b", "${app_id}", "$$5"]
-    assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["10", *wrapped, "7", *typed, "named"]
+    wrapped = [typed[0], "-u", f"-m{RECORDER}", "-m", "pkg.train", "a b", "${app_id}", "$$5"]
+    assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["8", *wrapped, "7", *typed, "named"]
 
 
 def test_torchrun_as_a_module_asks_the_python_it_picks() -> None:
@@ -77,8 +77,8 @@ def test_torchrun_as_a_module_asks_the_python_it_picks() -> None:
     command = read_role(role(*typed))
     _, arguments = command.wrapped(["--x", "a$b"], {})
     _, words = without_shell(arguments)
-    wrapped = [*typed[:5], "-m", RECORDER, "--", "t.py", "--x", "a$$$$b"]
-    assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["11", *wrapped, "8", *typed, "picked"]
+    wrapped = [*typed[:5], "--", f"-m{RECORDER}", "t.py", "--x", "a$$$$b"]
+    assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["10", *wrapped, "8", *typed, "picked"]
 
 
 def test_torchrun_without_a_shell_gets_one() -> None:
@@ -234,4 +234,4 @@ def test_macros_are_escaped_once_for_each_reader() -> None:
     assert (torchrun.as_typed("$5"), python.as_typed("$5")) == ("$$$$5", "$$5")
     assert (torchrun.as_seen("$$$$5"), python.as_seen("$$$$5")) == ("$5", "$$5")
     assert python.wrapped(["$6"], {})[1][-5:] == ["3", "python", "t.py", "$$$$5", "named"]
-    assert python.wrapped(["$6"], {})[1][-12:-5] == ["6", "python", "-m", RECORDER, "--", "t.py", "$$6"]
+    assert python.wrapped(["$6"], {})[1][-10:-5] == ["4", "python", f"-m{RECORDER}", "t.py", "$$6"]

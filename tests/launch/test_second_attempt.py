@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from torch.distributed import TCPStore
 
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml.cubicrun import Plan, plan_launch
@@ -137,7 +138,7 @@ def test_other_failures_are_the_jobs_own(folder: Path, fail: str) -> None:
     code, stderr = run(fail=fail)
     assert code == 1
     assert "starting again" not in stderr
-    assert "ChildFailedError" in stderr
+    assert "\ntrain.py FAILED\n" in stderr, "torchrun names the program"
     assert shown(folder, "batch") == [[8]]
     assert (folder / "runs" / "out" / "lock").exists()
 
@@ -155,6 +156,7 @@ def test_a_failure_as_typed_is_the_jobs_own_with_its_variables_and_restarts(
     code, stderr = run("--max_restarts", "1", fail="error@always")
     assert code == 1
     assert stderr.count("starting again as you typed it") == 1
+    assert stderr.count("\ntrain.py FAILED\n") == 1
     assert shown(folder, "text", "restarts") == [["b", 0], ["b", 1], ["a", 0], ["a", 1]]
     trials = [trial for trial in TrialStore(str(folder / "texts")) if trial.origin is not Origin.IMPORT]
     assert {trial.origin: trial.state for trial in trials} == dict.fromkeys(
@@ -216,7 +218,20 @@ def test_nodes_end_together_where_one_must_not_start_again(folder: Path, free_po
     done = run_nodes("c10d", "error@saved", port=free_port)
     assert [code for code, _ in done] == [1, 1], done
     assert not any("starting again" in said for _, said in done)
+    assert any("\ntrain.py FAILED\n" in said for _, said in done)
     assert shown(folder, "batch") == [[8]]
+
+
+def test_a_rendezvous_that_stays_closed_allows_no_second_attempt(folder: Path) -> None:
+    outside = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    options = f"--rdzv_backend c10d --rdzv_endpoint localhost:{outside.port} --rdzv_id 7"
+    code, stderr = run(*options.split(), fail="error")
+    assert code == 1
+    assert "RendezvousClosedError" not in stderr
+    said = "could not start again as you typed it: the rendezvous is hosted outside this launch, and stays closed"
+    assert stderr.count(said) == 1
+    assert shown(folder, "batch") == [[8]]
+    assert (folder / "runs" / "out" / "lock").exists(), "nothing is moved aside"
 
 
 def run_nodes(rendezvous: str, fail: str, *, port: int, in_job: bool = False) -> list[tuple[int, str]]:

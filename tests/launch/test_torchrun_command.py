@@ -64,6 +64,8 @@ def test_commands_are_taken_apart(
         ("torchrun --run-path t.py", "--run-path"),
         ("torchrun --no-python ./train.sh", "train.sh is neither"),
         ("torchrun -m torchx_cubicml.recorder -- t.py", "already starts the recorder"),
+        ("torchrun --nnodes 1 -- -mtorchx_cubicml.recorder t.py", "already starts the recorder"),
+        ("torchrun --no-python python -mtorchx_cubicml.recorder t.py", "already starts the recorder"),
     ],
 )
 def test_other_commands_are_refused_with_the_reason(line: str, reason: str) -> None:
@@ -100,8 +102,8 @@ def torchrun(program: str, head_stop: int, args_start: int, **more: object) -> L
         ("torchrun -- t.py -- x", torchrun("t.py", 1, 3)),
         ("torchrun t.py x --", torchrun("t.py", 1, 2)),
         ("torchrun --tee=3 -r 2 --standalone t.py", torchrun("t.py", 5, 6)),
-        ("torchrun -m p.q x", torchrun("p.q", 2, 3, is_module=True, takes_module=True)),
-        ("torchrun --module -- p.q", torchrun("p.q", 2, 4, is_module=True, takes_module=True)),
+        ("torchrun -m p.q x", torchrun("p.q", 2, 3, is_module=True, module_options=(1,))),
+        ("torchrun --module -- p.q", torchrun("p.q", 2, 4, is_module=True, module_options=(1,))),
         (
             "torchrun --no_python python -O -m p.q x",
             torchrun("p.q", 4, 6, is_module=True, picks_python=False, python=slice(2, 4)),

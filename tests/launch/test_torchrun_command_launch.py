@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import shlex
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.launcher.api import _get_entrypoint_name
 from torch.distributed.run import config_from_args, parse_args
 
 from torchx_cubicml.errors import LaunchError
@@ -53,14 +55,14 @@ def test_the_size_of_the_job(line: str, env: dict[str, str], size: tuple[int | N
 def test_arguments_pass_through_byte_for_byte(arguments: list[str]) -> None:
     typed = ["--nproc_per_node", "2", "--", "train.py", *arguments]
     command = TorchrunLaunch.parse(typed, env={})
-    assert command.wrapped(command.launch.script_args, recorder=RECORDER)[5:] == typed[3:]
+    assert command.wrapped(command.launch.script_args, recorder=RECORDER)[4:] == typed[3:]
 
 
 @given(arguments=ARGUMENTS, wanted=ARGUMENTS)
 def test_a_written_command_is_read_back(arguments: list[str], wanted: list[str]) -> None:
     words = TorchrunLaunch.parse(["--", "train.py", *arguments], env={}).wrapped(wanted, recorder="pkg.other")
-    assert words[:4] == ["-m", "pkg.other", "--", "train.py"]
-    assert TorchrunLaunch.parse(["--", *words[3:]], env={}).launch.script_args == tuple(wanted)
+    assert words[:3] == ["--", "-mpkg.other", "train.py"]
+    assert TorchrunLaunch.parse(["--", *words[2:]], env={}).launch.script_args == tuple(wanted)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,7 @@ def test_a_written_command_is_read_back(arguments: list[str], wanted: list[str])
 def test_torchrun_itself_reads_the_wrapped_command_so(line: str) -> None:
     command = parse(line)
     words = seen(command.wrapped(command.launch.script_args, recorder=RECORDER))
-    started = words.index(RECORDER)
-    assert words[started - 1] == "-m"
+    started = words.index(f"-m{RECORDER}")
     program = parse_program(words[started + 1 :])
     launch = command.launch
     assert (program.name, program.is_module, program.arguments) == (
@@ -85,6 +86,23 @@ def test_torchrun_itself_reads_the_wrapped_command_so(line: str) -> None:
         launch.is_module,
         launch.script_args,
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("--nproc-per-node 2 t.py -- x", "t.py"),
+        ("-m --nproc-per-node=2 pkg.train", "pkg.train"),
+        (f"--no-python {sys.executable} -u t.py", "t.py"),
+        ("--no-python python t.py", "python"),
+    ],
+)
+def test_torchrun_names_the_program_as_it_does_without_the_recorder(line: str, name: str) -> None:
+    command = parse(line)
+    recorded = command.wrapped(command.launch.script_args, recorder=RECORDER)
+    for words in (shlex.split(line), recorded):
+        _, entrypoint, arguments = config_from_args(parse_args(words))
+        assert _get_entrypoint_name(entrypoint, arguments) == name
 
 
 @pytest.mark.parametrize(
@@ -122,10 +140,10 @@ def test_only_the_processes_of_one_node_can_change(
 @pytest.mark.parametrize(
     ("line", "wrapped", "python"),
     [
-        ("--tee 3 t.py x", "--tee 3 -m rec -- t.py x", "ours"),
-        ("-m p.q x", "-m rec -- -m p.q x", "ours"),
-        ("--no-python python3 -u t.py x", "--no-python python3 -u -m rec -- t.py x", "python3 -u"),
-        ("--no-python python3 -m p.q x", "--no-python python3 -m rec -- -m p.q x", "python3"),
+        ("--tee 3 t.py x", "--tee 3 -- -mrec t.py x", "ours"),
+        ("-m p.q x", "-- -mrec -m p.q x", "ours"),
+        ("--no-python python3 -u t.py x", "--no-python python3 -u -mrec t.py x", "python3 -u"),
+        ("--no-python python3 -m p.q x", "--no-python python3 -mrec -m p.q x", "python3"),
     ],
     ids=["script", "module", "named Python", "module of a named Python"],
 )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TORCHRUN = """#!{python}
 import json, os, sys
 from string import Template
-words = sys.argv[sys.argv.index("--") + 1 :]
+words = sys.argv[sys.argv.index("--") + 2 :]
 shown = {{name: os.environ.get(name) for name in ("TEXT", "KEPT", "{contract}")}}
 argv = [Template(word).safe_substitute(local_rank="0") for word in words]  # as torch.distributed.elastic does
 with open(os.environ["SHOWN"], "w") as file:

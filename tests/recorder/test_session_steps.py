@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from torchx_cubicml.recorder.process.assignment import Assignment
 from torchx_cubicml.recorder.process.run_program import Program
 from torchx_cubicml.recorder.ranks.peers import RankWork
 from torchx_cubicml.recorder.session import STEP_LIMIT, Session, open_session
+from torchx_cubicml.recorder.steps.trainings import Coverage
 from torchx_cubicml.records.contract import Contract
 from torchx_cubicml.records.log_pattern import LogPattern
 from torchx_cubicml.records.trial import Measurement, State
@@ -89,8 +91,8 @@ class Peers(Calls):
         self.note("ask", name, within_s)
         return self.answers.get(name, "")
 
-    def work(self, *, within_s: float) -> RankWork | None:
-        self.note("work", within_s)
+    def work(self, *, within_s: float, training: int) -> RankWork | None:
+        self.note("work", within_s, training)
         return self.works.pop(0) if self.works else None
 
     def gather(self, names: Sequence[str], *, within_s: float = 0.0) -> list[str]:
@@ -109,6 +111,7 @@ class Training(Calls):
         super().__init__()
         self.steps, self.measured = steps, measured
         self.n_stages = 0
+        self.coverage = Coverage(number=1, trainings=1, steps=steps, all_steps=steps)
         self.encoded_stage_facts: dict[int, str] = {}
         self.is_due = False
 
@@ -205,11 +208,10 @@ def test_the_first_and_the_last_rank_read_lines(rank: int, world_size: int, read
         session._lines.release()
 
 
-@pytest.mark.parametrize(("declared", "line"), [(True, ""), (False, "torchx-cubicml: recording to /the/store\n")])
-def test_a_session_begins(declared: bool, line: str, process: Calls, capsys: pytest.CaptureFixture[str]) -> None:
-    session = made(declared=declared)
+def test_a_session_begins(process: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    session = made()
     session.begin()
-    assert capsys.readouterr().err == line
+    assert capsys.readouterr().err == ""
     ((observed,),) = session._reporter.of("started")
     assert observed["world_size"] == 1
     assert session._reporter.trial_id == "t-1"
@@ -307,13 +309,13 @@ def test_another_rank_posts_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     session = made(rank=1, world_size=2)
     session._peers, session._training.is_due = Peers(), True
     session._on_step("optimizer", (), {})
-    assert session._peers.made == [("post_work", "[2.5, 4.0, 64.0, false]", 0.0)]
+    assert session._peers.made == [("post_work", "[2.5, 4.0, 64.0, false, 1]", 0.0)]
     session._conclude()
     assert session._training.of("conclude") == [()]
-    assert session._peers.made[1:] == [("post_work", "[2.5, 4.0, 64.0, true]", 3.0)]
+    assert session._peers.made[1:] == [("post_work", "[2.5, 4.0, 64.0, true, 1]", 3.0)]
     session._training = None
     session._conclude()
-    assert session._peers.made[-1] == ("post_work", "[2.5, null, null, true]", 3.0)
+    assert session._peers.made[-1] == ("post_work", "[2.5, null, null, true, 1]", 3.0)
 
 
 def test_lines_count_while_there_are_no_steps() -> None:
@@ -440,9 +442,25 @@ def test_other_ranks_are_waited_for_while_batches_differ(
     session = made(world_size=2)
     session._peers = Peers(works=works)
     session._conclude()
-    assert [limit for (limit,) in session._peers.of("work")] == asked
+    assert session._peers.of("work") == [(limit, 1) for limit in asked]
     assert waits == [0.02] * counts
     assert session._training.of("measurement") == [(works[-1],)]
+
+
+def test_the_end_says_which_of_several_trainings_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    session = made(world_size=2)
+    session._training.coverage = Coverage(number=2, trainings=3, steps=8, all_steps=20)
+    session._peers = Peers(works=[RankWork()])
+    session._conclude()
+    said = "3 trainings ran one after the other; the record measures number 2: 8 of the 20 steps seen"
+    assert capsys.readouterr().err == f"torchx-cubicml: {said}\n"
+    assert session._peers.of("work") == [(3.0, 2)]
+    other = made(rank=1, world_size=2)
+    other._training.coverage, other._peers = session._training.coverage, Peers()
+    other._conclude()
+    assert capsys.readouterr().err == "", "the first rank has said so"
+    ((word, _),) = other._peers.of("post_work")
+    assert json.loads(word)[-1] == 2
 
 
 def test_other_ranks_are_waited_for_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -568,7 +586,7 @@ def test_a_profiling_launch_ends_at_its_limit(steps: int, leaves: bool, monkeypa
     session._on_step("optimizer", (), {})
     assert ended == [0] * leaves
     if leaves:
-        assert session._peers.made[:2] == [("post_work", "[2.5, 4.0, 64.0, true]", 3.0), ("meet", 10.0)]
+        assert session._peers.made[:2] == [("post_work", "[2.5, 4.0, 64.0, true, 1]", 3.0), ("meet", 10.0)]
         assert session._reporter.of("ended") == [(State.COMPLETED, STEP_LIMIT)]
         assert session._reporter.made[-1] == ("close",)
 

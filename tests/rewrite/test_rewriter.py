@@ -29,6 +29,7 @@ from torchx_cubicml.rewrite.rewriter import Options, rewrite, rewrite_component
 from torchx_cubicml.settings import cache_folder
 from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.store import TrialStore
+from torchx_cubicml.store.obstacle import folder_obstacle
 
 SPACE = (
     N_LAYERS
@@ -104,6 +105,25 @@ def test_a_launch_is_recorded_without_a_space(tmp_path: Path) -> None:
     assert rewritten.contract.workload == {"program": "train.py", "world_size": 2}
     assert rewritten.contract.config == {}
     assert rewritten.lines == (f"torchx-cubicml: this launch will be recorded in {tmp_path / 'store'}",)
+
+
+def test_a_store_that_cannot_be_written_is_not_announced(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = Options(store=str(tmp_path / "file"))
+    rewritten = rewrite(LAUNCH, options, find_obstacle=folder_obstacle)
+    why = f"cannot write to store {tmp_path / 'file'}: {tmp_path / 'file'} is not a folder"
+    assert rewritten.lines == (f"torchx-cubicml: this launch will not be recorded: {why}",)
+    assert rewritten.contract is not None, "the job tries, and says what became of it"
+    announced = (f"torchx-cubicml: this launch will be recorded in {tmp_path / 'file'}",)
+    assert rewrite(LAUNCH, options).lines == announced, "only the job knows"
+
+
+def test_a_store_that_hangs_delays_no_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriter, "_OBSTACLE_DEADLINE_S", 0.01)
+    ends = threading.Event()
+    rewritten = rewrite(LAUNCH, Options(store=str(tmp_path)), find_obstacle=lambda url: str(ends.wait(60)))
+    ends.set()
+    assert rewritten.lines == (f"torchx-cubicml: this launch will be recorded in {tmp_path}",)
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,8 @@ def test_a_remote_output_is_refused(words: list[str], named: str) -> None:
         ["--out", "runs/1", "s3://bucket/data"],  # a word without a flag
         ["s3://bucket/out=1"],
         ["--tracking-uri", "https://host/runs"],
+        ["--log-host", "https://logs.host:9000"],
+        ["--logging.endpoint=grpc://host:4317"],
         ["--save"],
         [],
     ],

@@ -25,6 +25,8 @@ from torchx_cubicml.launch.torchrun_command import (
     TORCHRUN_WITH_SECOND_ATTEMPT,
     LaunchCommand,
     parse_command,
+    recorder_words,
+    without_module_options,
 )
 
 if TYPE_CHECKING:
@@ -188,19 +190,14 @@ class RoleCommand:
             in_shell: whether a shell reads the words.
         """
         parts = self.parts
-        options, arguments = self.words[parts.options_start : parts.head_stop], self.script_words
+        options, arguments = without_module_options(self.words, parts.options_start, parts), self.script_words
+        recorder = recorder_words(parts, RECORDER)
         if in_shell:
             words, program = [word.text for word in options], quote(parts.program)
-            return [*words, *self._recorder(), program, *respell(arguments, script_args, spell=self._quote)]
+            return [*words, *recorder, program, *respell(arguments, script_args, spell=self._quote)]
         argument_words = [replace(word, text=_argument(word)) for word in arguments]
         texts = respell(argument_words, script_args, spell=self.as_typed)
-        return [*map(_argument, options), *self._recorder(), with_macro_escape(parts.program), *texts]
-
-    def _recorder(self) -> list[str]:
-        """Return the words between those of the launcher and the program."""
-        # The recorder is a module. The "--" keeps torchrun from parsing the script's own flags.
-        parts = self.parts
-        return [*([] if parts.takes_module else ["-m"]), RECORDER, "--", *(["-m"] if parts.is_module else [])]
+        return [*map(_argument, options), *recorder, with_macro_escape(parts.program), *texts]
 
     def unrecorded(self, script_args: Sequence[str]) -> str:
         """Return shell text of the command with other program arguments, and without the recorder."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _CONTAINED = frozenset(
     {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "ray"}
 )
+_ON_THIS_MACHINE = frozenset({"local", "local_cwd"})  # without a container
 
 
 def scheduler_of_process() -> str:
@@ -52,6 +53,15 @@ def is_contained(scheduler: str) -> bool:
     (True, False)
     """
     return scheduler in _CONTAINED
+
+
+def is_on_this_machine(scheduler: str) -> bool:
+    """Return whether a scheduler's jobs run on this machine, as this user and outside containers.
+
+    >>> is_on_this_machine("local_cwd"), is_on_this_machine("local_docker")
+    (True, False)
+    """
+    return scheduler in _ON_THIS_MACHINE
 
 
 class _Parser(argparse.ArgumentParser):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import Launch
@@ -14,8 +14,10 @@ from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, w
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_Word = TypeVar("_Word")
 
 RECORDER = "torchx_cubicml.recorder"
+_RECORDER_OPTION = f"-m{RECORDER}"
 TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
 """Module that runs torchrun, and runs it again as typed if a rewritten launch fails early."""
 
@@ -52,7 +54,7 @@ class LaunchCommand:
         python: words that start the job's Python; ``None`` for the interpreter of ``torchrun`` itself.
         is_torchrun: whether torchrun starts the program.
         picks_python: whether torchrun selects the job's Python, so that ``PYTHON_EXEC`` can name another.
-        takes_module: whether the words in front of the program end in effect with ``-m``.
+        module_options: indices of torchrun's ``-m`` and ``--module``; negative where the environment sets it.
         nnodes: number of nodes; ``None`` if the command leaves it open.
         nproc_per_node: processes per node, likewise.
         left_open: description of what the command leaves open; empty if nothing.
@@ -66,7 +68,7 @@ class LaunchCommand:
     python: slice | None = None
     is_torchrun: bool = False
     picks_python: bool = False
-    takes_module: bool = False
+    module_options: tuple[int, ...] = ()
     nnodes: int | None = None
     nproc_per_node: int | None = 1
     left_open: str = ""
@@ -112,6 +114,33 @@ def with_option(words: Sequence[str], stop: int, option: str, value: str) -> tup
     return (f"--{option}={value}", *changed)
 
 
+def recorder_words(parts: LaunchCommand, recorder: str) -> list[str]:
+    """Return the words between the options of the launcher and the program that start the module ``recorder``.
+
+    Options and module are one word that begins with a hyphen. So torchrun names the program in its messages, which is
+    the first word without one:
+    https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/launcher/api.py (``_get_entrypoint_name``).
+
+    >>> recorder_words(parse_command("torchrun -m pkg.train".split()), "rec")
+    ['--', '-mrec', '-m']
+    """
+    program = ["-m"] if parts.is_module else []
+    if _environment_sets_module(parts):
+        return [recorder, "--", *program]
+    # The "--" keeps torchrun from taking the next word for an option of its own.
+    return [*(["--"] if parts.picks_python else []), f"-m{recorder}", *program]
+
+
+def without_module_options(words: Sequence[_Word], start: int, parts: LaunchCommand) -> tuple[_Word, ...]:
+    """Return the words from ``start`` to the program without ``-m``, which belongs to the recorder."""
+    dropped = () if _environment_sets_module(parts) else parts.module_options
+    return tuple(word for index, word in enumerate(words[: parts.head_stop]) if index >= start and index not in dropped)
+
+
+def _environment_sets_module(parts: LaunchCommand) -> bool:
+    return any(index < 0 for index in parts.module_options)
+
+
 def _name_at(words: Sequence[str], index: int) -> str:
     return posixpath.basename(words[index]) if index < len(words) else ""
 
@@ -121,7 +150,7 @@ def _parse_python(words: Sequence[str], *, start: int) -> LaunchCommand:
     if not _PYTHON.fullmatch(name):
         raise LaunchError(f"{name or 'an empty command'} is neither torchrun nor python")
     stop = start + 1
-    while stop < len(words) and words[stop] != "-m" and words[stop].startswith("-"):
+    while stop < len(words) and words[stop].startswith("-") and words[stop] not in {"-m", _RECORDER_OPTION}:
         stop += _width_of_python_option(words[stop])
     is_module = words[stop : stop + 1] == ["-m"]
     program_at = stop + is_module
@@ -141,7 +170,7 @@ def _width_of_python_option(word: str) -> int:
 
 
 def _parse_torchrun(words: Sequence[str], *, start: int, python: slice | None) -> LaunchCommand:
-    options, stop = _torchrun_options(words, start)
+    options, modules, stop = _torchrun_options(words, start)
     if "run_path" in options:
         raise LaunchError("torchrun's --run-path runs the script in the launcher's own process")
     ended = words[stop : stop + 1] == ["--"]
@@ -160,24 +189,27 @@ def _parse_torchrun(words: Sequence[str], *, start: int, python: slice | None) -
             python=python,
             is_torchrun=True,
             picks_python=True,
-            takes_module=is_module,
+            module_options=modules,
         )
     command = replace(command, options_start=start)
     return _with_size(command, nnodes=options.get("nnodes", "1"), nproc=options.get("nproc_per_node", "1"))
 
 
-def _torchrun_options(words: Sequence[str], start: int) -> tuple[dict[str, str], int]:
+def _torchrun_options(words: Sequence[str], start: int) -> tuple[dict[str, str], tuple[int, ...], int]:
+    """Return torchrun's options, the indices of ``-m`` and ``--module`` among them, and the end of the options."""
     options: dict[str, str] = {}
+    modules: list[int] = []
     index = start
     while index < len(words) and words[index].startswith("-") and words[index] != "--":
         name, joined, value = words[index].partition("=")
         option = _torchrun_option(name)
+        modules += [index] if option == "module" else []
         index += 1
         if option in TORCHRUN_WITH_VALUE and not joined:
             value = words[index] if index < len(words) else ""
             index += 1
         options[option] = value
-    return options, index
+    return options, tuple(modules), index
 
 
 def _torchrun_option(name: str) -> str:
@@ -208,10 +240,10 @@ def _with_size(command: LaunchCommand, *, nnodes: str, nproc: str) -> LaunchComm
 
 
 def _program(words: Sequence[str], index: int) -> str:
+    if words[index : index + 1] in ([RECORDER], [_RECORDER_OPTION]):
+        raise LaunchError("the command already starts the recorder")
     if index >= len(words) or not words[index] or words[index].startswith("-"):
         raise LaunchError("the command names no script or module")
-    if words[index] == RECORDER:
-        raise LaunchError("the command already starts the recorder")
     return words[index]
 
 
@@ -270,19 +302,11 @@ class TorchrunLaunch:
             nproc_per_node: processes per node; ``None`` for the typed number.
         """
         parts = self.parts
-        options = self.args[: parts.head_stop]
+        options = without_module_options(self.args, 0, parts)
         if nproc_per_node not in {None, parts.nproc_per_node}:
             options = with_option(options, len(options), "nproc_per_node", str(nproc_per_node))
-        # The recorder is a module. The "--" keeps torchrun from parsing the script's own flags.
-        return [
-            *options,
-            *([] if parts.takes_module else ["-m"]),
-            recorder,
-            "--",
-            *(["-m"] if parts.is_module else []),
-            parts.program,
-            *respell(self._script_words, script_args, spell=with_macro_escape),
-        ]
+        arguments = respell(self._script_words, script_args, spell=with_macro_escape)
+        return [*options, *recorder_words(parts, recorder), parts.program, *arguments]
 
     def python(self, *, torchrun_python: Sequence[str]) -> tuple[str, ...]:
         """Return the words that start the Python of the program.
@@ -311,4 +335,10 @@ def _options_from_env(env: Mapping[str, str]) -> list[str]:
 
 def _shift(parts: LaunchCommand, *, by: int) -> LaunchCommand:
     python = parts.python and slice(parts.python.start - by, parts.python.stop - by)
-    return replace(parts, head_stop=parts.head_stop - by, args_start=parts.args_start - by, python=python)
+    return replace(
+        parts,
+        head_stop=parts.head_stop - by,
+        args_start=parts.args_start - by,
+        python=python,
+        module_options=tuple(index - by for index in parts.module_options),
+    )

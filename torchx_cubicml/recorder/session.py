@@ -104,8 +104,6 @@ class Session:
         if self._assignment.leads:
             self._reporter = Reporter(self._assignment, self._assignment.trial_id)
             self._reporter.started(known_at_start(self._assignment))
-            if not self._assignment.declared:
-                notice(f"recording to {self._assignment.contract.store}")
         if self._attempt is not None:
             self._attempt.began(self._assignment.job)
             watch_new_paths(self._attempt.new_paths_file)
@@ -309,6 +307,8 @@ class Session:
             logged = self._measured_by_log(facts, within_s=_SHORT_QUERY_S if is_open else 0.0)
             self._warn_about_log(measured, logged, is_declared=is_declared)
             self._reporter.learn(facts, self._merged_with_log(measured, logged))
+            if training is not None and (coverage := training.coverage.text()):
+                notice(coverage)
         elif self._peers is not None:
             self._post_log(facts)
             self._post_work(self._peers, training, has_ended=True, within_s=_QUERY_S)
@@ -318,10 +318,11 @@ class Session:
         if self._peers is None:
             return None
         end, own = time.monotonic() + _SHORT_QUERY_S, training.work_of_this_rank()
-        work = self._peers.work(within_s=_QUERY_S)
+        number = training.coverage.number
+        work = self._peers.work(within_s=_QUERY_S, training=number)
         while work is not None and work.differs(*own) and not work.has_ended and time.monotonic() < end:
             time.sleep(_POLL_S)
-            work = self._peers.work(within_s=_SHORT_QUERY_S) or work
+            work = self._peers.work(within_s=_SHORT_QUERY_S, training=number) or work
         return work
 
     def _post_work(
@@ -330,7 +331,9 @@ class Session:
         from torchx_cubicml.recorder.ranks.peers import encode_rank_work
 
         samples, tokens = training.work_of_this_rank() if training is not None else (None, None)
-        peers.post_work(encode_rank_work(peak_memory_gib(), samples, tokens, has_ended=has_ended), within_s=within_s)
+        number = training.coverage.number if training is not None else 1
+        word = encode_rank_work(peak_memory_gib(), samples, tokens, has_ended=has_ended, training=number)
+        peers.post_work(word, within_s=within_s)
 
     def _merged_with_log(self, measured: Measurement | None, logged: Measurement | None) -> Measurement | None:
         """Return the measurement by steps, with the log's throughput if steps have none or the user declared a log."""

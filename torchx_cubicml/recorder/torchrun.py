@@ -25,8 +25,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torchx_cubicml.recorder.attempt.early_failure import NodeReport, early_failure
 from torchx_cubicml.recorder.attempt.failure_watch import FailureWatch
 from torchx_cubicml.recorder.attempt.new_paths import movable, move_aside
-from torchx_cubicml.recorder.attempt.nodes import NodeAgreement, hosts_a_store
+from torchx_cubicml.recorder.attempt.nodes import NodeAgreement, listening_ports
 from torchx_cubicml.recorder.attempt.notes import RankProcess, read_attempt
+from torchx_cubicml.recorder.attempt.rendezvous import KEPT_OUTSIDE, hosts_rendezvous
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.records.contract import (
@@ -62,7 +63,8 @@ def main(words: Sequence[str]) -> None:
     except Exception as error:
         # Before the exception ends: its traceback holds the stores of torchrun, which close with the new program.
         failures = error.failures if isinstance(error, ChildFailedError) else {}
-        first.start_as_typed(typed, exit_codes={rank: failure.exitcode for rank, failure in failures.items()})
+        exit_codes = {rank: failure.exitcode for rank, failure in failures.items()}
+        first.start_as_typed(typed, rewritten, exit_codes=exit_codes)
         raise
     finally:
         first.forget()
@@ -119,11 +121,12 @@ class FirstAttempt:
         self.watch.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start_as_typed(self, typed: Sequence[str], *, exit_codes: Mapping[int, int]) -> None:
+    def start_as_typed(self, typed: Sequence[str], rewritten: Sequence[str], *, exit_codes: Mapping[int, int]) -> None:
         """Replace this process with torchrun and the typed arguments if the attempt failed early; else return.
 
         Args:
             typed: arguments of torchrun as typed.
+            rewritten: arguments of the attempt that failed.
             exit_codes: rank -> exit code, of the ranks that failed.
         """
         self.watch.stop()
@@ -139,17 +142,18 @@ class FirstAttempt:
                 seconds=time.monotonic() - self.began,
                 host_killed_processes=self.oom_kills is not None and (kills or 0) > self.oom_kills,
             )
-            failure, nodes = _agreed_failure(report, attempt.processes[0])
             opened = _open_descriptors() - self.descriptors
-            is_host = hosts_a_store(opened)
-            if not failure or (nodes is None and not is_host):  # a rendezvous kept elsewhere stays closed
+            ports = listening_ports(opened)
+            report = replace(report, hosts_rendezvous=hosts_rendezvous(rewritten, ports))
+            failure, nodes = _agreed_failure(report, attempt.processes[0])
+            if not failure:
                 return
             warn(f"the rewritten command {failure}; starting again as you typed it")
             moved, left = move_aside(movable(attempt.new_paths), time.strftime(".failed-%Y%m%d-%H%M%S"))
             _tell_of_paths(moved, left)
             self.forget()
             if nodes is not None:
-                nodes.hand_over(is_host=is_host)
+                nodes.hand_over(is_host=bool(ports))
             self._become(typed, decode_contract(second), opened=opened, reason=f"the rewritten command {failure}")
         except Exception as error:  # noqa: BLE001 - the job's own failure follows
             reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
@@ -177,10 +181,12 @@ def _agreed_failure(report: NodeReport, process: RankProcess) -> tuple[str, Node
     """Return the early failure of all nodes, empty if it is none, and the agreement; ``None`` for it on one node.
 
     Raises:
-        OSError: this node failed early, and cannot agree with the others.
+        OSError: this node failed early, and cannot agree with the others, or the rendezvous stays closed.
     """
     own = early_failure([report])
     if process.nnodes == 1:
+        if own and not report.hosts_rendezvous:
+            raise ConnectionError(KEPT_OUTSIDE)
         return own, None
     try:
         nodes = NodeAgreement(process)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 TUNER = "tune"  # writer of the events of ``tune``
+MEASURED_TRAINING = "measured_training"  # fact: which of several trainings of the process the event describes
 MAX_REASON = 8192  # stored characters of a reason
 _MAX_TEXT = 64 * 1024  # characters; a longer text is refused at reading
 _DIGEST = re.compile(r"[0-9a-f]{8}")
@@ -271,7 +272,7 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
         workload=_merged(ordered, "workload"),
         config=_merged(ordered, "config"),
         state=_state(last, end),
-        observed=_merged(ordered, "observed"),
+        observed=_observed(ordered),
         measurement=next((event.measurement for event in reversed(ordered) if event.measurement), None),
         origin=next(with_origin, ordered[0]).origin,
         launch_id=next((event.launch_id for event in ordered if event.launch_id), ""),
@@ -306,6 +307,22 @@ def _deciding_end(events: Sequence[Event], last: Sequence[Event]) -> Event | Non
         return tuner_ends[-1]
     ends = [event for state in _SPECIFIC_FIRST for event in last if event.state is state]
     return ends[0] if ends else None
+
+
+def _observed(events: Sequence[Event]) -> dict[str, Value]:
+    """Return the facts of all events, without those of a training that the last event no longer measures."""
+    numbered = [event for event in events if MEASURED_TRAINING in event.observed]
+    if not numbered:
+        return _merged(events, "observed")
+    last = numbered[-1]
+    number = last.observed[MEASURED_TRAINING]
+    begins = {EventKind.PLANNED, EventKind.STARTED}
+    kept = [
+        event
+        for event in events
+        if event.kind in begins or event.writer != last.writer or event.observed.get(MEASURED_TRAINING, 1) == number
+    ]
+    return _merged(kept, "observed")
 
 
 def _merged(events: Sequence[Event], name: str) -> dict[str, Value]:

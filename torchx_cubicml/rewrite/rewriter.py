@@ -7,6 +7,7 @@ typed it, recorded if possible.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -26,13 +27,14 @@ from torchx_cubicml.launch.messages import (
     statistic_text,
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
-from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
+from torchx_cubicml.launch.scheduler import is_contained, is_on_this_machine, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.changed_work import PresentCommand
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs, not_permitted
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
+from torchx_cubicml.store.obstacle import folder_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 MODES = ("rewrite", "record", "off")
 READ_DEADLINE_S = 5.0
+_OBSTACLE_DEADLINE_S = 0.5  # a look at a local folder takes microseconds, unless its file system hangs
 THINK_DEADLINE_S = 10.0
 
 
@@ -77,10 +80,16 @@ class Options:
         return cls(**settled, flags=flags)
 
 
-def rewrite(launch: Launch, options: Options) -> RewrittenLaunch:
+def rewrite(launch: Launch, options: Options, *, find_obstacle: Callable[[str], str] | None = None) -> RewrittenLaunch:
     """Record a launch, and rewrite its arguments if that has a predicted gain.
 
     Never raises: a failure is reported in the launch's lines, and the launch of the last step that succeeded runs.
+
+    Args:
+        launch: launch as typed.
+        options: options of the user.
+        find_obstacle: returns why the job cannot write to a store, empty without a reason; ``None`` where only the job
+            knows.
     """
     mode = options.mode or ("rewrite" if options.space else "record")
     reached = [RewrittenLaunch(launch=launch)]
@@ -88,7 +97,7 @@ def rewrite(launch: Launch, options: Options) -> RewrittenLaunch:
         return reached[-1]
 
     # What was yielded before a failure stays in the list.
-    failure = _failure_of(lambda: reached.extend(_steps(launch, options, mode)))
+    failure = _failure_of(lambda: reached.extend(_steps(launch, options, mode, find_obstacle)))
     last = reached[-1]
     if not failure:
         return last
@@ -131,16 +140,21 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
         raise LaunchError(component.why_not_recorded)
     schedulers = [""]
     _failure_of(lambda: schedulers.append(scheduler_of_process()))
-    rewritten = rewrite(replace(component.launch, scheduler=schedulers[-1]), options)
+    launch = replace(component.launch, scheduler=schedulers[-1])
+    rewritten = rewrite(
+        launch, options, find_obstacle=folder_obstacle if is_on_this_machine(launch.scheduler) else None
+    )
     app = component.build(rewritten.launch, rewritten.contract, rewritten.second_attempt)
     return app, rewritten.lines
 
 
-def _steps(launch: Launch, options: Options, mode: str) -> Iterator[RewrittenLaunch]:
+def _steps(
+    launch: Launch, options: Options, mode: str, find_obstacle: Callable[[str], str] | None
+) -> Iterator[RewrittenLaunch]:
     """Yield the launch after each step: recorded, recorded with its config, rewritten."""
     contract = _plain_contract(launch, options)
     reached = RewrittenLaunch(launch=launch, contract=contract).with_lines(
-        f"this launch will be recorded in {contract.store}", *_reach_warnings(contract.store, launch, options)
+        _recording_line(contract.store, find_obstacle), *_reach_warnings(contract.store, launch, options)
     )
     if mode not in MODES:
         reached = reached.with_lines(f"{KEPT}: unknown mode {mode!r}; choose from {', '.join(MODES)}")
@@ -232,6 +246,16 @@ def _with_choice(
         encode_contract(each)
     changed = replace(reached, launch=written, contract=contract, suggestion=suggestion, second_attempt=second)
     return _with_block(changed, space, current, choice, options)
+
+
+def _recording_line(store: str, find_obstacle: Callable[[str], str] | None) -> str:
+    from torchx_cubicml.store.deadline import within
+
+    obstacle = ""
+    if find_obstacle is not None:
+        with suppress(LaunchError, OSError):  # nothing is known in time
+            obstacle = within(_OBSTACLE_DEADLINE_S, lambda: find_obstacle(store), what="looking at the store")
+    return f"this launch will not be recorded: {obstacle}" if obstacle else f"this launch will be recorded in {store}"
 
 
 def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:

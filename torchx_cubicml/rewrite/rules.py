@@ -41,6 +41,7 @@ _OUTPUT_WORDS = (
     | {"save", "saved", "ckpt", "ckpts", "checkpoint", "checkpoints", "log", "logs", "logdir", "logging"}
     | {"run", "runs", "exp", "experiment", "experiments"}
 )
+_NO_STORES = {"file", "http", "https", "ws", "wss", "grpc", "tcp", "udp"}  # this machine, and addresses of services
 _INPUT_WORDS = {
     "data",
     "dataset",
@@ -135,7 +136,8 @@ def check_outputs(launch: Launch) -> None:
         name, _, value = word.partition("=") if is_named else (flag, "", word)
         words = set(re.split(r"[^a-z]+", name.lower()))
         protocol, separator, _ = value.partition("://")
-        if separator and protocol != "file" and words & _OUTPUT_WORDS and not words & _INPUT_WORDS:
+        is_remote = separator and protocol.lower() not in _NO_STORES
+        if is_remote and words & _OUTPUT_WORDS and not words & _INPUT_WORDS:
             raise LaunchError(
                 f"a rewritten launch that fails is started again as typed, but what it left in {protocol}:// ({name}) "
                 "could not be moved aside before; set retry_as_typed = false under [rewrite] to rewrite it all the same"

@@ -21,6 +21,7 @@ from torchx_cubicml.store.backend import (
     never,
     presence_of,
 )
+from torchx_cubicml.store.obstacle import S3_CLIENT
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
@@ -166,7 +167,7 @@ class RemoteBackend:
         try:
             yield
         except ImportError as error:
-            package = "s3fs: pip install 'torchx-cubicml[s3]'" if self._protocol in _S3 else "a client package"
+            package = S3_CLIENT if self._protocol in _S3 else "a client package"
             raise StoreError(f"store {mask(self._url)} needs {package} ({error})") from error
         except Exception as error:
             why = mask(f"{type(error).__name__}: {error}")

@@ -105,7 +105,7 @@ def test_a_component_without_a_size_gets_one() -> None:
         (["--nproc-per-node=2", "--tee", "3", "train.py"], ["--nproc-per-node=8", "--tee", "3"]),
         (["--standalone", "--nproc", "2", "train.py"], ["--standalone", "--nproc", "8"]),
         (["--standalone", "train.py"], ["--nproc_per_node=8", "--standalone"]),
-        (["-m", "train"], ["--nproc_per_node=8", "-m"]),
+        (["-m", "train"], ["--nproc_per_node=8", "--"]),
     ],
     ids=["separate", "joined", "short", "absent", "module"],
 )

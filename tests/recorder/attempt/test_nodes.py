@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from torch.distributed import TCPStore
 
 from torchx_cubicml.recorder.attempt import nodes
 from torchx_cubicml.recorder.attempt.early_failure import NodeReport
-from torchx_cubicml.recorder.attempt.nodes import NodeAgreement, hosts_a_store
+from torchx_cubicml.recorder.attempt.nodes import NodeAgreement, listening_ports
 from torchx_cubicml.recorder.attempt.notes import RankProcess
 from torchx_cubicml.recorder.torchrun import _open_descriptors
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 FAILED = NodeReport(failure="failed", stepped=False, saved=False, seconds=20.0)
 ENDED = NodeReport(failure="", stepped=False, saved=False, seconds=25.0)
 MEMORY = NodeReport(failure="ran out of memory", stepped=True, saved=False, seconds=20.0)
+OUTSIDE = replace(FAILED, hosts_rendezvous=False)
 SAVED = NodeReport(failure="failed", stepped=True, saved=True, seconds=20.0)
 
 
@@ -47,11 +49,12 @@ def agree(store: TCPStore, reports: Sequence[NodeReport]) -> list[str]:
     [
         ([FAILED, ENDED], "failed before its first measured steps"),
         ([ENDED, FAILED], "failed before its first measured steps"),
+        ([OUTSIDE, ENDED], "failed before its first measured steps"),
         ([ENDED, FAILED, MEMORY], "ran out of memory after 25 s, before a checkpoint"),
         ([FAILED, SAVED], ""),
         ([ENDED, ENDED], ""),
     ],
-    ids=["the first", "the last", "two of three", "after a checkpoint", "none"],
+    ids=["the first", "the last", "the other hosts the rendezvous", "two of three", "after a checkpoint", "none"],
 )
 def test_one_verdict_holds_for_all_nodes(store: TCPStore, reports: list[NodeReport], verdict: str) -> None:
     assert agree(store, reports) == [verdict] * len(reports)
@@ -110,6 +113,15 @@ def test_a_host_that_is_gone_had_seen_all() -> None:
     assert other._are_ready()
 
 
+def test_no_node_follows_where_the_rendezvous_stays_closed(store: TCPStore) -> None:
+    members, ended = [agreement(store, node) for node in range(2)], replace(ENDED, hosts_rendezvous=False)
+    with ThreadPoolExecutor(2) as threads:
+        verdicts = [threads.submit(NodeAgreement.agree, *each) for each in zip(members, [OUTSIDE, ended], strict=True)]
+    for verdict in verdicts:
+        with pytest.raises(ConnectionError, match="the rendezvous is hosted outside this launch, and stays closed"):
+            verdict.result()
+
+
 def test_a_job_without_a_store_cannot_agree() -> None:
     with pytest.raises(ConnectionError, match="torchrun hosts no TCPStore"):
         NodeAgreement(RankProcess(pid=0, node=0, nnodes=2, store=None))
@@ -124,19 +136,19 @@ def test_a_job_whose_store_is_gone_cannot_agree(free_port: int, monkeypatch: pyt
 def test_a_listening_socket_is_that_of_a_host() -> None:
     before = _open_descriptors()
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    assert hosts_a_store(_open_descriptors() - before)
+    assert listening_ports(_open_descriptors() - before) == {server.port}
     before = _open_descriptors()
     client = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
     assert _open_descriptors() - before
-    assert not hosts_a_store(_open_descriptors() - before)
+    assert not listening_ports(_open_descriptors() - before)
     del client
 
 
 def test_a_socket_counts_once_it_listens_and_stays_open() -> None:
     with socket.socket() as opened:
-        assert not hosts_a_store([opened.fileno()])
+        assert not listening_ports([opened.fileno()])
         opened.listen()
-        assert hosts_a_store([opened.fileno()])
+        assert listening_ports([opened.fileno()]) == {opened.getsockname()[1]}
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
@@ -149,8 +161,8 @@ def test_other_descriptors_host_nothing(tmp_path: Path) -> None:
     ):
         local.bind(str(tmp_path / "socket"))
         local.listen()
-        assert not hosts_a_store([reads, writes, file.fileno(), local.fileno(), datagrams.fileno()])
+        assert not listening_ports([reads, writes, file.fileno(), local.fileno(), datagrams.fileno()])
     os.close(reads)
     os.close(writes)
-    assert not hosts_a_store([reads, writes])
-    assert not hosts_a_store([])
+    assert not listening_ports([reads, writes])
+    assert not listening_ports([])

@@ -76,4 +76,7 @@ def test_a_failing_store_is_reported_once(tmp_path: Path, capsys: pytest.Capture
     made.close()
     made_lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in made_lines] == ["torchx-cubicml", f'{PRINTED_MARK} {{"schema"']
-    assert "warning: this launch is only partly recorded: " in made_lines[0]
+    place = tmp_path / "file" / "store"
+    assert made_lines[0].startswith(
+        f"torchx-cubicml: warning: this launch was not recorded: cannot write to store {place}"
+    )

@@ -12,7 +12,7 @@ from torchx_cubicml.recorder.events import reporter as module
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.process.assignment import Assignment
 from torchx_cubicml.records.contract import Contract
-from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.event import Event, EventKind, fold_events
 from torchx_cubicml.records.trial import Measurement, State
 from torchx_cubicml.settings import read_job_environment
 
@@ -34,6 +34,7 @@ class Sender:
         self.store, self.more = store, more
         self.events: list[Event] = []
         self.problems: list[str] = []
+        self.has_written = True
         self.abandoned = 0
 
     def send(self, message: dict[str, Any]) -> None:
@@ -52,12 +53,16 @@ class Sender:
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Reporter, Any]]:
     monkeypatch.setattr(module, "EventSender", Sender)
 
-    def make(**job: str) -> tuple[Reporter, Any]:
-        contract = Contract(store="/the/store", config={"a": 1}, workload={"program": "t.py"}, launch_id="l-1")
+    def make(
+        *, store: str = "/the/store", declared: bool = True, scheduler: str = "", **job: str
+    ) -> tuple[Reporter, Any]:
+        contract = Contract(
+            store=store, config={"a": 1}, workload={"program": "t.py"}, launch_id="l-1", scheduler=scheduler
+        )
         assignment = Assignment(
             job=read_job_environment({**JOB, **job}),
             contract=contract,
-            declared=True,
+            declared=declared,
             trial_id="another",
             write_deadline_s=7.0,
         )
@@ -109,6 +114,27 @@ def test_events_are_numbered_and_cumulative(made: Callable[..., tuple[Reporter, 
         assert event.time
 
 
+def test_facts_of_another_training_are_dropped(made: Callable[..., tuple[Reporter, Any]]) -> None:
+    reporter, sender = made()
+    reporter.started({"x": 1})
+    reporter.learn({"a": 1, "b": 1}, None)
+    reporter.measured()
+    reporter.learn({"a": 1, "b": 1, "measured_training": 1}, None)
+    reporter.measured()
+    reporter.learn({}, None)
+    reporter.learn({"a": 2, "measured_training": 2}, None)
+    reporter.ended(State.COMPLETED, "")
+    assert [dict(event.observed) for event in sender.events[1:]] == [
+        {"x": 1, "a": 1, "b": 1},
+        {"x": 1, "a": 1, "b": 1, "measured_training": 1},
+        {"x": 1, "a": 2, "measured_training": 2},
+    ]
+    (trial,) = fold_events(sender.events)
+    assert trial.observed == {"x": 1, "a": 2, "measured_training": 2}
+    (trial,) = fold_events(sender.events[:3])
+    assert trial.observed == {"x": 1, "a": 1, "b": 1, "measured_training": 1}
+
+
 @pytest.mark.parametrize(("now", "state"), [(999.0, State.INFRASTRUCTURE), (1001.0, State.TIMEOUT)])
 def test_the_first_end_is_sorted_by_the_time_limit(
     now: float, state: State, made: Callable[..., tuple[Reporter, Any]], monkeypatch: pytest.MonkeyPatch
@@ -133,6 +159,65 @@ def test_one_problem_is_told(
     reporter.close()
     warning = "torchx-cubicml: warning: this launch is only partly recorded: slow\n"
     assert capsys.readouterr().err == (warning if "slow" in problems else "")
+
+
+@pytest.mark.parametrize(("rank", "what"), [("0", "this launch"), ("3", "the end of rank 3")])
+def test_the_end_says_that_nothing_was_written(
+    rank: str, what: str, made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made(RANK=rank)
+    sender.problems, sender.has_written = ["slow", "slow", "slow"], False
+    reporter.measured()
+    reporter.measured()
+    assert capsys.readouterr().err == "torchx-cubicml: warning: this launch is not recorded so far: slow\n"
+    reporter.close()
+    assert capsys.readouterr().err == f"torchx-cubicml: warning: {what} was not recorded: slow\n"
+
+
+def test_a_store_that_recovers_is_not_called_lost(
+    made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made()
+    sender.problems, sender.has_written = ["slow", "slow"], False
+    reporter.measured()
+    sender.has_written = True
+    reporter.close()
+    assert capsys.readouterr().err == (
+        "torchx-cubicml: warning: this launch is not recorded so far: slow\n"
+        "torchx-cubicml: warning: this launch is only partly recorded: slow\n"
+    )
+
+
+PROC = "/proc/nope: /proc holds no files but those of the kernel"
+
+
+@pytest.mark.parametrize(
+    ("store", "declared", "scheduler", "line"),
+    [
+        ("/the/store", False, "", "recording to /the/store"),
+        ("/the/store", True, "", ""),
+        ("/proc/nope", False, "", f"warning: this launch will not be recorded: cannot write to store {PROC}"),
+        ("/proc/nope", True, "slurm", f"warning: this launch will not be recorded: cannot write to store {PROC}"),
+        ("/proc/nope", True, "local_cwd", ""),
+        ("/proc/nope", True, "", ""),
+    ],
+    ids=["by hand", "launched", "obstacle by hand", "obstacle in a cluster", "TorchX has said so", "cubicrun has"],
+)
+def test_the_start_says_what_the_launcher_did_not(
+    store: str,
+    declared: bool,
+    scheduler: str,
+    line: str,
+    made: Callable[..., tuple[Reporter, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reporter, sender = made(store=store, declared=declared, scheduler=scheduler)
+    reporter.started({})
+    assert capsys.readouterr().err == (f"torchx-cubicml: {line}\n" if line else "")
+    sender.problems = ["no such folder"]
+    reporter.measured()
+    said = "torchx-cubicml: warning: this launch is only partly recorded: no such folder\n"
+    assert capsys.readouterr().err == ("" if store == "/proc/nope" else said), "what was said at the start is not again"
 
 
 @pytest.mark.parametrize(("rank", "ends", "prints"), [("0", True, True), ("1", True, False), ("0", False, False)])

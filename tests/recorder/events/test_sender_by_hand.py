@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.recorder.events import sender as module
-from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, EventSender
+from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, WRITTEN, EventSender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,6 +128,8 @@ def test_what_was_not_taken_is_sent_later(
         ([], False, ""),
         ([b"no sp"], False, "no sp"),
         ([b"one\ntwo\n"], False, "one"),
+        ([b"writ"], False, ""),
+        ([WRITTEN, b"one\n"], False, "one"),
         ([b"on", b"e\n"], True, "one"),
         ([], True, "the process that writes to the store died"),
     ],
@@ -143,6 +145,7 @@ def test_the_first_problem_is_told_without_waiting(
         received(end)
         end.close()
     assert made.problem() == problem
+    assert made.has_written == (WRITTEN in answers)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,7 @@ def test_the_first_problem_is_told_without_waiting(
         ([DONE], ""),
         ([b"do", b"ne\n"], ""),
         ([b"disk full\n", DONE], "disk full"),
+        ([b"disk full\n", WRITTEN, DONE], "disk full"),
         ([], "the process that writes to the store died"),
         ([b"disk full\n"], "disk full"),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
-from torchx_cubicml.recorder.events.sender import DONE
+from torchx_cubicml.recorder.events.sender import DONE, WRITTEN
 from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, NO_END_EVENT, EventWriter, closing_event, read_lines
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
@@ -41,7 +41,7 @@ def test_events_are_appended(ends: tuple[socket.socket, socket.socket], tmp_path
     writer.close(deadline_s=5)
     (trial,) = TrialStore(str(tmp_path))
     assert trial.state is State.COMPLETED
-    assert ends[0].recv(100) == DONE
+    assert ends[0].recv(100) == WRITTEN + DONE
 
 
 def test_an_open_trial_is_closed(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from torchx_cubicml.recorder.events import writer as module
 from torchx_cubicml.recorder.events.crash_trace import ENDED_BY_SIGTERM
-from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE
+from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, WRITTEN
 from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, NO_END_EVENT, EventWriter, closing_event
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
@@ -75,7 +75,7 @@ def last_words(folder: Path, text: str) -> int:
 
 
 def test_one_store_takes_all_events_in_order(ends: tuple[socket.socket, socket.socket], store: type[Store]) -> None:
-    assert write(ends, STARTED, ENDED) == DONE.decode()
+    assert write(ends, STARTED, ENDED) == (WRITTEN + DONE).decode()
     assert store.made == ["/the/store"]
     assert [(event.kind, event.sequence) for event in store.events] == [(EventKind.STARTED, 4), (EventKind.ENDED, 5)]
 
@@ -93,7 +93,7 @@ def test_an_end_stays_the_end(ends: tuple[socket.socket, socket.socket], store: 
 def test_a_failed_event_stops_no_other(ends: tuple[socket.socket, socket.socket], store: type[Store]) -> None:
     store.failing = {4, 6}
     told = write(ends, STARTED, ENDED, STARTED)
-    assert told == f"OSError: disk full, token=*** event 4\n{DONE.decode()}"
+    assert told == f"OSError: disk full, token=*** event 4\n{(WRITTEN + DONE).decode()}"
     assert [event.sequence for event in store.events] == [5]
 
 

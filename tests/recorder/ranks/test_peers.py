@@ -63,6 +63,11 @@ def test_work_of_other_ranks_is_summed(store: TCPStore) -> None:
     assert not work.differs(None, None)
     others[0].post_work(encode_rank_work(1.5, 10.0, None, has_ended=True), within_s=60)
     assert first.work(within_s=60).has_ended
+    others[0].post_work(encode_rank_work(1.5, 10.0, None, has_ended=True, training=2), within_s=60)
+    another = first.work(within_s=60)
+    assert len(another.samples) == len(work.samples) - 1, "work of another training is left out"
+    assert another.has_ended
+    assert first.work(within_s=60, training=2).samples == (10.0,)
 
 
 def test_ranks_meet(store: TCPStore) -> None:

@@ -11,9 +11,11 @@ from torch import nn
 
 from torchx_cubicml.recorder.steps import step_times
 from torchx_cubicml.recorder.steps.deferred_hooks import DeferredForwardHook, make_step_hook
+from torchx_cubicml.recorder.steps.optimizer_changes import has_nonzero_rate
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD
 from torchx_cubicml.recorder.steps.step_clock import HostClock
-from torchx_cubicml.recorder.steps.training import Training, _has_nonzero_rate
+from torchx_cubicml.recorder.steps.training import Training
+from torchx_cubicml.recorder.steps.trainings import Coverage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +33,7 @@ class Loop:
     """A training loop with a clock of its own; ``looks`` are the steps that were observed in full."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
-        self.time = 0.0
+        self.time, self.step_s = 0.0, STEP_S
 
         def clock() -> HostClock:
             made = HostClock()
@@ -54,7 +56,7 @@ class Loop:
 
     def step(self, *, batch: int = 4, calls: bool = True, optimizer: Optimizer | None = None) -> None:
         self.done += 1
-        self.time += STEP_S
+        self.time += self.step_s
         forward = self.model if calls else self.model.forward
         forward(torch.zeros(batch, 8)).sum().backward()
         stepped = optimizer if optimizer is not None else self.optimizer
@@ -144,7 +146,7 @@ def test_a_model_called_late_is_found(loop: Loop) -> None:
 )
 def test_a_rate_may_be_nonzero(rates: list[object], is_nonzero: bool) -> None:
     optimizer: Any = SimpleNamespace(param_groups=[{"lr": rate} for rate in rates])
-    assert _has_nonzero_rate(optimizer) is is_nonzero
+    assert has_nonzero_rate(optimizer) is is_nonzero
 
 
 def test_another_optimizer_is_followed_after_its_eighth_step(loop: Loop) -> None:
@@ -161,14 +163,123 @@ def test_another_optimizer_is_followed_after_its_eighth_step(loop: Loop) -> None
     assert loop.training.facts()["optimizer"] == "Adam"
 
 
-def test_equally_long_trainings_report_the_later_one(loop: Loop) -> None:
+def test_of_nearly_equal_trainings_the_first_is_reported(loop: Loop) -> None:
     loop.steps(4)
     adam = torch.optim.Adam(loop.model.parameters())
-    loop.steps(8 + 3, optimizer=adam)
+    loop.steps(8 + 4, optimizer=adam)
     assert loop.training.facts()["optimizer"] == "SGD"
     loop.step(optimizer=adam)
     assert loop.training.facts()["optimizer"] == "Adam"
-    assert loop.training.steps == 8
+    assert loop.training.steps == 9
+    assert loop.training.coverage == Coverage(number=2, trainings=2, steps=5, all_steps=9)
+
+
+def test_the_training_that_took_the_most_time_is_reported(loop: Loop) -> None:
+    loop.steps(40)
+    loop.step_s *= 8
+    loop.steps(15 + 10, optimizer=torch.optim.Adam(loop.model.parameters()), batch=2)
+    loop.training.conclude()
+    facts = loop.training.facts()
+    assert (facts["optimizer"], facts["micro_batch_size"]) == ("Adam", 2)
+    assert (facts["trainings"], facts["measured_training"]) == (2, 2)
+    assert loop.training.measurement().samples_per_second == pytest.approx(2 / loop.step_s)
+
+
+def test_a_training_without_a_steady_state_is_not_reported(loop: Loop) -> None:
+    loop.steps(40)
+    kept, loop.model = loop.model, nn.Linear(8, 3)
+    loop.optimizer, loop.step_s = torch.optim.SGD(loop.model.parameters(), lr=0.1), 100.0
+    loop.steps(5, batch=2)
+    loop.training.conclude()
+    assert kept is not loop.model
+    facts, measured = loop.training.facts(), loop.training.measurement()
+    assert (facts["micro_batch_size"], facts["measured_training"], facts["trainings"]) == (4, 1, 2)
+    assert measured.samples_per_second == pytest.approx(4 / STEP_S)
+
+
+def test_a_first_training_without_a_steady_state_gives_way(loop: Loop) -> None:
+    loop.step_s = 100.0
+    loop.steps(3)
+    loop.model = nn.Linear(8, 3)
+    loop.optimizer, loop.step_s = torch.optim.SGD(loop.model.parameters(), lr=0.1), STEP_S
+    loop.steps(20, batch=2)
+    assert loop.training.facts()["measured_training"] == 2
+    assert loop.training.measurement().samples_per_second == pytest.approx(2 / STEP_S)
+
+
+def test_one_stall_makes_no_training_long(loop: Loop) -> None:
+    loop.steps(6)
+    loop.time += 1000.0  # a compilation, say
+    loop.steps(6)
+    loop.steps(8 + 30, optimizer=torch.optim.Adam(loop.model.parameters()))
+    assert loop.training.facts()["optimizer"] == "Adam"
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "gone"])
+def test_other_batches_under_a_new_optimizer_are_another_training(loop: Loop, is_kept: bool) -> None:
+    """A pre-training, then a fine-tuning of the same model."""
+    loop.steps(30, batch=16)
+    kept = [loop.optimizer] * is_kept
+    loop.step_s *= 4
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
+    loop.steps(40, batch=2)
+    loop.training.conclude()
+    assert len(kept) == is_kept
+    facts, measured = loop.training.facts(), loop.training.measurement()
+    assert (facts["micro_batch_size"], facts["measured_training"], facts["trainings"]) == (2, 2, 2)
+    assert measured.samples_per_second == pytest.approx(2 / loop.step_s)
+    assert measured.is_steady
+
+
+@pytest.mark.parametrize("sizes", [[4], [4, 1], [4, 4, 4, 4, 1], [*range(1, 9)]], ids=str)
+def test_epochs_with_an_optimizer_each_are_one_training(loop: Loop, sizes: list[int]) -> None:
+    for _ in range(12):
+        loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
+        for size in sizes:
+            loop.step(batch=size)
+    loop.training.conclude()
+    assert loop.training.coverage.trainings == 1
+    assert loop.training.coverage.text() == ""
+    assert not {"trainings", "measured_training"} & loop.training.facts().keys()
+    assert loop.training.steps == 12 * len(sizes)
+
+
+def test_a_batch_that_grows_within_one_training_stays_in_it(loop: Loop) -> None:
+    loop.steps(20, batch=2)
+    loop.steps(20, batch=4)
+    assert loop.training.coverage.trainings == 1
+
+
+@pytest.mark.parametrize("before", [4, 30], ids=["seen in full", "noted"])
+@pytest.mark.parametrize(
+    ("count", "turns", "trainings"),
+    [(4, 0, 2), (1, 0, 1), (4, 4, 1)],
+    ids=["short", "one step may be anything", "takes turns"],
+)
+def test_a_training_too_short_to_be_followed_is_counted(
+    loop: Loop, before: int, count: int, turns: int, trainings: int
+) -> None:
+    loop.steps(before)
+    adam = torch.optim.Adam(loop.model.parameters())
+    for _ in range(turns):
+        loop.steps(count, optimizer=adam)
+        loop.steps(1)
+    loop.steps(count, optimizer=adam)
+    loop.training.conclude()
+    all_steps = before + turns + count * (trainings > 1)
+    expected = Coverage(number=1, trainings=trainings, steps=before + turns, all_steps=all_steps)
+    assert loop.training.coverage == expected
+
+
+def test_folds_are_one_of_several(loop: Loop) -> None:
+    for _ in range(12):
+        loop.model = nn.Linear(8, 2)
+        loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
+        loop.steps(20)
+    loop.training.conclude()
+    coverage = loop.training.coverage
+    assert (coverage.number, coverage.trainings) == (1, 12)
+    assert coverage.text().startswith("12 trainings ran one after the other; the record measures number 1: 20 of the ")
 
 
 def test_explicit_steps_begin_the_count_anew(loop: Loop) -> None:

@@ -34,6 +34,7 @@ VOLATILE_FACTS = (
     "idle_cpus",
     "job_id",
     "launch_id",
+    "measured_training",
     "other_busy_cpus",
     "other_device_processes",
     "other_device_share",
@@ -44,6 +45,7 @@ VOLATILE_FACTS = (
     "started_at",
     "time",
     "torchx_job_id",
+    "trainings",
     "trial_id",
     "visible_devices",
 )

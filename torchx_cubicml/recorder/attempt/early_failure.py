@@ -28,12 +28,14 @@ class NodeReport:
         stepped: whether optimizer steps were measured there.
         saved: whether a checkpoint was saved there.
         seconds: duration of the launch.
+        hosts_rendezvous: whether the node hosts the rendezvous of the launch.
     """
 
     failure: str
     stepped: bool
     saved: bool
     seconds: float
+    hosts_rendezvous: bool = True
 
     @classmethod
     def of(

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.attempt.early_failure import NodeReport, early_failure
+from torchx_cubicml.recorder.attempt.rendezvous import KEPT_OUTSIDE
 from torchx_cubicml.recorder.ranks.agreement import Verdict
 from torchx_cubicml.recorder.ranks.tcp_store import connect
 
@@ -65,6 +66,7 @@ class NodeAgreement:
         """Return the early failure that all nodes agree on; empty if it is none, or a node gives no report.
 
         Raises:
+            ConnectionError: the launch failed early, and its rendezvous stays closed.
             TimeoutError: this node failed early, and another gives no report.
         """
         if early_failure([report]):
@@ -75,9 +77,13 @@ class NodeAgreement:
         while not verdict.value and time.monotonic() - began < (AGREE_S if self.has_failed else _ANNOUNCED_S):
             if self._store.check(keys):
                 reports = [NodeReport(**json.loads(self._store.get(key))) for key in keys]
-                verdict.decide(early_failure(reports) or _NOTHING)
+                hosted = any(each.hosts_rendezvous for each in reports)
+                failure = early_failure(reports)
+                verdict.decide((failure if hosted else KEPT_OUTSIDE) if failure else _NOTHING)
             time.sleep(_POLL_S)
         decided = verdict.decide(_NOTHING)
+        if decided == KEPT_OUTSIDE:
+            raise ConnectionError(KEPT_OUTSIDE)
         if decided != _NOTHING:
             return decided
         if early_failure([report]) and not self._store.check(keys):
@@ -112,12 +118,13 @@ class NodeAgreement:
         return False
 
 
-def hosts_a_store(descriptors: Iterable[int]) -> bool:
-    """Return whether one of the descriptors is a listening TCP socket."""
+def listening_ports(descriptors: Iterable[int]) -> frozenset[int]:
+    """Return the ports of those descriptors that are listening TCP sockets."""
+    ports = set[int]()
     for descriptor in descriptors:
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as opened:
             if opened.family in {socket.AF_INET, socket.AF_INET6} and opened.getsockopt(
                 socket.SOL_SOCKET, socket.SO_ACCEPTCONN
             ):
-                return True
-    return False
+                ports.add(opened.getsockname()[1])
+    return frozenset(ports)

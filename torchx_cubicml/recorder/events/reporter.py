@@ -7,18 +7,22 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.scheduler import is_on_this_machine
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.events.sender import EventSender
-from torchx_cubicml.recorder.process.console import warn
-from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.recorder.process.console import notice, warn
+from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
+from torchx_cubicml.store.obstacle import write_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.recorder.process.assignment import Assignment
     from torchx_cubicml.records.trial import Measurement, State, Value
+
+_PARTLY = "only partly recorded"
 
 
 class Reporter:
@@ -35,11 +39,13 @@ class Reporter:
     def __init__(self, assignment: Assignment, trial_id: str) -> None:
         self._assignment = assignment
         self._trial_id = trial_id
+        self._at_start: dict[str, Value] = {}
         self._observed: dict[str, Value] = {}
         self._measurement: Measurement | None = None
         self._sequence = 0
         self._end: Event | None = None
-        self._has_warned = False
+        self._warned = ""
+        self._obstacle = write_obstacle(assignment.contract.store)
         job = assignment.job
         self._sender = EventSender(
             assignment.contract.store,
@@ -51,19 +57,26 @@ class Reporter:
         )
 
     def started(self, observed: Mapping[str, Value]) -> None:
-        """Send the event that the program is about to run."""
+        """Send the event that the program is about to run, and print where it is recorded if nobody has."""
+        self._at_start = dict(observed)
         self.learn(observed, None)
         self._send(EventKind.STARTED)
+        self._announce()
 
     def learn(self, observed: Mapping[str, Value], measurement: Measurement | None) -> None:
-        """Store observations for the next event."""
+        """Store observations for the next event; facts of a training that is no longer the reported one are dropped."""
+        if observed and observed.get(MEASURED_TRAINING) != self._observed.get(MEASURED_TRAINING):
+            self._observed = dict(self._at_start)
         self._observed.update(observed)
         self._measurement = measurement or self._measurement
 
     def measured(self) -> None:
         """Send the observations so far."""
         self._send(EventKind.MEASURED)
-        self._warn_once(self._sender.problem())
+        problem = self._sender.problem()
+        if problem and not self._warned and not self._obstacle:
+            self._warned = _PARTLY if self._sender.has_written else "not recorded so far"
+            warn(f"this launch is {self._warned}: {problem}")
 
     def ended(self, state: State, reason: str) -> None:
         """Send how the program ended; only the first call counts."""
@@ -73,7 +86,12 @@ class Reporter:
 
     def close(self) -> None:
         """Wait for the store within the deadline, and print the trial if this process leads."""
-        self._warn_once(self._sender.close())
+        problem = self._sender.close()
+        if not self._sender.has_written:
+            what = "this launch" if self._assignment.leads else f"the end of rank {self._assignment.job.rank}"
+            warn(f"{what} was not recorded: {problem or 'nothing was written'}")
+        elif problem and self._warned != _PARTLY:
+            warn(f"this launch is {_PARTLY}: {problem}")
         if self._end is not None and self._assignment.leads:
             line = json.dumps(self._end.to_json(), separators=(",", ":"))
             sys.stderr.write(f"{PRINTED_MARK} {line}\n")
@@ -82,6 +100,15 @@ class Reporter:
     def abandon(self) -> None:
         """Close the sender in a forked child."""
         self._sender.abandon()
+
+    def _announce(self) -> None:
+        """Print where the launch is recorded, or why it is not, unless the launcher has done so."""
+        contract, is_declared = self._assignment.contract, self._assignment.declared
+        if not self._obstacle:
+            if not is_declared:
+                notice(f"recording to {contract.store}")
+        elif not is_declared or (contract.scheduler and not is_on_this_machine(contract.scheduler)):
+            warn(f"this launch will not be recorded: {self._obstacle}")
 
     def _send(self, kind: EventKind, *, state: State | None = None, reason: str = "") -> Event:
         contract = self._assignment.contract
@@ -105,11 +132,6 @@ class Reporter:
         self._sequence += 1
         self._sender.send(event.to_json())
         return event
-
-    def _warn_once(self, problem: str) -> None:
-        if problem and not self._has_warned:
-            self._has_warned = True
-            warn(f"this launch is only partly recorded: {problem}")
 
 
 def _command(assignment: Assignment) -> dict[str, object] | None:

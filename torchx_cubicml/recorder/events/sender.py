@@ -18,7 +18,8 @@ from torchx_cubicml.recorder.process.child import child_command, child_process_e
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DONE = b"done\n"  # last line of the writer; each of its other lines is a problem
+DONE = b"done\n"  # last line of the writer
+WRITTEN = b"written\n"  # line of the writer after the first event in the store; each other line is a problem
 _NON_BLOCKING = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _DETACHED = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'  # the shell exits at once, its child stays
@@ -91,6 +92,11 @@ class EventSender:
         except OSError:
             return  # full: sent later. Broken: `problem` reports it.
 
+    @property
+    def has_written(self) -> bool:
+        """True if an event is known to be in the store."""
+        return b"\n" + WRITTEN in b"\n" + self._answers
+
     def problem(self) -> str:
         """Return the first problem that the writer has reported so far, in one sentence. Never waits."""
         try:
@@ -134,9 +140,10 @@ class EventSender:
         self._socket.settimeout(max(end - time.monotonic(), 0.001))
 
     def _first_problem(self) -> str:
-        lines = self._answers.removesuffix(DONE).decode(errors="replace").splitlines()
-        if lines:
-            return lines[0]
+        lines = self._answers.removesuffix(DONE).splitlines(keepends=True)
+        problems = [line.decode(errors="replace").strip() for line in lines if not WRITTEN.startswith(line)]
+        if problems:
+            return problems[0]
         if self._has_died:
             return "the process that writes to the store died"
         return f"the store is too slow: {self._dropped} events were dropped" if self._dropped else ""

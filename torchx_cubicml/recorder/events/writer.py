@@ -15,11 +15,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import RecordError
+from torchx_cubicml.errors import CubicMLError, RecordError
 from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
-from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE
+from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, WRITTEN
 from torchx_cubicml.recorder.host.load import HostLoad
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.event import Event, EventKind
@@ -122,12 +122,17 @@ class EventWriter:
 
     def _append_all(self) -> None:
         store: TrialStore | None = None
+        has_written = False
         while (event := self._events.get()) is not None:
             try:
                 store = store or TrialStore(self._store)
                 self._append(store, event)
+                if not has_written:
+                    has_written = True
+                    self._send(WRITTEN)
             except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next event may succeed
-                self._report_once(f"{type(error).__name__}: {error}")
+                own = isinstance(error, CubicMLError)  # its text says all
+                self._report_once(str(error) if own else f"{type(error).__name__}: {error}")
 
     def _append(self, store: TrialStore, event: Event) -> None:
         """Append an event; without its command if no reader would accept it with that."""

@@ -66,9 +66,11 @@ class RankWork:
         )
 
 
-def encode_rank_work(peak_memory_gib: float, samples: float | None, tokens: float | None, *, has_ended: bool) -> str:
+def encode_rank_work(
+    peak_memory_gib: float, samples: float | None, tokens: float | None, *, has_ended: bool, training: int = 1
+) -> str:
     """Return the JSON message that a rank posts about itself; see ``RankWork``."""
-    return json.dumps([peak_memory_gib, samples, tokens, has_ended])
+    return json.dumps([peak_memory_gib, samples, tokens, has_ended, training])
 
 
 class Peers:
@@ -119,9 +121,14 @@ class Peers:
         """Publish the ``encode_rank_work`` of this rank."""
         self.post(f"rank/{self._job.rank}", word, within_s=within_s)
 
-    def work(self, *, within_s: float) -> RankWork | None:
-        """Return the values that the other ranks have posted by now; ``None`` after the timeout."""
-        return self._limited(self._read_work, within_s) if self.exist else RankWork()
+    def work(self, *, within_s: float, training: int = 1) -> RankWork | None:
+        """Return the values that the other ranks have posted by now; ``None`` after the timeout.
+
+        Args:
+            within_s: seconds to wait.
+            training: number of the training that this rank reports. Samples and tokens of another one are left out.
+        """
+        return self._limited(lambda: self._read_work(training), within_s) if self.exist else RankWork()
 
     def gather(self, names: Sequence[str], *, within_s: float = 0.0) -> list[str]:
         """Return the values posted under the names, once all are found; an empty list before.
@@ -186,16 +193,17 @@ class Peers:
         values = [self._wait_for(name, _GATHER_S) for name in names]
         self._gathered = values if all(values) else []
 
-    def _read_work(self) -> RankWork:
+    def _read_work(self, training: int) -> RankWork:
         store = self._connect()
         keys = [f"{self._prefix}rank/{rank}" for rank in range(self._job.world_size) if rank != self._job.rank]
         known = keys if store.check(keys) else [key for key in keys if store.check([key])]
         reports = [json.loads(word) for word in (store.multi_get(known) if known else ())]
+        same = [report for report in reports if report[4] == training]
         return RankWork(
-            peak_memory_gib=max((memory for memory, _, _, _ in reports), default=0.0),
-            samples=tuple(samples for _, samples, _, _ in reports if samples is not None),
-            tokens=tuple(tokens for _, _, tokens, _ in reports if tokens is not None),
-            has_ended=len(reports) == len(keys) and all(has_ended for _, _, _, has_ended in reports),
+            peak_memory_gib=max((report[0] for report in reports), default=0.0),
+            samples=tuple(report[1] for report in same if report[1] is not None),
+            tokens=tuple(report[2] for report in same if report[2] is not None),
+            has_ended=len(reports) == len(keys) and all(report[3] for report in reports),
         )
 
     def _vote(self, name: str, word: str, within_s: float) -> bool:

@@ -101,6 +101,10 @@ class Blocks:
         """Return a uniform sample of single steps; empty while each block holds one step."""
         return list(self._sampled)
 
+    def median_s(self) -> float:
+        """Return the median duration of a step in seconds; 0 while none is known."""
+        return median(block.seconds / block.steps for block in self.all()) if self.steps else 0.0
+
     def recent_s(self) -> float | None:
         """Return the median of the latest 16 durations in seconds; ``None`` while fewer are known."""
         return median(self._recent) if len(self._recent) == _RECENT else None

@@ -105,6 +105,14 @@ class StepBuffer:
         self.is_between = False  # the next forward does not start a step: another optimizer stepped in between
         return self.strangers < self.patience
 
+    @property
+    def lone_steps(self) -> int:
+        """Steps of other optimizers since the last one of the leading optimizer, where it was alone until then.
+
+        A single one shows no training.
+        """
+        return self.strangers if self.patience == _PATIENCE_FACTOR and self.strangers > 1 else 0
+
     def end_step(self) -> None:
         """Note that a step of the leading optimizer has ended."""
         self.strangers = 0

@@ -197,6 +197,11 @@ class Forwards:
         self._forget_step()
         return work
 
+    def begin_anew(self) -> None:
+        """Drop the forwards up to now, which steps of an unknown training have used."""
+        self._forget_step()
+        self._shares_backward = False
+
     def may_have_trained(self) -> bool:
         """Return whether the last forward may train in evaluation mode: the program may not have switched back."""
         is_possible, self._may_have_trained = self._may_have_trained, False

@@ -83,15 +83,18 @@ class _Turns:
 
     def __init__(self, optimizer: weakref.ref[Optimizer]) -> None:
         self.optimizer = optimizer
-        self._count, self._latest, self._steps = 0, -1, 0
+        self._count, self._latest, self.steps = 0, -1, 0
 
     def note(self, turn: int) -> None:
-        self._steps = self._steps + 1 if turn == self._latest else 1
+        self.steps = self.steps + 1 if turn == self._latest else 1
         self._count += turn != self._latest
         self._latest = turn
 
     def has_just_begun(self, count: int) -> bool:
-        return self._count == count and self._steps == 1
+        return self._count == count and self.steps == 1
+
+    def is_first(self, turn: int) -> bool:
+        return self._count == 1 and self._latest == turn
 
 
 class OtherOptimizers:
@@ -126,6 +129,14 @@ class OtherOptimizers:
             living = {key: each for key, each in self._turns.items() if each.optimizer() is not None}
             self._turns = {**living, id(optimizer): _Turns(weakref.ref(optimizer))}
         self._turns[id(optimizer)].note(self._turn)
+
+    @property
+    def short_steps(self) -> int:
+        """Steps since the last one of the leading optimizer by optimizers that had not stepped before it.
+
+        They are too few for another training, and a single one of an optimizer shows none.
+        """
+        return sum(each.steps for each in self._turns.values() if each.is_first(self._turn) and each.steps > 1)
 
     def forget(self) -> None:
         """Reset the candidate: another optimizer leads."""
@@ -169,12 +180,14 @@ class UninspectedTraining:
 
     def __init__(self) -> None:
         self.is_on = False
+        self.begun = 0  # trainings, without those that were inspected in the end
         self._steps = 0
         self._until_inspection = _STEPS_UNTIL_INSPECTION
 
     def begin(self) -> None:
         """Start to count the steps of a new training."""
         self.is_on, self._steps = True, 0
+        self.begun += 1
 
     def is_long(self) -> bool:
         """Count a step; return whether the training is now long enough to be inspected."""
@@ -183,4 +196,11 @@ class UninspectedTraining:
             return False
         self._until_inspection *= 2
         self.is_on = False
+        self.begun -= 1
         return True
+
+
+def has_nonzero_rate(optimizer: Optimizer) -> bool:
+    """Return whether a learning rate may be nonzero: a loader that fills the state by a step sets all to zero."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return any(not isinstance(rate, int | float) or rate != 0 for rate in rates)

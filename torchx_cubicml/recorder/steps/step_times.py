@@ -54,6 +54,11 @@ class StepTimes:
         """Return the median of the latest durations in seconds; ``None`` while too few are known."""
         return self._blocks.recent_s()
 
+    def typical_s(self) -> float:
+        """Return the seconds of all steps at their median duration, which no stall or compilation lengthens."""
+        self.read()
+        return self._blocks.median_s() * self.steps
+
     def evaluation(self) -> EvaluationKinds:
         """Return the kinds of pauses that count as evaluation."""
         return EvaluationKinds.of(self._blocks.all())

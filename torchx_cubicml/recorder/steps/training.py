@@ -3,8 +3,9 @@
 A step counts if a training forward precedes it and its optimizer leads: the first of several in one iteration. A
 checkpoint loader that fills the optimizer state by a step without a forward is not counted. An optimizer of the same
 class that replaces the leading one on the same model (a new one per epoch) continues the training. One that trains
-something else and replaces it for good begins another training, such as the real one after a learning-rate search.
-Each training has its own facts and times, and the one with the most steps is reported.
+something else, or the same model with batches of another size, and replaces it for good begins another training, such
+as the real one after a learning-rate search. Each training has its own facts and times, and the one that took the most
+time is reported (``trainings``).
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from torchx_cubicml.recorder.steps.optimizer_changes import (
     UnhookedOptimizers,
     UnhookedSteps,
     UninspectedTraining,
+    has_nonzero_rate,
 )
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pauses
 from torchx_cubicml.recorder.steps.sampling import StepSampling
 from torchx_cubicml.recorder.steps.step_clock import StepEnd
 from torchx_cubicml.recorder.steps.step_times import StepTimes
+from torchx_cubicml.recorder.steps.trainings import Coverage, EarlierTrainings, OneTraining, WorkChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,9 +84,9 @@ class Training:
         self._new_inspection = partial(ModelInspection, self._forwards, self.clipping, guard, world_size=world_size)
         self._inspection = self._new_inspection()
         self._times = StepTimes()
-        self._longest: tuple[ModelInspection, StepTimes] | None = None  # of the earlier trainings
-        self._steps_before = 0  # in all earlier trainings
-        self._trainings = 1
+        self._earlier = EarlierTrainings()
+        self._work_change = WorkChange()
+        self._short_steps = 0  # at the end, of a training too short to be followed
         self._sampling = StepSampling()
         self._step_limit = step_limit
         self._until_deferred = _STEPS_TO_DEFER
@@ -105,17 +108,17 @@ class Training:
     @property
     def steps(self) -> int:
         """Steps counted up to now, in all trainings of this process."""
-        return self._steps_before + self._times.steps
+        return self._earlier.steps + self._times.steps
 
     @property
     def n_stages(self) -> int:
         """Stages of the pipeline; 0 without one."""
-        return self._reported()[0].n_stages
+        return self._reported.inspection.n_stages
 
     @property
     def encoded_stage_facts(self) -> Mapping[int, str]:
         """Encoded facts of this rank's pipeline stages, by stage number."""
-        return self._reported()[0].encoded_stage_facts
+        return self._reported.inspection.encoded_stage_facts
 
     def compiled(self) -> None:
         """Note a compilation; if no step was observed yet, search for an optimizer with a compiled step."""
@@ -135,7 +138,7 @@ class Training:
             self._unhooked = self._leading = self._forwards.before_each = None
         if self._leading is None:
             self._follow(optimizer)
-            if _has_nonzero_rate(optimizer):
+            if has_nonzero_rate(optimizer):
                 self._count(None)
             return False
         if self._leading() is not optimizer and not self._continues_with(optimizer):
@@ -165,20 +168,30 @@ class Training:
             if self._inspection.facts:
                 self._forwards.release()
             self._times.begin_anew()
-            self._longest, self._steps_before = None, 0
+            self._earlier, self._count_only = EarlierTrainings(), UninspectedTraining()
         self._tick(samples, tokens)
         return self._is_due()
 
     def facts(self) -> dict[str, Value]:
         """Return the facts of the training that are known by now."""
-        return {**software_facts(), **self._reported()[0].facts}
+        return {**software_facts(), **self._reported.inspection.facts, **self.coverage.facts()}
+
+    @property
+    def coverage(self) -> Coverage:
+        """Part of the program that is reported."""
+        if self.notes.left:
+            self._read_notes()
+        uninspected = self._count_only.begun
+        return self._earlier.coverage(self._current, uninspected=uninspected, short_steps=self._short_steps)
 
     def conclude(self) -> None:
         """End the training; inspect the model a last time if no step revealed it."""
+        if not self._is_explicit:
+            self._short_steps = self.notes.lone_steps if self.notes.left else self._others.short_steps
         self._restore_hooks()
         self.on_unhooked_step = None
         self._look_for_step()
-        if not self._inspection.facts and self._longest is None:
+        if not self._inspection.facts and self._earlier.longest is None:
             self._inspection.read(self._leading() if self._leading is not None else None, None)
         self.release()
 
@@ -198,10 +211,10 @@ class Training:
         """
         if self.notes.left:
             self._read_notes()
-        inspection, times = self._reported()
+        reported = self._reported
         is_watched = self._forwards.was_found and not self._is_explicit
-        measured = times.measurement(
-            inspection.facts,
+        measured = reported.times.measurement(
+            reported.inspection.facts,
             is_of_whole_job=self._is_explicit,
             others=others,
             may_include_evaluation=self._has_unwatched_steps or not is_watched or self._forwards.evaluation.has_missed,
@@ -214,12 +227,12 @@ class Training:
         """Return mean samples and tokens per step of this process; ``None`` where unknown."""
         if self.notes.left:
             self._read_notes()
-        steady = self._reported()[1].steady()
+        steady = self._reported.times.steady()
         return (steady.samples_per_step, steady.tokens_per_step) if steady is not None else (None, None)
 
     def paused_s(self) -> Callable[[float, float], float]:
         """Return a function that sums evaluation and saving seconds between two ``perf_counter`` readings."""
-        evaluation = self._reported()[1].evaluation()
+        evaluation = self._reported.times.evaluation()
         kinds = {CHECKPOINT: True, EVAL_MODE: evaluation.eval_mode, NO_GRAD: evaluation.no_grad}
         return self.pauses.host_seconds(frozenset(kind for kind, is_left_out in kinds.items() if is_left_out))
 
@@ -230,10 +243,13 @@ class Training:
         self._forwards.evaluation.release()
         self._inspection.release()
 
-    def _reported(self) -> tuple[ModelInspection, StepTimes]:
-        if self._longest is None or self._longest[1].steps <= self._times.steps:
-            return self._inspection, self._times
-        return self._longest
+    @property
+    def _current(self) -> OneTraining:
+        return OneTraining(number=self._earlier.number, inspection=self._inspection, times=self._times)
+
+    @property
+    def _reported(self) -> OneTraining:
+        return self._earlier.reported(self._current)
 
     def _take_step(self, optimizer: Optimizer) -> bool | None:
         """Count a step of the leading optimizer; return whether a report is due, or ``None`` if it does not count."""
@@ -269,6 +285,8 @@ class Training:
             if news:
                 self._forwards.release()
             return news
+        if work is not None and self._work_change.saw(work) and self._begin_another_of_model():
+            return False
         self._sampling.saw(work)
         samples, tokens = (work.samples, work.tokens) if work is not None else (None, None)
         self._tick(samples, tokens)
@@ -417,19 +435,24 @@ class Training:
             if not self._count_only.is_on:
                 return False
             self._count_only.begin()
-        self._set_leading(optimizer)
+        self._restore_hooks_within_step()
+        self._renew(optimizer)
         return True
+
+    def _renew(self, optimizer: Optimizer) -> None:
+        """Follow an optimizer that continues the training, unless its batches differ from those up to now."""
+        self._set_leading(optimizer)
+        self._work_change.renew()
+        self._until_deferred = _STEPS_TO_DEFER
 
     def _follow_if_replaced(self, other: Optimizer) -> None:
         """Note a step of another optimizer, and follow it once the leading one has stopped stepping."""
         if not self._others.saw(other) and not self._is_gone():
             return
         if self._is_same_training(other):
-            self._set_leading(other)
-            if not self._inspection.facts:
-                self._forwards.take()
-        elif self._trainings < _MAX_TRAININGS:
-            self._trainings += 1
+            self._renew(other)
+            self._forwards.begin_anew()
+        elif self._earlier.inspected < _MAX_TRAININGS:
             self._begin_another_training()
             self._follow(other)
         else:
@@ -443,7 +466,7 @@ class Training:
         self._others.end()
         if self._is_explicit or not has_rate(optimizer):
             return False
-        self._steps_before += 1
+        self._earlier.steps += 1
         if self._count_only.is_long():
             self._begin_another_training()
             self._follow(optimizer)
@@ -453,11 +476,18 @@ class Training:
         """Keep the training so far if it is the longest; inspect and time what follows as another one."""
         if self._is_explicit or not self._inspection.facts:
             return
-        self._times.read()
         self._inspection.release()
-        self._longest = self._reported()
-        self._steps_before = self.steps
-        self._inspection, self._times = self._new_inspection(), StepTimes()
+        self._earlier.end(self._current, steps=self.steps, uninspected=self._count_only.begun)
+        self._inspection, self._times, self._work_change = self._new_inspection(), StepTimes(), WorkChange()
+
+    def _begin_another_of_model(self) -> bool:
+        """Begin another training of the same model by the leading optimizer, unless too many were inspected."""
+        optimizer = self._leading() if self._leading is not None else None
+        if optimizer is None or self._earlier.inspected >= _MAX_TRAININGS:
+            return False
+        self._begin_another_training()
+        self._follow(optimizer)
+        return True
 
     def _counts_without_forward(self, optimizer: Optimizer) -> bool:
         """Return whether a step without a forward counts, because no forward of this training can be observed."""
@@ -466,11 +496,5 @@ class Training:
         self._steps_without_forward += 1
         if self._steps_without_forward == 1:  # the watched modules were found before the model was compiled or wrapped
             self._follow(optimizer)
-            return not self.steps and _has_nonzero_rate(optimizer)
+            return not self.steps and has_nonzero_rate(optimizer)
         return self._steps_without_forward > _MAX_STEPS_WITHOUT_FORWARD
-
-
-def _has_nonzero_rate(optimizer: Optimizer) -> bool:
-    """Return whether a learning rate may be nonzero: a loader that fills the state by a step sets all to zero."""
-    rates = [group.get("lr") for group in optimizer.param_groups]
-    return any(not isinstance(rate, int | float) or rate != 0 for rate in rates)

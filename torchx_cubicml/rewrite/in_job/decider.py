@@ -21,6 +21,7 @@ from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
 from torchx_cubicml.settings import child_environment, option, read_job_environment
 from torchx_cubicml.store.deadline import within
+from torchx_cubicml.store.obstacle import write_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,13 +177,13 @@ class JobCommand:
         """Return the answer that records the command and changes nothing."""
         from torchx_cubicml.rewrite.rewriter import rewrite
 
-        return self._answer(rewrite(self._launch, replace(self._options, mode="record")))
+        return self._answer(rewrite(self._launch, replace(self._options, mode="record"), find_obstacle=write_obstacle))
 
     def wanted(self) -> Answer:
         """Return the answer that all ranks should follow: rewritten if a gain is predicted."""
         from torchx_cubicml.rewrite.rewriter import rewrite
 
-        return self._answer(rewrite(self._launch, self._options))
+        return self._answer(rewrite(self._launch, self._options, find_obstacle=write_obstacle))
 
     def _answer(self, rewritten: RewrittenLaunch) -> Answer:
         from torchx_cubicml.records.contract import encode_contract

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.command_texts import program_digest
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, Value
 from torchx_cubicml.rewrite.changed_work import ComparedTrials, PresentCommand, compared_trials
@@ -258,3 +259,23 @@ def test_versions_of_a_script_with_different_work_stay_apart_when_later_edits_do
         history.ran(texts={"program": version}, n_params=2000)
     assert history.compared(texts={"program": "next"}).trials == history.trials[1:]
     assert history.compared(texts={"program": "old"}).trials == [old]
+
+
+def test_a_script_that_the_job_reads_otherwise_is_compared_as_the_job_read_it() -> None:
+    history = History()
+    here, there = {"program": "here", "program:n": "1"}, {"program": "there"}
+    launched = {**there, "launched": program_digest(here)}
+    history.ran("--seq_len", "64", texts=there)
+    assert history.compared("--seq_len", "64", texts=here).unseen == ("program", "program:n")
+    history.ran("--seq_len", "64", texts=launched)
+    again = history.compared("--seq_len", "64", texts=here)
+    assert (again.unseen, again.trials) == ((), history.trials)
+    assert again.lines[0].startswith("the script here differs from the one in the job")
+    assert history.compared("--seq_len", "512", texts=here).unseen == ("--seq_len",)
+    assert history.compared("--seq_len", "64", texts={"program": "edited"}).unseen == ("program",)
+    history.ran("--seq_len", "64", texts={"program": "edited", "launched": program_digest(here)}, n_params=9000)
+    newest = history.compared("--seq_len", "64", texts=here)
+    assert (newest.unseen, newest.trials) == ((), history.trials[-1:])
+    same = {**here, "launched": program_digest(here)}
+    history.ran("--seq_len", "64", texts=same)
+    assert not any("differs" in line for line in history.compared("--seq_len", "64", texts=here).lines)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import blake2s
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PROGRAM = "program"
+LAUNCHED = "launched"
+"""Name of the digest of the program's file as the launcher read it, among those of a record."""
 _MOST_KEYS = 256  # of one file; the text of a larger file counts as a whole
 _WHOLE = "*"
 _MENTIONED = re.compile(r"environ(?:\.get\(|\.setdefault\(|\[)\s*['\"](\w+)['\"]|getenv\(\s*['\"](\w+)['\"]")
@@ -92,12 +95,7 @@ def command_texts(
         ``$NAME``: value of a variable. ``--flag:key``: value of a key in a config file that a flag names, as JSON.
         ``--flag:*``: content of a file with too many keys or of no format.
     """
-    texts: dict[str, str] = {}
-    if program is not None and (content := _text_of(program)) is not None:
-        parts = program_parts(content)
-        texts |= {
-            f"{PROGRAM}:{name}" if name else PROGRAM: text for name, text in parts.items() if not names_secret(name)
-        }
+    texts = program_texts(program)
     texts |= {f"${name}": environment[name] for name in variables if name in environment}
     for name, value in argument_words(arguments).items():
         path = Path(folder or Path.cwd()) / value if value else None
@@ -107,6 +105,22 @@ def command_texts(
         if content is not None:
             texts |= {f"{name}:{key}": text for key, text in _file_texts(content, value)}
     return texts
+
+
+def program_texts(program: Path | None) -> dict[str, str]:
+    """Return the texts of a program's file as ``command_texts`` does; none if it is unknown or cannot be read."""
+    content = _text_of(program) if program is not None else None
+    parts = program_parts(content) if content is not None else {}
+    return {f"{PROGRAM}:{name}" if name else PROGRAM: text for name, text in parts.items() if not names_secret(name)}
+
+
+def program_digest(texts: Mapping[str, str]) -> str:
+    """Return one digest of the texts of a program's file among those of a command; empty where there are none.
+
+    The launcher passes it to the job, which may find another file.
+    """
+    parts = sorted([name, text] for name, text in texts.items() if name.partition(":")[0] == PROGRAM)
+    return blake2s(json.dumps(parts).encode(), digest_size=8).hexdigest() if parts else ""
 
 
 def _file_texts(content: str, path: str) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.argv import negations
-from torchx_cubicml.launch.command_texts import PROGRAM, command_texts, program_path
+from torchx_cubicml.launch.command_texts import LAUNCHED, PROGRAM, command_texts, program_digest, program_path
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.arguments import digested_arguments, is_keyed, text_digest
 from torchx_cubicml.records.harmless_words import is_harmless
@@ -52,6 +52,7 @@ _MEMORY_RATIO = {"cpu": 1.3}  # likewise, of the peak memory of one process
 _DEVICE_MEMORY_RATIO = 1.1
 _MOST_GROUPS = 40  # different commands that are compared with each other: the latest
 _NAMED = 3  # words that a message names
+_OTHER_FILE = "the script here differs from the one in the job: that of the latest launch of it is compared"
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,24 @@ class PresentCommand:
             **digests,
             **({_TEXTS_KNOWN: ""} if key else {}),
         }
+
+    def as_in_job(self, own: Iterable[Trial], key: str) -> dict[str, str]:
+        """Return the words by name, with the program's file as the job of the latest launch of the same file found it.
+
+        Launcher and job may read two files: another checkout, or an image.
+
+        Args:
+            own: trials of the workload.
+            key: key of the store's digests.
+        """
+        words, digest = self.words(key), program_digest(self.texts)
+        launched = text_digest(digest, key) if digest and key else None
+        same = [trial for trial in own if trial.digests and launched and trial.digests.get(LAUNCHED) == launched]
+        if not same:
+            return words
+        found = max(same, key=recency).digests or {}
+        others = {name: value for name, value in words.items() if not _is_of_program(name)}
+        return others | {name: value for name, value in found.items() if _is_of_program(name)}
 
     def ignores(self, name: str, origin: Origin | None = None) -> bool:
         """Return whether a word of this name never tells two works apart."""
@@ -172,13 +191,17 @@ def compared_trials(
     if not groups:
         return ComparedTrials(trials=list(trials))
     work = _ObservedWork(space)
-    present = {name: value for name, value in command.words(key).items() if not command.ignores(name)}
+    here, present = (
+        {name: value for name, value in words.items() if not command.ignores(name)}
+        for words in (command.words(key), command.as_in_job(own, key))
+    )
+    lines = () if here == present else (_OTHER_FILE,)
     values = _EqualValues(groups, work)
     changes = {id(group): values.changes(group.words, present) for group in groups}
     same = [group for group in groups if not changes[id(group)]]
     if not same:
         closest = min(groups, key=lambda group: (len(changes[id(group)]), -group.recency[0]))
-        return ComparedTrials(trials=list(trials), unseen=tuple(sorted(changes[id(closest)])))
+        return ComparedTrials(trials=list(trials), unseen=tuple(sorted(changes[id(closest)])), lines=lines)
     reference = [trial for group in same for trial in group.trials]
     left_out: defaultdict[str, list[Trial]] = defaultdict(list)
     for group in groups:
@@ -188,7 +211,10 @@ def compared_trials(
     others = {id(trial) for found in left_out.values() for trial in found}
     return ComparedTrials(
         trials=[trial for trial in trials if id(trial) not in others],
-        lines=tuple(f"{_launches(len(found))} left out: {why}" for why, found in list(left_out.items())[:_NAMED]),
+        lines=(
+            *lines,
+            *(f"{_launches(len(found))} left out: {why}" for why, found in list(left_out.items())[:_NAMED]),
+        ),
     )
 
 
@@ -215,10 +241,16 @@ def _groups(own: Iterable[Trial], command: PresentCommand, key: str) -> list[_Gr
         if key and not is_keyed(trial.arguments):  # a record of an earlier release
             words = {name: keyed[name] if value == plain.get(name) else value for name, value in words.items()}
         words |= {} if trial.digests is None else {**trial.digests, _TEXTS_KNOWN: ""}
-        words = {name: value for name, value in words.items() if not command.ignores(name, trial.origin)}
+        words = {
+            name: value for name, value in words.items() if name != LAUNCHED and not command.ignores(name, trial.origin)
+        }
         group = found.setdefault(frozenset(words.items()), _Group(words=words, trials=[]))
         group.trials.append(trial)
     return sorted(found.values(), key=lambda group: group.recency)[-_MOST_GROUPS:]
+
+
+def _is_of_program(name: str) -> bool:
+    return name.partition(":")[0] == PROGRAM
 
 
 def _is_known(name: str, words: Mapping[str, str]) -> bool:

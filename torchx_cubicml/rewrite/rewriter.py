@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, workload_of, write_config
-from torchx_cubicml.launch.command_texts import program_path, recorded_variables
+from torchx_cubicml.launch.command_texts import program_digest, program_path, program_texts, recorded_variables
 from torchx_cubicml.launch.messages import (
     KEPT,
     NOT_RECORDED,
@@ -175,8 +175,14 @@ def _plain_contract(launch: Launch, options: Options) -> Contract:
     from torchx_cubicml.store import absolute_url
 
     store = absolute_url(options.store or default_store_url(), for_launch=True)
-    variables = recorded_variables(program_path(launch.program, is_module=launch.is_module), launch.env)
-    return Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler, variables=variables)
+    program = program_path(launch.program, is_module=launch.is_module)
+    return Contract(
+        store=store,
+        workload=workload_of(launch),
+        scheduler=launch.scheduler,
+        variables=recorded_variables(program, launch.env),
+        program=program_digest(program_texts(program)),
+    )
 
 
 def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace) -> Contract:

@@ -6,58 +6,85 @@ A table only: what is not in it is judged by the history of launches.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _WHOLE = frozenset(
     {
-        *("name", "run", "runs", "exp", "experiment", "project", "group", "entity", "tag", "tags", "note", "notes"),
-        *("comment", "description", "title", "user", "id", "uuid", "version", "jobname", "verbose", "quiet", "debug"),
-        *("dir", "folder", "out", "output", "outdir", "save", "resume", "port", "host", "report_to", "v", "q", "o"),
+        *("comment", "note", "notes", "jobname", "verbose", "quiet", "port", "host", "report_to", "resume", "v", "q"),
         *("steps", "step", "max_steps", "num_steps", "n_steps", "total_steps", "train_steps", "training_steps"),
         *("max_train_steps", "num_train_steps", "num_training_steps", "max_training_steps", "total_iters"),
         *("iters", "iterations", "max_iters", "num_iters", "n_iters", "train_iters", "num_iterations"),
         *("max_iterations", "total_iterations", "epoch", "epochs", "max_epochs", "min_epochs", "num_epochs"),
         *("n_epochs", "num_train_epochs", "nb_epochs", "train_epochs", "total_epochs", "train_samples"),
         *("lr", "learning_rate", "min_lr", "max_lr", "base_lr", "peak_lr", "init_lr", "end_lr", "final_lr"),
-        *("blr", "lrf", "lr0", "weight_decay", "wd", "momentum", "beta", "beta1", "beta2", "betas", "eps", "epsilon"),
-        *("grad_clip", "clip_grad", "max_grad_norm", "gradient_clip_val", "clip", "clip_norm"),
-        *(
-            "adam_beta1",
-            "adam_beta2",
-            "adam_eps",
-            "adam_epsilon",
-            "gamma",
-            "decay",
-            "label_smoothing",
-            "temperature",
-            "dropout",
-            "drop_path",
-            "clip_grad_norm",
-        ),
+        *("blr", "lrf", "lr0", "weight_decay", "wd", "beta", "beta1", "beta2", "betas", "eps", "epsilon"),
+        *("adam_beta1", "adam_beta2", "adam_eps", "adam_epsilon", "gamma", "decay"),
+        *("grad_clip", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clip_val", "clip", "clip_norm"),
     }
 )
-"""Names that are harmless as a whole, with the standard forms of step counts and of the optimizer's constants."""
+"""Names that are harmless as a whole: step counts, and constants of the optimizer that choose no other kernel.
+
+Dropout, label smoothing and momentum do: each has a value that leaves out a kernel or a buffer.
+"""
+
+_LABELS = frozenset(
+    {
+        *("name", "run", "runs", "exp", "experiment", "project", "group", "entity", "tag", "tags", "description"),
+        *("title", "user", "id", "uuid", "dir", "folder", "out", "output", "outdir", "save", "o"),
+    }
+)
+"""Names that are harmless alone or in a section of ``_RUN_SECTIONS``: ``--name``, ``run.name=``; not ``model.name=``."""
+
+_RUN_SECTIONS = frozenset(
+    {
+        *("run", "runs", "exp", "experiment", "job", "out", "output", "save", "ckpt", "checkpoint", "checkpoints"),
+        *("project", "meta", "metadata", "hydra", "tracking", "tracker", "trackers", "metrics", "profiling"),
+    }
+)
 
 _PARTS = frozenset(
     {
-        *("log", "logs", "logger", "logging", "logdir", "loglevel", "wandb", "tensorboard", "mlflow"),
-        *("neptune", "comet", "aim", "trackio", "ckpt", "ckpts", "checkpoints", "schedule", "scheduler"),
-        *("lr", "dirname", "directory", "outdir", "rundir", "workdir", "print", "progress"),
+        *("log", "logs", "logger", "loggers", "logging", "logdir", "loglevel", "wandb", "tensorboard", "mlflow"),
+        *("neptune", "comet", "aim", "trackio", "lr", "dirname", "outdir", "rundir", "workdir", "print", "progress"),
     }
 )
-"""Parts of a name, any of which makes it harmless if no other part is in ``_SIZES``."""
+"""Parts of a name, or of its section, any of which makes it harmless if no part is in ``_SIZES``."""
 
 _ALWAYS = frozenset({"seed", "seeds", "warmup"})
 """Parts of a name, any of which makes it harmless whatever the others are."""
 
-_ENDS = frozenset({"dir", "folder", "directory", "tag", "tags", "every", "interval", "freq", "frequency"})
-"""Last parts of a name that make it harmless under the same condition."""
+_EVENTS = frozenset(
+    {"log", "logging", "save", "saving", "eval", "evaluation", "print", "ckpt", "checkpoint", "checkpoints"}
+)
+_CADENCES = frozenset({"every", "interval", "freq", "frequency", "steps", "epochs", "iters", "limit", "strategy"})
+_OF_CADENCE = _EVENTS | _CADENCES | {"n", "num", "per", "step", "epoch", "iter", "total", "model", "state", "metrics"}
+"""Names of these parts alone say how often something is logged, saved or evaluated: ``save_every_n_steps``."""
 
-_STARTS = frozenset({"run", "exp", "experiment", "output", "save", "checkpoint", "wandb", "log"})
-"""First parts of a name of two that make it harmless if the second is ``name``, ``id``, ``path``, ``root``..."""
-
-_ADDRESSES = frozenset({"name", "id", "path", "root", "prefix", "suffix", "uri", "url", "file", "folder", "dir"})
+_STARTS = frozenset({"run", "exp", "experiment", "output", "save", "ckpt", "checkpoint", "wandb", "log", "job"})
+_ADDRESSES = frozenset(
+    {
+        "name",
+        "id",
+        "path",
+        "root",
+        "prefix",
+        "suffix",
+        "uri",
+        "url",
+        "file",
+        "folder",
+        "dir",
+        "directory",
+        "tag",
+        "tags",
+    }
+)
+"""Last part of a name that is harmless after one of ``_STARTS``."""
 
 _SIZES = frozenset(
     {
@@ -71,9 +98,13 @@ _SIZES = frozenset(
 """Parts of a name that tell of the work of a step."""
 
 _VARIABLES = re.compile(
-    r"\$(?:WANDB|MLFLOW|COMET|NEPTUNE|TENSORBOARD|HF_HOME|HF_HUB|HF_DATASETS_CACHE|HYDRA|TORCHX|TORCHELASTIC"
-    r"|TORCH_LOGS|TORCH_SHOW|TORCH_DISTRIBUTED_DEBUG|TORCH_CPP_LOG|TORCH_FR|TORCH_NCCL_TRACE|NCCL_DEBUG|PYTHON|LOG"
-    r"|SLURM|AWS|GOOGLE|AZURE|CUBICML).*|\$.*(?:LOG_?LEVEL|_LOG|_SEED|_DIR|_PORT|_NAME)"
+    r"\$(?:"
+    r"(?:WANDB|MLFLOW|COMET|NEPTUNE|TENSORBOARD|HF_HUB|HYDRA|TORCHX|TORCHELASTIC|TORCH_SHOW|TORCH_FR|SLURM|AWS|GOOGLE"
+    r"|AZURE|CUBICML|NCCL_DEBUG|PYTHON|LOGGING)\w*"
+    r"|HF_HOME|HF_DATASETS_CACHE|TORCH_LOGS\w*|TORCH_CPP_LOG\w*|TORCH_NCCL_TRACE\w*|LOGS?_\w+|LOGGER|\w*LOG_?LEVEL"
+    r"|\w+_(?:LOG|SEED|PORT)"
+    r"|(?:\w+_)?(?:RUN|EXP|EXPERIMENT|JOB|LOG|OUT|OUTPUT|SAVE|CKPT|CHECKPOINT)_(?:DIR|NAME|ID|PATH|ROOT|FOLDER|TAG)"
+    r"|RUN|SEED)"
 )
 
 
@@ -90,14 +121,31 @@ def is_harmless(name: str) -> bool:
     if name.startswith("$"):
         return _VARIABLES.fullmatch(name) is not None
     section, _, last = name.rpartition(":")[2].strip("-+=").rpartition(".")
-    parts = [part.lower() for part in _PART.findall(last)]
+    parts, sections = _parts_of(last), _parts_of(section.rpartition(".")[2])
     if not parts or name.startswith("argument "):
         return False
-    if {"_".join(parts), last.lower()} & _WHOLE or not _ALWAYS.isdisjoint(parts):
+    return (
+        not _ALWAYS.isdisjoint(parts)
+        or _is_cadence((*sections, *parts))
+        or (_SIZES.isdisjoint(sections) and _is_whole(parts, last.lower(), sections))
+        or (_SIZES.isdisjoint((*sections, *parts)) and not _PARTS.isdisjoint((*sections[-1:], *parts)))
+    )
+
+
+def _parts_of(text: str) -> tuple[str, ...]:
+    return tuple(part.lower() for part in _PART.findall(text))
+
+
+def _is_cadence(parts: Sequence[str]) -> bool:
+    is_closed = _OF_CADENCE.issuperset(parts)
+    return is_closed and not _EVENTS.isdisjoint(parts) and not _CADENCES.isdisjoint(parts)
+
+
+def _is_whole(parts: Sequence[str], text: str, sections: Sequence[str]) -> bool:
+    """Return whether a name is harmless as a whole, or names or places a run."""
+    spellings = {"_".join(parts), text}
+    if spellings & _WHOLE:
         return True
-    if not _SIZES.isdisjoint(parts):
-        return False
     if len(parts) == 2 and parts[0] in _STARTS and parts[1] in _ADDRESSES:
         return True
-    sections = [part.lower() for part in _PART.findall(section)]
-    return bool(_PARTS.intersection(parts)) or parts[-1] in _ENDS or bool(sections and sections[-1] in _PARTS)
+    return bool(spellings & _LABELS) and (not sections or sections[-1] in _RUN_SECTIONS)

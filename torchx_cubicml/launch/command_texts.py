@@ -26,12 +26,14 @@ LAUNCHED = "launched"
 _MOST_KEYS = 256  # of one file; the text of a larger file counts as a whole
 _WHOLE = "*"
 _MENTIONED = re.compile(r"environ(?:\.get\(|\.setdefault\(|\[)\s*['\"](\w+)['\"]|getenv\(\s*['\"](\w+)['\"]")
+# A folder changes no work.
 _TUNES_SPEED = re.compile(
-    r"(?:CUDA|CUDNN|CUBLAS|NCCL|GLOO|OMP|MKL|OPENBLAS|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|NVTE)_\w+"
+    r"(?:CUDA|CUDNN|CUBLAS|NCCL|GLOO|OMP|KMP|GOMP|MKL|OPENBLAS|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|NVTE"
+    r"|XLA|HSA|HIP|HIPBLASLT|ROCBLAS|MIOPEN|RCCL|UCX|FI|NEURON)_(?!(?:\w+_)?(?:HOME|PATH|DIR|DIRECTORY)$)\w+"
 )
 _OF_THE_LAUNCHER = re.compile(
     r"(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE|NAME)|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+|TORCHX_\w+|SLURM_\w+"
-    r"|CUDA_VISIBLE_DEVICES|TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    r"|(?:CUDA|HIP)_VISIBLE_DEVICES|NEURON_RT_VISIBLE_CORES|TORCH_NCCL_ASYNC_ERROR_HANDLING"
 )
 
 

@@ -38,7 +38,7 @@ _LABELS = frozenset(
         *("title", "user", "id", "uuid", "dir", "folder", "out", "output", "outdir", "save", "o"),
     }
 )
-"""Names that are harmless alone or in a section of ``_RUN_SECTIONS``: ``--name``, ``run.name=``; not ``model.name=``."""
+"""Names that are harmless alone or in a section of ``_RUN_SECTIONS``: ``--name``, ``run.name=``, no ``model.name=``."""
 
 _RUN_SECTIONS = frozenset(
     {

@@ -29,7 +29,7 @@ _SIZES = frozenset({"nnodes", "nproc_per_node"})
 
 
 def migrated_trials(
-    trials: Iterable[Trial], space: SearchSpace, *, workload: Workload, current: Config, digest_key: str = ""
+    trials: Iterable[Trial], space: SearchSpace, *, workload: Workload, current: Config, digest_keys: Sequence[str] = ()
 ) -> list[Trial]:
     """Return the trials in their order; those of the same program in the terms of ``space``.
 
@@ -41,7 +41,7 @@ def migrated_trials(
         space: the present space file, bound or not.
         workload: facts of the present launch.
         current: the user's own config of the present launch.
-        digest_key: key of the digests in the store of the trials; empty where unknown.
+        digest_keys: keys of the digests in the store of the trials.
 
     >>> from torchx_cubicml.space import Parameter, SearchSpace
     >>> from torchx_cubicml.records.trial import Trial
@@ -53,7 +53,7 @@ def migrated_trials(
     [{'batch': 2, 'workers': 0}]
     """
     trials = list(trials)
-    migration = _Migration(space, workload, current, digest_key)
+    migration = _Migration(space, workload, current, digest_keys)
     migrated = [migration.of(trial) if migration.concerns(trial) else trial for trial in trials]
     missing = {item.name for item in space.parameters if item.derive is None}
     own = [trial for trial in migrated if is_same_workload(trial, workload)]
@@ -69,11 +69,11 @@ class _Migration:
         space: the present space file.
         workload: facts of the present launch.
         current: the user's own config of the present launch.
-        digest_key: see ``migrated_trials``.
+        digest_keys: see ``migrated_trials``.
     """
 
-    def __init__(self, space: SearchSpace, workload: Workload, current: Config, digest_key: str) -> None:
-        self._digest_key = digest_key
+    def __init__(self, space: SearchSpace, workload: Workload, current: Config, digest_keys: Sequence[str]) -> None:
+        self._digest_keys = digest_keys
         self._space, self._workload = space, workload
         self._texts = frozenset({*_texts_of(space), *map(spell, [*workload.values(), *current.values()])})
         self._facts = {fact.name: fact for fact in space.workload}
@@ -143,7 +143,7 @@ class _Migration:
         known = {name: value for name in sorted(counts) if (value := trial.fact(name)) is not None}
         key = (trial.arguments, *known.items())
         if key not in self._stated:
-            arguments = restored_arguments(trial.arguments, self._texts, self._digest_key)
+            arguments = restored_arguments(trial.arguments, self._texts, self._digest_keys)
             launch = Launch(program=str(self._workload.get("program")), script_args=arguments)
             self._stated[key] = stated_values(launch, self._space, known)
         return self._stated[key]

@@ -99,14 +99,16 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
     impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
         kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))
-        lines.append(f"{_launches(len(impossible))} left out: impossible throughput, {_or(impossible.values())}")
+        lines.append(
+            f"{count_of_launches(len(impossible))} left out: impossible throughput, {_or(impossible.values())}"
+        )
     for fact, advice in _SHARED_FACTS.items():
         observing = [trial for trial in own if fact in trial.observed]
         latest = max(filter(_shows_facts, observing), key=recency, default=None)
         if latest is None:
             continue
         reference = latest.observed[fact]
-        outliers = [trial for trial in observing if not _about_equal(trial.observed[fact], reference)]
+        outliers = [trial for trial in observing if not about_equal(trial.observed[fact], reference)]
         if outliers:
             left_out = {id(trial) for trial in outliers}
             kept = [trial for trial in kept if id(trial) not in left_out]
@@ -162,10 +164,15 @@ def _duration_s(trial: Trial) -> float:
     return end - start if start is not None and end is not None else 0.0
 
 
-def _about_equal(value: Value, reference: Value) -> bool:
-    if isinstance(value, int | float) and isinstance(reference, int | float):
-        return abs(value - reference) <= _SIZE_TOLERANCE * abs(reference)
-    return value == reference
+def about_equal(value: Value, reference: Value) -> bool:
+    """Return whether an observed value equals a reference, numbers within 1 % of it.
+
+    >>> about_equal(1000, 1005), about_equal(1000, 1020), about_equal(True, 1)
+    (True, False, False)
+    """
+    if isinstance(value, bool | str | tuple) or isinstance(reference, bool | str | tuple):
+        return value_key(value) == value_key(reference)
+    return abs(value - reference) <= _SIZE_TOLERANCE * abs(reference)
 
 
 def _impossible_throughput(trial: Trial) -> str:
@@ -174,10 +181,11 @@ def _impossible_throughput(trial: Trial) -> str:
 
 def _message(fact: str, reference: Value, outliers: Sequence[Trial]) -> str:
     others = _or(_short(trial.observed[fact]) for trial in outliers)
-    return f"{_launches(len(outliers))} left out: the latest had {fact} {_short(reference)}, not {others}"
+    return f"{count_of_launches(len(outliers))} left out: the latest had {fact} {_short(reference)}, not {others}"
 
 
-def _launches(count: int) -> str:
+def count_of_launches(count: int) -> str:
+    """Return a count in words: ``1 launch``, ``2 launches``."""
     return f"{count} launch{'es' if count > 1 else ''}"
 
 

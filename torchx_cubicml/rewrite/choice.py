@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
+from torchx_cubicml.launch.compared_trials import compared_trials
+from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload
-from torchx_cubicml.rewrite.changed_work import PresentCommand, compared_trials
 from torchx_cubicml.rewrite.observed_batch import batch_parameters
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
@@ -50,7 +51,7 @@ class DecisionContext:
         predictor: name of the predictor chosen for the store; empty for the default.
         lines: messages to the user on the trials.
         command: command as typed, which tells whether its work is that of earlier launches.
-        digest_key: key of the store's digests; empty where it has none.
+        digest_keys: keys of the store's digests.
         unseen: reason why the command is another job than the earlier ones until it has run; empty where it is not.
     """
 
@@ -61,7 +62,7 @@ class DecisionContext:
     predictor: str = ""
     lines: tuple[str, ...] = ()
     command: PresentCommand = field(default_factory=PresentCommand)
-    digest_key: str = ""
+    digest_keys: tuple[str, ...] = ()
     unseen: str = ""
 
     def migrated(self) -> DecisionContext:
@@ -71,9 +72,9 @@ class DecisionContext:
         ``migrated_trials`` and ``with_measured_objective``.
         """
         trials = migrated_trials(
-            self.trials, self.space, workload=self.workload, current=self.current, digest_key=self.digest_key
+            self.trials, self.space, workload=self.workload, current=self.current, digest_keys=self.digest_keys
         )
-        known = compared_trials(trials, self.command, space=self.space, workload=self.workload, key=self.digest_key)
+        known = compared_trials(trials, self.command, space=self.space, workload=self.workload, keys=self.digest_keys)
         trials = known.trials
         case = replace(self, trials=trials, unseen=known.reason)
         searched = case.searched_space()

@@ -26,10 +26,10 @@ from torchx_cubicml.launch.messages import (
     statistic_text,
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
+from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.rewrite.changed_work import PresentCommand
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs, not_permitted
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
@@ -203,7 +203,7 @@ def _decide(launch: Launch, contract: Contract, space: SearchSpace) -> Decision:
     limits = DecisionLimits(
         read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache_folder()
     )
-    command = PresentCommand.of(launch, space, variables=contract.variables)
+    command = PresentCommand.of(launch, space)
     context = DecisionContext(space=space, workload=contract.workload, current=contract.config, command=command)
     return decide(context, contract.store, limits=limits, now=datetime.now(UTC))
 

@@ -266,7 +266,7 @@ class _Loop:
             prepared.space,
             workload=prepared.workload,
             current=prepared.current,
-            digest_key=self._tune_state.trial_log.digest_key,
+            digest_keys=self._tune_state.trial_log.digest_keys,
         )
 
     def _infer_objective(self) -> None:

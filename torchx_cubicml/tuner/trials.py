@@ -11,7 +11,7 @@ from torchx_cubicml.records.event import EventKind
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.store.digest_key import digest_key
+from torchx_cubicml.store.digest_key import digest_keys
 from torchx_cubicml.store.event_groups import EventGroups, folded
 from torchx_cubicml.store.index_cache import StoreIndex
 from torchx_cubicml.store.reader import StoreReader
@@ -59,9 +59,9 @@ class TrialLog:
         self.retry.read(self._reader.read)
 
     @cached_property
-    def digest_key(self) -> str:
-        """Key of the store's digests; empty where it has none."""
-        return self.retry.read(lambda: digest_key(self._store.url))
+    def digest_keys(self) -> tuple[str, ...]:
+        """Keys of the store's digests."""
+        return self.retry.read(lambda: digest_keys(self._store.url))
 
     def trials(self) -> list[Trial]:
         """Return all trials as of the last refresh, in the order of their first events."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_texts import LAUNCHED, command_texts, program_path, recorded_variables
-from torchx_cubicml.records.arguments import digested_arguments, text_digest
+from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RecordedCommand:
         variables = _variables(program, environment) if self.variables is None else self.variables
         texts = command_texts(program, self.arguments, variables=variables, environment=environment)
         texts |= {LAUNCHED: self.launched} if self.launched else {}
-        digests = {name: text_digest(text, key) for name, text in texts.items()}
+        digests = {name: text_digest(text, key) for name, text in {**texts, KEY_ID: ""}.items()}
         return replace(event, arguments=digested_arguments(self.arguments, key), digests=digests)
 
 

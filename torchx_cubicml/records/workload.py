@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.iso_time import parse_time
@@ -19,7 +21,9 @@ def is_same_workload(trial: Trial, workload: Workload) -> bool:
     declared = trial.workload
     for name, value in workload.items():
         known = declared[name] if name in declared else trial.fact(name)
-        if known is None and name == PROJECT:
+        if name == PROJECT:
+            if known is not None and not is_same_project(known, value):
+                return False
             continue
         if known is None or not _is_same_value(known, value):
             return False
@@ -27,7 +31,55 @@ def is_same_workload(trial: Trial, workload: Workload) -> bool:
 
 
 PROJECT = "project"
-"""Workload fact: the project that the program belongs to, where it is known."""
+"""Workload fact: the identities of the project that the program belongs to, where it is known (``project_of``)."""
+
+
+@lru_cache(maxsize=4096)
+def is_same_project(one: Value, other: Value) -> bool:
+    """Return whether two programs of the same name belong to one project: an identity fits.
+
+    Two stated names decide alone. An identity without a folder is from an earlier release, or its root is unknown.
+
+    >>> is_same_project(("gpt:src", "host.org/me/gpt:src"), ("host.org/me/gpt:src",)), is_same_project("gpt", "gpt:src")
+    (True, True)
+    >>> is_same_project("gpt:a", "gpt:b"), is_same_project(("=ads", "gpt:a"), ("=search", "gpt:a"))
+    (False, False)
+    """
+    first, second = (tuple(map(str, each)) if isinstance(each, tuple) else (str(each),) for each in (one, other))
+    stated = [[name for name in each if name.startswith(_STATED)] for each in (first, second)]
+    if all(stated):
+        first, second = map(tuple, stated)
+    return any(_is_same_identity(*pair) for pair in product(first, second))
+
+
+def _is_same_identity(one: str, other: str) -> bool:
+    (name, _, folder), (other_name, _, other_folder) = (
+        each.removeprefix(_STATED).partition(":") for each in (one, other)
+    )
+    if folder and other_folder and folder != other_folder:
+        return False
+    return name == other_name or any(
+        short.startswith("/") and long.endswith(short) for short, long in ((name, other_name), (other_name, name))
+    )
+
+
+def passed_over(trials: Iterable[Trial], workload: Workload) -> str:
+    """Return a message on measured launches of a program of the same name in another project; empty without any."""
+    others = [
+        trial
+        for trial in trials
+        if trial.measurement is not None
+        and trial.fact("program") == workload.get("program")
+        and not is_same_program(trial, workload)
+    ]
+    if not others:
+        return ""
+    known = max(others, key=recency).workload[PROJECT]
+    latest = str(known[0] if isinstance(known, tuple) else known).removeprefix(_STATED)
+    return (
+        f"{count_of_launches(len(others))} of {workload.get('program')} left out: of another project or folder, the "
+        f"latest of {latest} (project in the space file names the project)"
+    )
 
 
 def is_same_program(trial: Trial, workload: Workload) -> bool:
@@ -39,7 +91,9 @@ def is_same_program(trial: Trial, workload: Workload) -> bool:
     (True, False)
     """
     known, project = trial.workload.get(PROJECT), workload.get(PROJECT)
-    return trial.fact("program") == workload.get("program") and (known is None or project in {None, known})
+    return trial.fact("program") == workload.get("program") and (
+        known is None or project is None or is_same_project(known, project)
+    )
 
 
 def _is_same_value(known: Value, value: Value) -> bool:
@@ -67,6 +121,7 @@ def collapsed(value: Value) -> Value:
     return value
 
 
+_STATED = "="  # mark of an identity that a space file states
 _SHARED_FACTS = {
     "device": "",
     "n_params": "; declare the flag that changed it under [workload] in the space file",

@@ -13,7 +13,7 @@ from torchx_cubicml.launch import migrated_trials, same_value, with_measured_obj
 from torchx_cubicml.launch.compared_trials import compared_trials
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload
+from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
 from torchx_cubicml.rewrite.observed_batch import batch_parameters
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
@@ -77,11 +77,12 @@ class DecisionContext:
         known = compared_trials(trials, self.command, space=self.space, workload=self.workload, keys=self.digest_keys)
         trials = known.trials
         case = replace(self, trials=trials, unseen=known.reason)
+        passed = passed_over(self.trials, self.workload)
         searched = case.searched_space()
         compared = comparable(trials, searched, workload=self.workload, current=self.current)
         found, line = with_measured_objective(searched, compared, workload=self.workload)
         space = replace(self.space, objective=found.objective, is_objective_stated=True)
-        return replace(case, space=space, lines=(*known.lines, *filter(None, [line])))
+        return replace(case, space=space, lines=(*known.lines, *filter(None, [passed, line])))
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed by the user's rules has its current value."""

@@ -114,7 +114,9 @@ class _Chosen:
 def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetime) -> _Chosen:
     """Return the cached suggestion if it is still valid, else a fresh one, and the config to explore, if any."""
     if not is_program_measured(case):
-        unknown = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
+        unknown = CachedSuggestion(
+            suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0, lines=case.lines
+        )
         return _Chosen(cached=replace(unknown, predictor=case.predictor))
     explored, note = explore(case, now=now)
     own = [trial for trial in expire_lost_trials(case.trials, case.workload) if is_same_workload(trial, case.workload)]

@@ -38,6 +38,7 @@ VOLATILE_FACTS = (
     "other_device_processes",
     "other_device_share",
     "pid",
+    "project",
     "rank",
     "saves_checkpoints",
     "scheduler_job_id",

@@ -1,8 +1,9 @@
 """Migration of earlier trials to the present space file (schema migration), so that a file that changes loses none.
 
 A parameter that an earlier launch did not record has, in this order: the value under a former name (``was``) or among
-the workload facts, the value that the recorded arguments of that launch state, the declared default unless another
-value was observed, the observed value if it is reliable. Otherwise it stays missing, which the predictors accept.
+the workload facts, the value that the recorded arguments of that launch state, or that the digests of its variables and
+config files tell, the declared default unless another value was observed (of a variable or file only where it is known
+to have been left out), the observed value if it is reliable. Otherwise it stays missing, which the predictors accept.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.launch.bindings.spelling import same_value, spell
 from torchx_cubicml.launch.config_io import stated_values
 from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.recorded_values import RecordedValues, is_in_texts
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.trial import MAX_ITEMS
 from torchx_cubicml.records.workload import PROJECT, collapsed, is_same_program, is_same_workload
@@ -81,6 +83,7 @@ class _Migration:
         self._former = {name for item in space.parameters for name in item.was}
         self._sizes = _SIZES & workload.keys()
         self._present: dict[tuple[int, int], tuple[bool, Trial]] = {}  # keeps a trial alive, as ids are the keys
+        self._recorded = RecordedValues(str(workload.get("program", "")), current, digest_keys)
         self._stated: dict[tuple[object, ...], Mapping[str, Value | None]] = {}
 
     def concerns(self, trial: Trial) -> bool:
@@ -117,12 +120,20 @@ class _Migration:
         for item in self._space.parameters:
             value = _recorded(item, trial)
             if value is None:
-                value = stated[item.name] if item.name in stated else _default(item, trial)
+                value = stated[item.name] if item.name in stated else self._unstated(item, trial)
             if value is None and item.binding is not None and item.binding.kind == BindingKind.TORCHRUN:
                 value = _sizes(trial).get(item.binding.name)
             if value is not None:
                 config[item.name] = _in_form(item, value, {**trial.observed, **workload, **config})
         return config
+
+    def _unstated(self, item: Parameter, trial: Trial) -> Value | None:
+        """Return a value that no recorded argument states."""
+        is_flag = item.binding is not None and item.binding.kind == BindingKind.FLAG
+        if is_in_texts(item.binding) and not (is_flag and trial.arguments is None):
+            value = self._recorded.of(item, trial)
+            return _default(item, trial) if value == item.default and value is not None else value
+        return _default(item, trial)
 
     def _is_present(self, trial: Trial) -> bool:
         """Return whether nothing is missing, renamed or of another form."""

@@ -35,9 +35,9 @@ from pathlib import Path
 
 import numpy as np
 
-from torchx_cubicml.launch.compared_trials import compared_trials
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.program_parts import program_parts
+from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.records.workload import comparable_trials
@@ -176,7 +176,7 @@ def asked(rule: str, trials: list[Trial], command: PresentCommand) -> tuple[bool
     """Return whether the launch runs as typed for its words, and the trials that it learns from."""
     if rule == "words":
         space = replace(SPACE, objective="samples_per_second")
-        found = compared_trials(trials, command, space=space, workload=WORKLOAD, keys=(KEY,))
+        found = with_same_work(trials, command, space=space, workload=WORKLOAD, keys=(KEY,))
         return bool(found.unseen), comparable_trials(found.trials, WORKLOAD)[0]
     return False, comparable_trials(trials, WORKLOAD)[0]
 

@@ -20,7 +20,6 @@ from torchx_cubicml.rewrite.rules import (
     changes_training,
     check_batch_size,
     check_outputs,
-    comparable,
     expected_device_hours,
     explored_device_hours,
     explores,
@@ -29,6 +28,7 @@ from torchx_cubicml.rewrite.rules import (
     measures_baseline,
     not_permitted,
     rejection_reason,
+    with_equal_frozen_values,
     with_fixed_batch,
 )
 from torchx_cubicml.space import Binding, BindingKind, Parameter, RewriteRules, SearchSpace
@@ -149,9 +149,9 @@ def test_launches_with_another_frozen_value_are_left_out() -> None:
     alike = Trial.completed(workload=WORKLOAD, config=CURRENT, tokens_per_second=1.0)
     other = replace(alike, trial_id="other", config={**CURRENT, "sharding_strategy": ("NO_SHARD",) * 3})
     elsewhere = replace(other, trial_id="elsewhere", workload={**WORKLOAD, "world_size": 8})
-    kept = comparable([alike, other, elsewhere], narrow, workload=WORKLOAD, current=CURRENT)
+    kept = with_equal_frozen_values([alike, other, elsewhere], narrow, workload=WORKLOAD, current=CURRENT)
     assert kept == [alike, elsewhere]
-    assert comparable([other], SPACE, workload=WORKLOAD, current=CURRENT) == [other]
+    assert with_equal_frozen_values([other], SPACE, workload=WORKLOAD, current=CURRENT) == [other]
 
 
 def test_the_global_batch_size_is_kept_by_default() -> None:

@@ -121,16 +121,23 @@ def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
-    from torchx_cubicml.launch import read_config
+    from torchx_cubicml.launch import migrated_trials, read_config
+    from torchx_cubicml.launch.present_command import PresentCommand
+    from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import absolute_url, read_trials
+    from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.predictor_choice import latest_choice
 
     space = load_space(args.space)
     workload, current = read_config(component.launch, space)
     url = absolute_url(store_url(args))
     trials, _ = read_trials(url, deadline_s=60.0)
+    keys = digest_keys(url)
+    trials = migrated_trials(trials, space, workload=workload, current=current, digest_keys=keys)
+    command = PresentCommand.of(component.launch, space)
+    trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
     return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
 
 

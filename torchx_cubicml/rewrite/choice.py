@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
-from torchx_cubicml.launch.compared_trials import compared_trials
 from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
 from torchx_cubicml.rewrite.observed_batch import batch_parameters
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
     can_change_batch,
-    comparable,
     expected_device_hours,
     explored_device_hours,
     explores,
     held,
     hold,
     rejection_reason,
+    with_equal_frozen_values,
     with_fixed_batch,
 )
 
@@ -74,12 +74,12 @@ class DecisionContext:
         trials = migrated_trials(
             self.trials, self.space, workload=self.workload, current=self.current, digest_keys=self.digest_keys
         )
-        known = compared_trials(trials, self.command, space=self.space, workload=self.workload, keys=self.digest_keys)
+        known = with_same_work(trials, self.command, space=self.space, workload=self.workload, keys=self.digest_keys)
         trials = known.trials
         case = replace(self, trials=trials, unseen=known.reason)
         passed = passed_over(self.trials, self.workload)
         searched = case.searched_space()
-        compared = comparable(trials, searched, workload=self.workload, current=self.current)
+        compared = with_equal_frozen_values(trials, searched, workload=self.workload, current=self.current)
         found, line = with_measured_objective(searched, compared, workload=self.workload)
         space = replace(self.space, objective=found.objective, is_objective_stated=True)
         return replace(case, space=space, lines=(*known.lines, *filter(None, [passed, line])))
@@ -134,7 +134,7 @@ def advise(case: DecisionContext) -> Suggestion | None:
 
     space = case.searched_space()
     informative = filter(is_informative, case.trials)
-    trials = comparable(informative, space, workload=case.workload, current=case.current)
+    trials = with_equal_frozen_values(informative, space, workload=case.workload, current=case.current)
 
     def known(space: SearchSpace) -> Suggestion | None:
         return best_known(space, workload=case.workload, current=case.current, trials=trials, predictor=case.predictor)
@@ -198,7 +198,7 @@ def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
     from torchx_cubicml.advisor import suggest
 
     space = case.searched_space()
-    trials = comparable(case.trials, space, workload=case.workload, current=case.current)
+    trials = with_equal_frozen_values(case.trials, space, workload=case.workload, current=case.current)
     if can_change_batch(case.space, workload=case.workload, current=case.current):
         space = with_fixed_batch(space, workload=case.workload, current=case.current)
     found = suggest(

@@ -98,7 +98,7 @@ def hold(space: SearchSpace, current: Config, names: Collection[str]) -> SearchS
     return replace(space, parameters=tuple(parameters), workload=tuple(facts), constraints=tuple(constraints))
 
 
-def comparable(
+def with_equal_frozen_values(
     trials: Iterable[Trial], frozen_space: SearchSpace, *, workload: Workload, current: Config
 ) -> list[Trial]:
     """Leave out trials of this workload that differ from ``current`` in a parameter that the held space fixes."""

@@ -43,11 +43,13 @@ class ComparedTrials:
 
     Args:
         trials: of all workloads, without those of the workload that did other work.
+        certain: likewise, without those whose work is not known to be the same while the command has not run.
         unseen: settings that make the present command another job until it has run; empty where there are none.
         lines: reasons why trials were left out, one line each.
     """
 
     trials: list[Trial]
+    certain: list[Trial]
     unseen: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
 
@@ -70,7 +72,7 @@ class ComparedTrials:
         )
 
 
-def compared_trials(
+def with_same_work(
     trials: Sequence[Trial], command: PresentCommand, *, space: SearchSpace, workload: Workload, keys: Sequence[str]
 ) -> ComparedTrials:
     """Leave out the trials of the workload that did other work than the present command.
@@ -88,9 +90,10 @@ def compared_trials(
         if trial.arguments is not None and is_informative(trial) and is_same_workload(trial, workload)
     ]
     if not own:
-        return ComparedTrials(trials=list(trials))
+        return ComparedTrials(trials=list(trials), certain=list(trials))
+    elsewhere = _without(trials, own)
     if not keys and any(trial.digests is not None or is_keyed(trial.arguments or ()) for trial in own):
-        return ComparedTrials(trials=list(trials), unseen=(_NO_KEY,))
+        return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=(_NO_KEY,))
     work, recorded = ObservedWork(space), RecordedSettings(command, keys)
     groups = _groups(own, recorded, work)
     present = recorded.present(own)
@@ -100,18 +103,21 @@ def compared_trials(
     same = [trial for group, changed in zip(groups, changes, strict=True) if not changed for trial in group.trials]
     if not same:
         closest = min(reversed(changes), key=len)
-        return ComparedTrials(trials=list(trials), unseen=tuple(sorted(closest)), lines=lines)
+        return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=tuple(sorted(closest)), lines=lines)
     reference = work.of(same)
     left_out: defaultdict[str, list[Trial]] = defaultdict(list)
     for group, changed in zip(groups, changes, strict=True):
         difference = work.difference(group.work, reference) if changed else ""
         if difference != "":
             left_out[_left_out_reason(changed, difference)] += group.trials
-    others = {id(trial) for found in left_out.values() for trial in found}
+    kept = _without(trials, [trial for found in left_out.values() for trial in found])
     found = [f"{count_of_launches(len(found))} left out: {why}" for why, found in left_out.items()]
-    return ComparedTrials(
-        trials=[trial for trial in trials if id(trial) not in others], lines=(*lines, *found[:_NAMED])
-    )
+    return ComparedTrials(trials=kept, certain=kept, lines=(*lines, *found[:_NAMED]))
+
+
+def _without(trials: Iterable[Trial], others: Iterable[Trial]) -> list[Trial]:
+    left_out = set(map(id, others))
+    return [trial for trial in trials if id(trial) not in left_out]
 
 
 @dataclass(frozen=True, kw_only=True)

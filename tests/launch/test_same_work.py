@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.command_texts import program_digest
-from torchx_cubicml.launch.compared_trials import ComparedTrials, compared_trials
 from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_work import ComparedTrials, with_same_work
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, Value
 from torchx_cubicml.space.toml import parse_space
@@ -78,7 +78,7 @@ class History:
     def compared(self, *arguments: str, texts: Mapping[str, str] | None = None) -> ComparedTrials:
         command = PresentCommand.of(Launch(program="absent.py", script_args=arguments), SPACE)
         command = replace(command, texts=texts or {})
-        return compared_trials(
+        return with_same_work(
             self.trials, command, space=SPACE, workload=WORKLOAD, keys=(self.key,) if self.key else ()
         )
 
@@ -304,17 +304,17 @@ def test_each_key_of_a_store_is_recognised() -> None:
     two.ran("--data", "c4", "--depth", "2", texts={**texts, "key": ""})
     for keys in ((one.key, two.key), (two.key, one.key)):
         command = PresentCommand(("--data", "c4", "--depth", "2"), texts)
-        found = compared_trials(two.trials, command, space=SPACE, workload=WORKLOAD, keys=keys)
+        found = with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=keys)
         assert (found.unseen, found.trials) == ((), two.trials)
         # Two digests of one text are no change of a setting that did no harm.
         command = PresentCommand(("--data", "pile", "--depth", "2"), texts)
-        assert compared_trials(two.trials, command, space=SPACE, workload=WORKLOAD, keys=keys).unseen == ("--data",)
-    lost = compared_trials(two.trials, command, space=SPACE, workload=WORKLOAD, keys=("c" * 32,))
+        assert with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=keys).unseen == ("--data",)
+    lost = with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=("c" * 32,))
     assert "--data" in lost.unseen
 
 
 def test_recorded_digests_without_a_key_at_hand_keep_the_launch_as_typed() -> None:
     history = History()
     history.ran("--data", "c4", texts={"program": "a"})
-    found = compared_trials(history.trials, PresentCommand(("--data", "c4")), space=SPACE, workload=WORKLOAD, keys=())
+    found = with_same_work(history.trials, PresentCommand(("--data", "c4")), space=SPACE, workload=WORKLOAD, keys=())
     assert found.reason.startswith("the key of the store's digests was not read")

@@ -22,11 +22,11 @@ from torchx_cubicml.rewrite.rules import (
     explored_device_hours,
     explores,
     held,
-    hold,
     rejection_reason,
     with_equal_frozen_values,
     with_fixed_batch,
 )
+from torchx_cubicml.space.fixed import with_fixed_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,11 +86,11 @@ class DecisionContext:
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed by the user's rules has its current value."""
-        return hold(self.space, self.current, held(self.space))
+        return with_fixed_values(self.space, self.current, held(self.space))
 
     def searched_space(self) -> SearchSpace:
         """Return the frozen space in which what changes the global batch size, as trials show, stays as typed, too."""
-        return hold(self.space, self.current, {*held(self.space), *self.batch_parameters()})
+        return with_fixed_values(self.space, self.current, {*held(self.space), *self.batch_parameters()})
 
     def own_trials(self) -> list[Trial]:
         """Return the trials of the workload."""

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import collapsed, value_key
-from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.fixed import with_fixed_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Parameter
 
 _TWICE = 2
@@ -53,10 +52,7 @@ class CertainFailures:
         """Return the space in which the parameters that are set aside have their own values alone."""
         if not self.set_aside:
             return space
-        parameters = [_held(item, current) if item.name in self.set_aside else item for item in space.parameters]
-        derived = [item for item in space.parameters if item.name in self.set_aside and not _is_free(item)]
-        rules = tuple(_equals(item.name, current) for item in derived)
-        return replace(space, parameters=tuple(parameters), constraints=(*space.constraints, *rules))
+        return with_fixed_values(space, current, self.set_aside)
 
 
 def certain_failures(
@@ -169,23 +165,6 @@ def _names(line: str, name: str) -> bool:
     return re.search(rf"(?<![\w.])-{{0,2}}{word}(?![\w-])", line) is not None
 
 
-def _is_free(parameter: Parameter) -> bool:
-    return parameter.derive is None and parameter.when is None
-
-
 def _can_be_held(parameter: Parameter, current: Config) -> bool:
     value = collapsed(current[parameter.name]) if parameter.name in current else None
     return value is not None and not isinstance(value, tuple)
-
-
-def _held(parameter: Parameter, current: Config) -> Parameter:
-    value = collapsed(current[parameter.name])
-    if not _is_free(parameter) or isinstance(value, tuple):
-        return parameter
-    return replace(parameter, choices=(value,))
-
-
-def _equals(name: str, current: Config) -> Expression:
-    value = collapsed(current[name])
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return parse_expression(f"{name} == {text}", where=f"tune: {name} keeps its value")

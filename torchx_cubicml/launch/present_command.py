@@ -21,7 +21,7 @@ from torchx_cubicml.launch.command_texts import (
 )
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, is_keyed, text_digest
-from torchx_cubicml.records.harmless_words import is_harmless
+from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import recency
 from torchx_cubicml.space import BindingKind

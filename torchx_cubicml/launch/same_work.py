@@ -2,7 +2,7 @@
 
 A setting (``PresentCommand``) that the space file does not declare may change the work of a step. Three things tell:
 
-1. a table of names that are harmless, such as seeds, folders, learning rates and step counts (``harmless_words``);
+1. a table of names that are harmless, such as seeds, folders, learning rates and step counts (``harmless_settings``);
 2. the history: a setting whose last change left the observed work as it was is harmless;
 3. what was observed of a launch with the present settings. Launches whose observed work differs from it are left out.
 

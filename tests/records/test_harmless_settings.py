@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from torchx_cubicml.records.harmless_words import is_harmless
+from torchx_cubicml.records import harmless_settings as table
+from torchx_cubicml.records.harmless_settings import is_harmless
 
 
 @pytest.mark.parametrize(
@@ -64,3 +68,20 @@ def test_names_of_the_docs_are_harmless(name: str) -> None:
 )
 def test_other_names_are_not(name: str) -> None:
     assert not is_harmless(name)
+
+
+def test_the_docs_print_the_real_tables() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "launching.md").read_text()
+    section = page.split("## Harmless settings")[1].split("\n## ")[0]
+    rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")][1:]
+    found = [set(re.findall("`([^`]+)`", row)) for row in rows]
+    assert found == [
+        {*names}
+        for names in (
+            *(table._WHOLE, table._LABELS, table._RUN_SECTIONS, table._PARTS, table._ALWAYS, table._STARTS),
+            *(table._ADDRESSES, table._OF_CADENCE, table._EVENTS, table._CADENCES, table._SIZES),
+        )
+    ]
+    variables = re.findall("`([A-Z_]+)`", section.rsplit("Harmless environment variables", 1)[1])
+    assert variables
+    assert all(is_harmless(f"${name}") for name in variables)

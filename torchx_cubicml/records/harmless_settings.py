@@ -1,4 +1,4 @@
-"""Words of a command that change neither the work of a step nor its speed: names, folders, seeds, logging and the like.
+"""Settings of a command that change neither the work of a step nor its speed: names, folders, seeds, logging and so on.
 
 A table only: what is not in it is judged by the history of launches.
 """
@@ -109,7 +109,7 @@ _VARIABLES = re.compile(
 
 
 def is_harmless(name: str) -> bool:
-    """Return whether a word of this name is known to change neither the work of a step nor its speed.
+    """Return whether a setting of this name is known to change neither the work of a step nor its speed.
 
     Args:
         name: as ``argument_words`` gives it, or ``$NAME`` of an environment variable, or ``--flag:key`` of a file.

@@ -30,7 +30,7 @@ _DEVICE_MEMORY_RATIO = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigWork:
-    """What launches of one config showed: latest facts, and medians.
+    """Observations of launches of one config: latest facts, and medians.
 
     Args:
         facts: observed facts of the config.

@@ -122,7 +122,8 @@ def test_one_identity_in_common_is_one_project(one: Value | None, other: Value, 
 
 def test_what_was_passed_over_is_named() -> None:
     workload = {"program": "train.py", "project": BOTH}
-    assert passed_over([ran("ads"), ran(BOTH), replace(ran("x"), measurement=None)], workload) == (
+    assert passed_over([ran("ads"), ran(BOTH)], workload) == ""
+    assert passed_over([ran("ads"), replace(ran(BOTH), measurement=None)], workload) == (
         "1 launch of train.py left out: of another project or folder, the latest of ads "
         "(project in the space file names the project)"
     )

@@ -64,15 +64,11 @@ def _is_same_identity(one: str, other: str) -> bool:
 
 
 def passed_over(trials: Iterable[Trial], workload: Workload) -> str:
-    """Return a message on measured launches of a program of the same name in another project; empty without any."""
+    """Return a message if all measured launches of a program of this name belong to other projects; else empty."""
     others = [
-        trial
-        for trial in trials
-        if trial.measurement is not None
-        and trial.fact("program") == workload.get("program")
-        and not is_same_program(trial, workload)
+        trial for trial in trials if trial.measurement is not None and trial.fact("program") == workload.get("program")
     ]
-    if not others:
+    if not others or any(is_same_program(trial, workload) for trial in others):
         return ""
     known = max(others, key=recency).workload[PROJECT]
     latest = str(known[0] if isinstance(known, tuple) else known).removeprefix(_STATED)

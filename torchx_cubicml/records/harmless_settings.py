@@ -6,6 +6,7 @@ A table only: what is not in it is judged by the history of launches.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ _VARIABLES = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def is_harmless(name: str) -> bool:
     """Return whether a setting of this name is known to change neither the work of a step nor its speed.
 

@@ -10,8 +10,8 @@ import re
 import tomllib
 from pathlib import Path
 
-STATED = "="
-"""Mark of an identity that the space file states."""
+from torchx_cubicml.records.workload import STATED
+
 _MAX_BYTES = 1024 * 1024
 _SEPARATORS = re.compile(r"[-_.\s]+")
 _ORIGIN = re.compile(r'^\[remote "origin"\]\s*\n(?P<keys>(?:(?!\[).*(?:\n|\Z))*)', re.MULTILINE)

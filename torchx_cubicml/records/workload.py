@@ -30,8 +30,10 @@ def is_same_workload(trial: Trial, workload: Workload) -> bool:
     return True
 
 
+STATED = "="
+"""Mark of an identity of a project that a space file states."""
 PROJECT = "project"
-"""Workload fact: the identities of the project that the program belongs to, where it is known (``project_of``)."""
+"""Workload fact: identities of the project that the program belongs to, where it is known (``project_of``)."""
 
 
 @lru_cache(maxsize=4096)
@@ -46,7 +48,7 @@ def is_same_project(one: Value, other: Value) -> bool:
     (False, False)
     """
     first, second = (tuple(map(str, each)) if isinstance(each, tuple) else (str(each),) for each in (one, other))
-    stated = [[name for name in each if name.startswith(_STATED)] for each in (first, second)]
+    stated = [[name for name in each if name.startswith(STATED)] for each in (first, second)]
     if all(stated):
         first, second = map(tuple, stated)
     return any(_is_same_identity(*pair) for pair in product(first, second))
@@ -54,7 +56,7 @@ def is_same_project(one: Value, other: Value) -> bool:
 
 def _is_same_identity(one: str, other: str) -> bool:
     (name, _, folder), (other_name, _, other_folder) = (
-        each.removeprefix(_STATED).partition(":") for each in (one, other)
+        each.removeprefix(STATED).partition(":") for each in (one, other)
     )
     if folder and other_folder and folder != other_folder:
         return False
@@ -71,7 +73,7 @@ def passed_over(trials: Iterable[Trial], workload: Workload) -> str:
     if not others or any(is_same_program(trial, workload) for trial in others):
         return ""
     known = max(others, key=recency).workload[PROJECT]
-    latest = str(known[0] if isinstance(known, tuple) else known).removeprefix(_STATED)
+    latest = str(known[0] if isinstance(known, tuple) else known).removeprefix(STATED)
     return (
         f"{count_of_launches(len(others))} of {workload.get('program')} left out: of another project or folder, the "
         f"latest of {latest} (project in the space file names the project)"
@@ -117,7 +119,6 @@ def collapsed(value: Value) -> Value:
     return value
 
 
-_STATED = "="  # mark of an identity that a space file states
 _SHARED_FACTS = {
     "device": "",
     "n_params": "; declare the flag that changed it under [workload] in the space file",

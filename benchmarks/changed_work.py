@@ -6,8 +6,8 @@ A history is 60 launches of one script, of which the first and the second half a
 model, whose sequence length and parameters the recorder observes, or a vision model, of which it observes the
 parameters only. Before each launch its author may
 
-- change words of a known harmless kind: seed, run name, folder, learning rate, number of steps (7 launches in 10);
-- change a word that is harmless, but in no table: a path of data, a tokenizer, a clipping norm... (6 in 100);
+- change settings of a known harmless kind: seed, run name, folder, learning rate, number of steps (7 launches in 10);
+- change a setting that is harmless, but in no table: a path of data, a tokenizer, a clipping norm... (6 in 100);
 - edit the script without changing its work (12 in 100): a third of the edits are comments or printed lines, a third
   are constants of a harmless kind, a third are code;
 - edit the script so that its work changes (15 in 1,000): half of the edits are constants, half are code;
@@ -15,14 +15,15 @@ parameters only. Before each launch its author may
   times back to a value that it had before.
 
 Speeds and memory follow the work and the config, with noise of 5 % and one launch in twenty slowed down to 50 to 95 %
-by its node. A launch runs the config as typed, or one of three others. Nothing is declared but the batch size.
+by its node. A launch runs the config as typed, or one of three others; one that runs as typed for its settings runs the
+config as typed, too. Nothing is declared but the batch size.
 
 Known: launches whose work an earlier launch had. Lost: share of them that run as typed although they could have been
 rewritten rightly, with the upper end of its 95 % interval (errors clustered by history). By words, by code: launches
 whose work no earlier launch had, because of a word or a constant, or of an edit of the code; after such an edit, a
 launch is rewritten if the last edit did no harm. Prevented: share of them that run as typed, or have no launch of other
 work to learn from. Foreign: share of rewritable known launches that learn from a launch of other work, too. Forgotten:
-share of the launches of the same work that are left out. The second table is the rule without words of the command:
+share of the launches of the same work that are left out. The second table is the rule without settings of the command:
 parameter count and device of the latest launch alone.
 """
 
@@ -35,15 +36,17 @@ from pathlib import Path
 
 import numpy as np
 
+from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.program_parts import program_parts
+from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.records.workload import comparable_trials
-from torchx_cubicml.rewrite.changed_work import PresentCommand, compared_trials
 from torchx_cubicml.space.toml import parse_space
 
 N_LAUNCHES, FIRST_ASKED, HALVES = 60, 3, (30, 60)
 KEY = "5eed" * 8
+TYPED = 2  # micro batch of the command as typed
 WORKLOAD = {"program": "train.py", "world_size": 8}
 SPACE = parse_space(
     '[parameters.micro_batch_size]\nchoices = [1, 2, 4, 8]\nflag = "--batch_size"\nchanges_training = true\n',
@@ -51,7 +54,7 @@ SPACE = parse_space(
 )
 SIZES = {"lm": ("--seq_len", (512, 1024, 2048, 4096)), "vision": ("--image_size", (160, 224, 288, 384))}
 RULES = {
-    "words": "by words of the command and what was observed",
+    "words": "by settings of the command and what was observed",
     "sizes": "by parameter count and device of the latest launch",
 }
 HARMLESS = ("--seed", "--run_name", "--output_dir", "--lr", "--max_steps")
@@ -112,11 +115,17 @@ class Author:
         """Return what decides the work of a step."""
         return (self.work["edit"], *(self.words[name] for name in (SIZES[self.kind][0], "--depth", "--attn")))
 
-    def launch(self, number: int) -> Trial:
-        """Return the record of the next launch."""
+    def launch(self, number: int, *, is_kept: bool) -> Trial:
+        """Return the record of the next launch.
+
+        Args:
+            number: of the launch in its history.
+            is_kept: whether it runs as typed for its settings.
+        """
         rng, size = self.rng, float(self.words[SIZES[self.kind][0]])
         depth, is_flash = float(self.words["--depth"]), self.words["--attn"] == "flash"
-        batch = int(rng.choice([2, 2, 1, 4, 8]))
+        batch = int(rng.choice([TYPED, TYPED, 1, 4, 8]))
+        batch = TYPED if is_kept else batch
         base = SIZES[self.kind][1][1]
         cost = (size / base) ** (1.15 if self.kind == "lm" else 2.0) * depth / 12 * (1.0 if is_flash else 1.4)
         cost *= self.work["edit"]
@@ -172,10 +181,10 @@ class Count:
 
 
 def asked(rule: str, trials: list[Trial], command: PresentCommand) -> tuple[bool, list[Trial]]:
-    """Return whether the launch runs as typed for its words, and the trials that it learns from."""
+    """Return whether the launch runs as typed for its settings, and the trials that it learns from."""
     if rule == "words":
         space = replace(SPACE, objective="samples_per_second")
-        found = compared_trials(trials, command, space=space, workload=WORKLOAD, key=KEY)
+        found = with_same_work(trials, command, space=space, workload=WORKLOAD, keys=(KEY,))
         return bool(found.unseen), comparable_trials(found.trials, WORKLOAD)[0]
     return False, comparable_trials(trials, WORKLOAD)[0]
 
@@ -190,9 +199,11 @@ def history(seed: int, kind: str) -> dict[str, Count]:
         author.change()
         own = author.identity()
         same = {name for name, work in works.items() if work == own}
+        kept = dict.fromkeys(RULES, False)
         for rule in RULES if number >= FIRST_ASKED else ():
             count = counts[f"{rule} {next(half for half in HALVES if number < half)}"]
             is_kept, used = asked(rule, trials, author.command())
+            kept[rule] = is_kept
             names = {trial.trial_id for trial in used}
             if not same:
                 cause = "by_code" if author.is_new_code else "by_words"
@@ -207,7 +218,7 @@ def history(seed: int, kind: str) -> dict[str, Count]:
                 count.foreign += bool(names - same)
                 count.same += len(same)
                 count.forgotten += len(same - names)
-        trial = author.launch(number)
+        trial = author.launch(number, is_kept=kept["words"])
         trials.append(trial)
         works[trial.trial_id] = own
     return counts

@@ -1,7 +1,7 @@
 """Project that a program belongs to: programs of two projects are two programs, whatever their names.
 
-Without a name in the space file, it is the name in the nearest ``pyproject.toml``, else the address of the git remote
-``origin``: the same on a laptop and on a cluster.
+It is known by the name in the space file, the name in the nearest ``pyproject.toml``, and the address of the git remote
+``origin``: the same on a laptop and on a cluster. One of them in common is enough (``records/workload``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from torchx_cubicml.records.workload import STATED
+
 _MAX_BYTES = 1024 * 1024
 _SEPARATORS = re.compile(r"[-_.\s]+")
 _ORIGIN = re.compile(r'^\[remote "origin"\]\s*\n(?P<keys>(?:(?!\[).*(?:\n|\Z))*)', re.MULTILINE)
@@ -17,25 +19,40 @@ _URL = re.compile(r"^\s*url\s*=\s*(?P<url>\S+)\s*$", re.MULTILINE)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
-def project_of(program: str, *, is_module: bool) -> str:
-    """Return the name of the project that holds a program's file; empty where there is none, or no such file.
+def project_of(program: str, *, is_module: bool, stated: str = "") -> tuple[str, ...]:
+    """Return the identities of the project that a program's file belongs to; empty where none is known.
 
-    A module belongs to the project of the working folder.
+    An identity is ``name:folder``: the folder of the program below the root of the project, ``.`` for the root. So two
+    programs in one repository stay apart. A stated name has ``=`` in front. A module belongs to the working folder.
 
     Args:
         program: path of the script, or dotted name of the module.
         is_module: whether the program is started with ``-m``.
+        stated: name in the space file; empty for none.
     """
     path = Path(program)
-    if not is_module and not (program and path.is_file()):
-        return ""
+    is_found = is_module or bool(program and path.is_file())
     here = Path.cwd() if is_module else path.absolute().parent
+    found, root = _found_from(here) if is_found else ([], None)
+    identities = [f"{name}:{here.relative_to(place).as_posix()}" for name, place in found]
+    if stated:
+        folder = "" if root is None else f":{here.relative_to(root).as_posix()}"
+        identities.insert(0, f"{STATED}{stated.replace(':', '-')}{folder}")
+    return tuple(identities)
+
+
+def _found_from(here: Path) -> tuple[list[tuple[str, Path]], Path | None]:
+    """Return each name of the project of a folder with its root, and the outermost root."""
+    found: list[tuple[str, Path]] = []
+    root = None
     for place in (here, *here.parents):
-        if name := _name_in(place / "pyproject.toml"):
-            return name
+        if not found and (name := _name_in(place / "pyproject.toml")):
+            found.append((name, place))
+            root = place
         if (place / ".git").exists():
-            return _remote_of(place / ".git")
-    return ""
+            address = _remote_of(place / ".git")
+            return [*found, *([(address, place)] if address else [])], place
+    return found, root
 
 
 def _name_in(path: Path) -> str:
@@ -69,7 +86,7 @@ def _git_folder(git: Path) -> Path:
 
 
 def _address(url: str) -> str:
-    """Return the same address for each spelling of it.
+    """Return the same address for each spelling of it; without the host where that is an alias of ssh.
 
     >>> {_address(url) for url in ("git@host.org:me/gpt.git", "https://me:hunter2@Host.org/me/gpt", "ssh://host.org/me/gpt/")}
     {'host.org/me/gpt'}
@@ -80,9 +97,10 @@ def _address(url: str) -> str:
     elif ":" in url.partition("/")[0]:
         host, _, path = url.partition(":")
     else:
-        host, path = "", url
+        return url.strip("/").removesuffix(".git")
     host = host.rpartition("@")[2].partition(":")[0].lower()
-    return "/".join(filter(None, (host, path.strip("/").removesuffix(".git"))))
+    path = path.strip("/").removesuffix(".git")
+    return f"{host}/{path}" if "." in host else f"/{path}"
 
 
 def _text_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import best_known
 from torchx_cubicml.launch import migrated_trials
-from torchx_cubicml.records.arguments import digested_arguments
+from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.trial import Trial, Value
 from torchx_cubicml.space import SearchSpace
 from torchx_cubicml.space.toml import parse_space
@@ -73,15 +73,51 @@ def test_a_default_that_a_file_may_change_is_not_assumed() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "workers"),
-    [("--workers 0 --config a.yaml", 0), ("--config a.yaml", 2), ("--batch 1", 2)],
-    ids=["the flag", "unknown: the default", "no file"],
+    [("--workers 0 --config a.yaml", 0), ("--config a.yaml", None), ("--batch 1", 2)],
+    ids=["the flag", "unknown", "no file"],
 )
-def test_a_config_file_of_the_past_is_not_read(arguments: str, workers: int) -> None:
+def test_a_config_file_of_the_past_is_not_read(arguments: str, workers: int | None) -> None:
     batch, parameter = space_of(BATCH, WORKERS).parameters
     assert parameter.binding is not None
     binding = replace(parameter.binding, file="--config", key=("workers",))
     space = SearchSpace(parameters=(batch, replace(parameter, binding=binding)))
-    assert config_of(trial_of({"batch": 4}, arguments=arguments), space)["workers"] == workers
+    assert config_of(trial_of({"batch": 4}, arguments=arguments), space).get("workers") == workers
+
+
+KNOB = "[parameters.knob]\nchoices = [true, false]\nenv = 'NCCL_KNOB'\ndefault = true\n"
+STAGE = "[parameters.stage]\nchoices = [1, 2, 3]\nfile = '--deepspeed'\nkey = 'zero.stage'\ndefault = 1\n"
+KEYS = ("a" * 32, "b" * 32)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ({"$NCCL_KNOB": "0", "--deepspeed:zero.stage": "3"}, {"knob": False, "stage": 3}),
+        ({"$NCCL_KNOB": "TRUE", "--deepspeed:zero.stage": "2.0"}, {"knob": True, "stage": 2}),
+        ({"$NCCL_KNOB": "maybe", "--deepspeed:zero.stage": "4"}, {}),
+        ({"program": "code", "--deepspeed:lr": "1"}, {"knob": True, "stage": 1}),
+        ({"--deepspeed:*": "binary"}, {"knob": True}),
+        ({"program:a": "1"}, {"knob": True}),
+        (None, {}),
+    ],
+    ids=["stated", "spelled otherwise", "no choice", "left out", "a file of no format", "no file", "earlier release"],
+)
+def test_a_variable_and_a_key_of_a_file_have_the_value_of_their_time(
+    texts: dict[str, str] | None, expected: Config
+) -> None:
+    for key in KEYS:
+        digests = None if texts is None else {name: text_digest(text, key) for name, text in texts.items()}
+        trial = replace(trial_of({"batch": 4}, arguments="--batch 4"), digests=digests)
+        (found,) = migrated_trials(
+            [trial], space_of(BATCH, KNOB, STAGE), workload=WORKLOAD, current={}, digest_keys=KEYS
+        )
+        assert found.config == {"batch": 4, **expected}
+
+
+def test_a_variable_that_no_launch_looked_for_is_unknown() -> None:
+    trial = replace(trial_of({"batch": 4}, arguments="--batch 4"), digests={})
+    space = space_of(BATCH, KNOB.replace("NCCL_KNOB", "KNOB"))
+    assert config_of(trial, space) == {"batch": 4}
 
 
 def test_a_renamed_parameter_keeps_its_values() -> None:
@@ -245,7 +281,7 @@ def test_whatever_changed_in_the_file_the_config_is_the_one_that_ran(case: tuple
     "changed",
     [
         (BATCH, WORKERS),
-        (BATCH, "[parameters.knob]\nchoices = [true, false]\nenv = 'KNOB'\ndefault = true\n"),
+        (BATCH, KNOB),
         (BATCH.replace("8]", "8, 16]"),),
         (BATCH.replace("[1, 2, 4, 8]", "[2, 8]"),),
         (BATCH.replace(".batch", ".micro_batch_size") + "was = 'batch'\n",),
@@ -256,7 +292,8 @@ def test_whatever_changed_in_the_file_the_config_is_the_one_that_ran(case: tuple
 def test_a_space_file_that_changes_keeps_the_best_known_config(changed: tuple[str, ...]) -> None:
     trials = [trial_of({"batch": batch}, speed=100.0 * batch + n) for batch in (1, 2, 4, 8) for n in range(3)]
     space = space_of(*changed)
-    own = {**config_of(trial_of({"batch": 2}), space)}
+    trials = [replace(trial, arguments=(), digests={}) if "env" in changed[-1] else trial for trial in trials]
+    own = {**config_of(replace(trials[0], config={"batch": 2}), space)}
     workload = {**WORKLOAD, **{fact.name: fact.value for fact in space.workload if fact.value is not None}}
     best = best_known(space, workload=workload, current=own, trials=trials)
     assert best is not None

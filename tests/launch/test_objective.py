@@ -48,8 +48,20 @@ BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
         ),
         (
             [SAMPLES, SAMPLES, BOTH],
+            "samples_per_second",
+            "samples_per_second is compared, which 3 of 3 launches of this workload have; "
+            "set objective in the space file to choose",
+        ),
+        (
+            [TOKENS, *[SAMPLES] * 49],
+            "samples_per_second",
+            "samples_per_second is compared, which 49 of 50 launches of this workload have; "
+            "set objective in the space file to choose",
+        ),
+        (
+            [TOKENS, SAMPLES],
             "tokens_per_second",
-            "tokens_per_second is compared, which 2 of 3 launches of this workload do not have; "
+            "tokens_per_second is compared, which 1 of 2 launches of this workload have; "
             "set objective in the space file to choose",
         ),
         (
@@ -60,13 +72,19 @@ BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
         (
             [PACED, SAMPLES],
             "samples_per_second",
-            "samples_per_second is compared, which 1 of 2 launches of this workload do not have; "
+            "samples_per_second is compared, which 1 of 2 launches of this workload have; "
             "set objective in the space file to choose",
         ),
         (
             [PACED, BOTH, PACED],
+            "steps_per_second",
+            "steps_per_second is compared, which 2 of 3 launches of this workload have; "
+            "set objective in the space file to choose",
+        ),
+        (
+            [PACED, BOTH, paced(micro_batch_size=8)],
             "tokens_per_second",
-            "tokens_per_second is compared, which 2 of 3 launches of this workload do not have; "
+            "tokens_per_second is compared, which 1 of 3 launches of this workload have; "
             "set objective in the space file to choose",
         ),
         (
@@ -83,8 +101,8 @@ BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
         ([replace(SAMPLES, measurement=None)], "tokens_per_second", ""),
     ],
     ids=[
-        *("nothing", "tokens", "samples", "both", "steps", "steps and samples"),
-        *("steps and tokens", "a batch that is unknown", "steps of two batches"),
+        *("nothing", "tokens", "samples", "both", "one odd launch", "a tie", "steps", "steps and samples"),
+        *("steps and tokens", "steps of two batches and tokens", "a batch that is unknown", "steps of two batches"),
         *("another workload", "not measured"),
     ],
 )
@@ -96,7 +114,7 @@ def test_the_objective_is_the_one_that_was_measured(trials: list[Trial], objecti
 
 
 @given(st.lists(st.sampled_from(["tokens", "samples", "steps of 4", "steps of 8", "other", "unmeasured"]), max_size=6))
-def test_every_history_is_compared_in_the_first_unit_that_it_has(kinds: list[str]) -> None:
+def test_every_history_is_compared_in_the_unit_that_most_launches_have(kinds: list[str]) -> None:
     made = {"tokens": BOTH, "samples": SAMPLES, "steps of 4": PACED, "steps of 8": paced(micro_batch_size=8)}
     made |= {
         "other": replace(TOKENS, workload={"program": "other.py"}),
@@ -104,11 +122,14 @@ def test_every_history_is_compared_in_the_first_unit_that_it_has(kinds: list[str
     }
     space, line = with_measured_objective(SPACE, [made[kind] for kind in kinds], workload=WORKLOAD)
     paces = {kind for kind in kinds if kind.startswith("steps")}
-    only_steps = "tokens" not in kinds and "samples" not in kinds and len(paces) == 1
-    unit = "samples" if "samples" in kinds and "tokens" not in kinds else "steps" if only_steps else "tokens"
+    n_steps = sum(kind.startswith("steps") for kind in kinds)
+    n_tokens, n_samples = kinds.count("tokens"), kinds.count("tokens") + kinds.count("samples")
+    counted = "samples" if n_samples > n_tokens else "tokens"
+    is_minority = 2 * n_samples < n_samples + n_steps
+    unit = "steps" if is_minority and len(paces) == 1 else counted
     assert space.objective == f"{unit}_per_second"
     assert bool(line) == ("samples" in kinds or bool(paces))
-    assert (COUNT_WORK in line) == (bool(paces) and "tokens" not in kinds and "samples" not in kinds)
+    assert (COUNT_WORK in line) == (bool(paces) and not n_samples)
 
 
 KEPT = parse_space(

@@ -70,6 +70,7 @@ WRITTEN = {
     "refused": "",
     "is_second_attempt": False,
     "variables": [],
+    "program": "",
 }
 
 
@@ -109,6 +110,7 @@ def test_all_fields_but_the_store_can_be_missing() -> None:
         {"refused": "the file changed"},
         {"is_second_attempt": True},
         {"variables": ("OMP_NUM_THREADS",)},
+        {"program": "0123456789abcdef"},
         {"step_limit": 1},
         {"log": LogPattern(pattern="speed (.)", groups={"step_time_s": 1})},
         {"files": (FilePatch(path="a", argument=0),)},

@@ -16,6 +16,7 @@ from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
+from torchx_cubicml.rewrite import decide as decide_module
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, load, save
 from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits, decide
@@ -25,7 +26,7 @@ from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.predictor_choice import append_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SPACE = parse_space(
     BATCH_SIZES
@@ -591,3 +592,23 @@ def test_a_small_gain_over_few_launches_has_it_measured_again(place: Place) -> N
     later = place.decide().choice
     assert later is not None
     assert later.rejection_reason == ""
+
+
+def test_an_unreadable_key_of_the_digests_is_none_and_costs_no_second_deadline(
+    filled: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    real = decide_module.within
+
+    def timed(deadline_s: float, step: Callable[[], object], *, what: str) -> object:
+        limits.append(deadline_s)
+        return real(deadline_s, step, what=what)
+
+    def fail(_url: str) -> str:
+        raise StoreError("no")
+
+    monkeypatch.setattr(decide_module, "within", timed)
+    monkeypatch.setattr(decide_module, "digest_keys", fail)
+    assert filled.decide(CASE).choice is not None
+    assert limits
+    assert all(limit < 60 for limit in limits[:2])  # what reading the store has left; then thinking has its own

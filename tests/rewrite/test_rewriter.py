@@ -17,12 +17,12 @@ from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.place_config import RewrittenLaunch, place_config
+from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.torchrun_command import TORCHRUN_WITH_SECOND_ATTEMPT
 from torchx_cubicml.records import contract
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial, Value
 from torchx_cubicml.rewrite import rewriter
-from torchx_cubicml.rewrite.changed_work import PresentCommand
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits
 from torchx_cubicml.rewrite.rewriter import Options, rewrite, rewrite_component

@@ -20,18 +20,18 @@ from torchx_cubicml.rewrite.rules import (
     changes_training,
     check_batch_size,
     check_outputs,
-    comparable,
     expected_device_hours,
     explored_device_hours,
     explores,
     held,
-    hold,
     measures_baseline,
     not_permitted,
     rejection_reason,
+    with_equal_frozen_values,
     with_fixed_batch,
 )
 from torchx_cubicml.space import Binding, BindingKind, Parameter, RewriteRules, SearchSpace
+from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.space.toml import parse_space
 
 SPACE = parse_space(
@@ -113,7 +113,7 @@ def test_parameters_that_change_the_training_are_held() -> None:
 def test_a_held_space_keeps_frozen_parameters(frozen: set[str], choice: int, seed: int) -> None:
     configs = list(SPACE.bind(workload=WORKLOAD, current=CURRENT).configs())
     current = configs[choice % len(configs)]
-    bound = hold(SPACE, current, frozen).bind(workload=WORKLOAD, current=current)
+    bound = with_fixed_values(SPACE, current, frozen).bind(workload=WORKLOAD, current=current)
     for config in bound.sample(20, rng=np.random.default_rng(seed)):
         full = {**current, **config}
         assert {name: full[name] for name in frozen} == {name: current[name] for name in frozen}
@@ -126,32 +126,32 @@ def test_a_frozen_parameter_is_not_made_idle() -> None:
     text += '[parameters.overlap]\nchoices = [0, 1]\nflag = "--overlap"\ndefault = 0\nwhen = "tp_degree > 1"\n'
     space = parse_space(text, where="space.toml")
     current: Config = {"tp_degree": 2, "overlap": 1}
-    bound = hold(space, current, {"overlap"}).bind(workload=WORKLOAD, current=current)
+    bound = with_fixed_values(space, current, {"overlap"}).bind(workload=WORKLOAD, current=current)
     assert list(bound.configs()) == [current]
 
 
 def test_a_frozen_value_outside_of_the_space_stays() -> None:
     current: Config = {**CURRENT, "tp_degree": 4, "gradient_accumulation_steps": 16}
-    bound = hold(SPACE, current, {"tp_degree"}).bind(workload=WORKLOAD, current=current)
+    bound = with_fixed_values(SPACE, current, {"tp_degree"}).bind(workload=WORKLOAD, current=current)
     assert {config["gradient_accumulation_steps"] for config in bound.configs()} == {32, 16, 8, 4}
 
 
 def test_frozen_values_can_leave_no_legal_config() -> None:
     current: Config = {**CURRENT, "gradient_accumulation_steps": 3}
     with pytest.raises(SpaceError, match="gradient_accumulation_steps keeps its value"):
-        hold(SPACE, current, {"gradient_accumulation_steps"}).bind(
+        with_fixed_values(SPACE, current, {"gradient_accumulation_steps"}).bind(
             workload={**WORKLOAD, "global_batch_size": 32}, current=current
         )
 
 
 def test_launches_with_another_frozen_value_are_left_out() -> None:
-    narrow = hold(SPACE, CURRENT, {"sharding_strategy"})
+    narrow = with_fixed_values(SPACE, CURRENT, {"sharding_strategy"})
     alike = Trial.completed(workload=WORKLOAD, config=CURRENT, tokens_per_second=1.0)
     other = replace(alike, trial_id="other", config={**CURRENT, "sharding_strategy": ("NO_SHARD",) * 3})
     elsewhere = replace(other, trial_id="elsewhere", workload={**WORKLOAD, "world_size": 8})
-    kept = comparable([alike, other, elsewhere], narrow, workload=WORKLOAD, current=CURRENT)
+    kept = with_equal_frozen_values([alike, other, elsewhere], narrow, workload=WORKLOAD, current=CURRENT)
     assert kept == [alike, elsewhere]
-    assert comparable([other], SPACE, workload=WORKLOAD, current=CURRENT) == [other]
+    assert with_equal_frozen_values([other], SPACE, workload=WORKLOAD, current=CURRENT) == [other]
 
 
 def test_the_global_batch_size_is_kept_by_default() -> None:
@@ -378,7 +378,7 @@ def test_a_held_switch_with_a_condition_keeps_its_value(value: bool) -> None:
     text += '[parameters.b]\nchoices = [false, true]\nflag = "--b"\ndefault = false\nwhen = "a > 1"\n'
     space = parse_space(text, where="space.toml")
     current: Config = {"a": 2, "b": value}
-    configs = list(hold(space, current, {"b"}).bind(workload=WORKLOAD, current=current).configs())
+    configs = list(with_fixed_values(space, current, {"b"}).bind(workload=WORKLOAD, current=current).configs())
     assert {config["b"] for config in configs} == {value}
     assert {config["a"] for config in configs} == ({2} if value else {1, 2})
 
@@ -386,7 +386,9 @@ def test_a_held_switch_with_a_condition_keeps_its_value(value: bool) -> None:
 def test_a_held_list_of_equal_entries_has_one_choice() -> None:
     for entries in (("FULL_SHARD",) * 3, ("NO_SHARD", "FULL_SHARD", "FULL_SHARD")):
         current: Config = {**CURRENT, "sharding_strategy": entries}
-        configs = hold(SPACE, current, {"sharding_strategy"}).bind(workload=WORKLOAD, current=current).configs()
+        configs = (
+            with_fixed_values(SPACE, current, {"sharding_strategy"}).bind(workload=WORKLOAD, current=current).configs()
+        )
         assert {config.get("sharding_strategy", entries) for config in configs} == {entries}
 
 

@@ -121,10 +121,13 @@ def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
-    from torchx_cubicml.launch import read_config
+    from torchx_cubicml.launch import migrated_trials, read_config
+    from torchx_cubicml.launch.present_command import PresentCommand
+    from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import absolute_url, read_trials
+    from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.predictor_choice import latest_choice
     from torchx_cubicml.store.presence import read_recorded
 
@@ -133,6 +136,10 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
     url = absolute_url(store_url(args))
     # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
     trials, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
+    keys = digest_keys(url)
+    trials = migrated_trials(trials, space, workload=workload, current=current, digest_keys=keys)
+    command = PresentCommand.of(component.launch, space)
+    trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
     return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
 
 

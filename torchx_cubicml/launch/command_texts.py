@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import blake2s
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PROGRAM = "program"
+LAUNCHED = "launched"
+"""Name of the digest of the program's file as the launcher read it, among those of a record."""
 _MOST_KEYS = 256  # of one file; the text of a larger file counts as a whole
 _LONGEST_KEY = 256  # characters; the text of a file with a longer one counts as a whole
 _MOST_TEXTS = 2048  # of one command; after that, the text of each further file counts as a whole
 _WHOLE = "*"
 _MENTIONED = re.compile(r"environ(?:\.get\(|\.setdefault\(|\[)\s*['\"](\w+)['\"]|getenv\(\s*['\"](\w+)['\"]")
+# A folder changes no work.
 _TUNES_SPEED = re.compile(
-    r"(?:CUDA|CUDNN|CUBLAS|NCCL|GLOO|OMP|MKL|OPENBLAS|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|NVTE)_\w+"
+    r"(?:CUDA|CUDNN|CUBLAS|NCCL|GLOO|OMP|KMP|GOMP|MKL|OPENBLAS|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|NVTE"
+    r"|XLA|HSA|HIP|HIPBLASLT|ROCBLAS|MIOPEN|RCCL|UCX|FI|NEURON)_(?!(?:\w+_)?(?:HOME|PATH|DIR|DIRECTORY)$)\w+"
 )
 _OF_THE_LAUNCHER = re.compile(
     r"(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE|NAME)|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+|TORCHX_\w+|SLURM_\w+"
-    r"|CUDA_VISIBLE_DEVICES|TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    r"|(?:CUDA|HIP)_VISIBLE_DEVICES|NEURON_RT_VISIBLE_CORES|TORCH_NCCL_ASYNC_ERROR_HANDLING"
 )
 
 
@@ -94,12 +99,7 @@ def command_texts(
         ``$NAME``: value of a variable. ``--flag:key``: value of a key in a config file that a flag names, as JSON.
         ``--flag:*``: content of a file with too many or too long keys, or of no format.
     """
-    texts: dict[str, str] = {}
-    if program is not None and (content := _text_of(program)) is not None:
-        parts = program_parts(content)
-        texts |= {
-            f"{PROGRAM}:{name}" if name else PROGRAM: text for name, text in parts.items() if not names_secret(name)
-        }
+    texts = program_texts(program)
     texts |= {f"${name}": environment[name] for name in variables if name in environment}
     for name, value in argument_words(arguments).items():
         path = Path(folder or Path.cwd()) / value if value else None
@@ -109,6 +109,22 @@ def command_texts(
         if content is not None:
             texts |= {f"{name}:{key}": text for key, text in _file_texts(content, value, room=_MOST_TEXTS - len(texts))}
     return texts
+
+
+def program_texts(program: Path | None) -> dict[str, str]:
+    """Return the texts of a program's file as ``command_texts`` does; none if it is unknown or cannot be read."""
+    content = _text_of(program) if program is not None else None
+    parts = program_parts(content) if content is not None else {}
+    return {f"{PROGRAM}:{name}" if name else PROGRAM: text for name, text in parts.items() if not names_secret(name)}
+
+
+def program_digest(texts: Mapping[str, str]) -> str:
+    """Return one digest of the texts of a program's file among those of a command; empty where there are none.
+
+    The launcher passes it to the job, which may find another file.
+    """
+    parts = sorted([name, text] for name, text in texts.items() if name.partition(":")[0] == PROGRAM)
+    return blake2s(json.dumps(parts).encode(), digest_size=8).hexdigest() if parts else ""
 
 
 def _file_texts(content: str, path: str, *, room: int) -> list[tuple[str, str]]:

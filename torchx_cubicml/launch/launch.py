@@ -61,14 +61,14 @@ def workload_of(launch: Launch, facts: Mapping[str, Value] | None = None, *, pro
     Args:
         launch: a command.
         facts: declared facts.
-        project: name of the program's project; by default as found (``project_of``).
+        project: name of the program's project that a space file states; empty for none.
 
     >>> workload_of(Launch(program="./examples/train.py", world_size=2), {"n_layers": 4})
     {'program': 'examples/train.py', 'world_size': 2, 'n_layers': 4}
     """
     workload: dict[str, Value] = {"program": _program_name(launch)}
-    if project := project or project_of(launch.program, is_module=launch.is_module):
-        workload[PROJECT] = project
+    if identities := project_of(launch.program, is_module=launch.is_module, stated=project):
+        workload[PROJECT] = identities
     if launch.world_size is not None:
         workload["world_size"] = launch.world_size
     if launch.device:

@@ -1,8 +1,9 @@
 """Migration of earlier trials to the present space file (schema migration), so that a file that changes loses none.
 
 A parameter that an earlier launch did not record has, in this order: the value under a former name (``was``) or among
-the workload facts, the value that the recorded arguments of that launch state, the declared default unless another
-value was observed, the observed value if it is reliable. Otherwise it stays missing, which the predictors accept.
+the workload facts, the value that the recorded arguments of that launch state, or that the digests of its variables and
+config files tell, the declared default unless another value was observed (of a variable or file only where it is known
+to have been left out), the observed value if it is reliable. Otherwise it stays missing, which the predictors accept.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.launch.bindings.spelling import same_value, spell
 from torchx_cubicml.launch.config_io import stated_values
 from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.recorded_values import RecordedValues, is_in_texts
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.trial import MAX_ITEMS
 from torchx_cubicml.records.workload import PROJECT, collapsed, is_same_program, is_same_workload
@@ -29,7 +31,7 @@ _SIZES = frozenset({"nnodes", "nproc_per_node"})
 
 
 def migrated_trials(
-    trials: Iterable[Trial], space: SearchSpace, *, workload: Workload, current: Config, digest_key: str = ""
+    trials: Iterable[Trial], space: SearchSpace, *, workload: Workload, current: Config, digest_keys: Sequence[str] = ()
 ) -> list[Trial]:
     """Return the trials in their order; those of the same program in the terms of ``space``.
 
@@ -41,7 +43,7 @@ def migrated_trials(
         space: the present space file, bound or not.
         workload: facts of the present launch.
         current: the user's own config of the present launch.
-        digest_key: key of the digests in the store of the trials; empty where unknown.
+        digest_keys: keys of the digests in the store of the trials.
 
     >>> from torchx_cubicml.space import Parameter, SearchSpace
     >>> from torchx_cubicml.records.trial import Trial
@@ -53,7 +55,7 @@ def migrated_trials(
     [{'batch': 2, 'workers': 0}]
     """
     trials = list(trials)
-    migration = _Migration(space, workload, current, digest_key)
+    migration = _Migration(space, workload, current, digest_keys)
     migrated = [migration.of(trial) if migration.concerns(trial) else trial for trial in trials]
     missing = {item.name for item in space.parameters if item.derive is None}
     own = [trial for trial in migrated if is_same_workload(trial, workload)]
@@ -69,11 +71,11 @@ class _Migration:
         space: the present space file.
         workload: facts of the present launch.
         current: the user's own config of the present launch.
-        digest_key: see ``migrated_trials``.
+        digest_keys: see ``migrated_trials``.
     """
 
-    def __init__(self, space: SearchSpace, workload: Workload, current: Config, digest_key: str) -> None:
-        self._digest_key = digest_key
+    def __init__(self, space: SearchSpace, workload: Workload, current: Config, digest_keys: Sequence[str]) -> None:
+        self._digest_keys = digest_keys
         self._space, self._workload = space, workload
         self._texts = frozenset({*_texts_of(space), *map(spell, [*workload.values(), *current.values()])})
         self._facts = {fact.name: fact for fact in space.workload}
@@ -81,6 +83,7 @@ class _Migration:
         self._former = {name for item in space.parameters for name in item.was}
         self._sizes = _SIZES & workload.keys()
         self._present: dict[tuple[int, int], tuple[bool, Trial]] = {}  # keeps a trial alive, as ids are the keys
+        self._recorded = RecordedValues(str(workload.get("program", "")), current, digest_keys)
         self._stated: dict[tuple[object, ...], Mapping[str, Value | None]] = {}
 
     def concerns(self, trial: Trial) -> bool:
@@ -117,12 +120,20 @@ class _Migration:
         for item in self._space.parameters:
             value = _recorded(item, trial)
             if value is None:
-                value = stated[item.name] if item.name in stated else _default(item, trial)
+                value = stated[item.name] if item.name in stated else self._unstated(item, trial)
             if value is None and item.binding is not None and item.binding.kind == BindingKind.TORCHRUN:
                 value = _sizes(trial).get(item.binding.name)
             if value is not None:
                 config[item.name] = _in_form(item, value, {**trial.observed, **workload, **config})
         return config
+
+    def _unstated(self, item: Parameter, trial: Trial) -> Value | None:
+        """Return a value that no recorded argument states."""
+        is_flag = item.binding is not None and item.binding.kind == BindingKind.FLAG
+        if is_in_texts(item.binding) and not (is_flag and trial.arguments is None):
+            value = self._recorded.of(item, trial)
+            return _default(item, trial) if value == item.default and value is not None else value
+        return _default(item, trial)
 
     def _is_present(self, trial: Trial) -> bool:
         """Return whether nothing is missing, renamed or of another form."""
@@ -143,7 +154,7 @@ class _Migration:
         known = {name: value for name in sorted(counts) if (value := trial.fact(name)) is not None}
         key = (trial.arguments, *known.items())
         if key not in self._stated:
-            arguments = restored_arguments(trial.arguments, self._texts, self._digest_key)
+            arguments = restored_arguments(trial.arguments, self._texts, self._digest_keys)
             launch = Launch(program=str(self._workload.get("program")), script_args=arguments)
             self._stated[key] = stated_values(launch, self._space, known)
         return self._stated[key]

@@ -29,11 +29,11 @@ _SIZES = (
 def with_measured_objective(
     space: SearchSpace, trials: Iterable[Trial], *, workload: Workload
 ) -> tuple[SearchSpace, str]:
-    """Return the space with the objective that launches of the workload were measured in: tokens before samples.
+    """Return the space with the objective that most launches of the workload were measured in: tokens before samples.
 
-    Optimizer steps per second serve where neither could be counted, and all steps do the same work. A stated objective
-    stays. The second value is a message where tokens were not taken, or where launches lack the objective, so that they
-    do not count; it is empty otherwise.
+    Optimizer steps per second serve where most launches counted neither, and all steps do the same work. A stated
+    objective stays. The second value is a message where tokens were not taken, or where launches lack the objective, so
+    that they do not count; it is empty otherwise.
 
     >>> from torchx_cubicml.space import Parameter, SearchSpace
     >>> from torchx_cubicml.records.trial import Trial
@@ -44,22 +44,34 @@ def with_measured_objective(
     """
     if space.is_objective_stated:
         return space, ""
-    tokens, _, steps = OBJECTIVES
+    tokens, samples, steps = OBJECTIVES
     own = [trial for trial in trials if is_same_workload(trial, workload)]
     measured = [trial for trial in own if any(_has(trial, name) for name in OBJECTIVES)]
-    unit = next((name for name in OBJECTIVES if any(_has(trial, name) for trial in measured)), tokens)
+    having = {name: sum(_has(trial, name) for trial in measured) for name in OBJECTIVES}
+    counted = samples if having[samples] > having[tokens] else tokens
+    lacks_work = 2 * having[counted] < len(measured)  # most launches counted neither
+    why = changer_of_work(space, measured, workload=workload) if lacks_work else ""
+    unit = steps if lacks_work and not why else counted
+    if why and not having[counted]:
+        return _with(
+            space, tokens
+        ), f"{_none_counted(steps)}, and steps per second do not compare as {why}; {COUNT_WORK}"
+    return _with(space, unit), _line(unit, having, len(measured))
+
+
+def _line(unit: str, having: Mapping[str, int], n_measured: int) -> str:
+    """Return the message on the unit that is compared; empty where every launch has it, and it is tokens."""
+    preferred = OBJECTIVES[: OBJECTIVES.index(unit)]
+    if having[unit] < n_measured or any(having[name] for name in preferred):
+        share = f"{having[unit]} of {n_measured} launches of this workload"
+        return f"{unit} is compared, which {share} have; set objective in the space file to choose"
+    cure = f"; {COUNT_WORK}" if unit == OBJECTIVES[-1] else ""
+    return f"{unit} is compared, as {_none_counted(unit)}{cure}" if preferred else ""
+
+
+def _none_counted(unit: str) -> str:
     others = [name.removesuffix("_per_second") for name in OBJECTIVES[: OBJECTIVES.index(unit)]]
-    uncounted = f"no launch of this workload counted {' or '.join(others)}"
-    cure = f"; {COUNT_WORK}" if unit == steps else ""
-    why = changer_of_work(space, measured, workload=workload) if unit == steps else ""
-    if why:
-        return _with(space, tokens), f"{uncounted}, and steps per second do not compare as {why}{cure}"
-    n_lacking = sum(not _has(trial, unit) for trial in measured)
-    if n_lacking:
-        share = f"{n_lacking} of {len(measured)} launches of this workload"
-        line = f"{unit} is compared, which {share} do not have; set objective in the space file to choose"
-        return _with(space, unit), line
-    return _with(space, unit), f"{unit} is compared, as {uncounted}{cure}" if others else ""
+    return f"no launch of this workload counted {' or '.join(others)}"
 
 
 def changer_of_work(space: SearchSpace, trials: Iterable[Trial], *, workload: Workload) -> str:

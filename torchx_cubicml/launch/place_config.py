@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.config_file import patches_of
-from torchx_cubicml.launch.command_texts import program_path, recorded_variables
+from torchx_cubicml.launch.command_texts import program_digest, program_path, program_texts, recorded_variables
 from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
 from torchx_cubicml.launch.messages import message_line
 from torchx_cubicml.records.contract import Contract, TypedCommand
@@ -83,6 +83,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
     placed = write_config(launch, space, config)
     if scratch:
         placed = change_for_profiling(placed, space, {"scratch": scratch, "launch_id": launch_id})
+    program = program_path(launch.program, is_module=launch.is_module)
     contract = Contract(
         store=absolute_url(store, for_launch=True),
         workload=workload,
@@ -95,7 +96,8 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
         step_limit=step_limit,
         log=space.log,
         hooks=placed.hooks,
-        variables=recorded_variables(program_path(launch.program, is_module=launch.is_module), launch.env),
+        variables=recorded_variables(program, launch.env),
+        program=program_digest(program_texts(program)),
     )
     contract = with_files(contract, typed=launch, wanted=placed, own=current)
     return RewrittenLaunch(launch=placed, contract=contract, suggestion=suggestion)

@@ -19,6 +19,9 @@ from torchx_cubicml.records.trial import MAX_TEXT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+KEY_ID = "key"
+"""Name of the digest of no text, among those of a record: it tells which key of a store the record was made with."""
+
 _MARK, _KEYED_MARK = "~", "~k"
 _FLAG = re.compile(r"--[A-Za-z][\w.-]{0,63}|-[A-Za-z](?:\d{1,9})?")
 _KEY = re.compile(r"(?P<key>(?:--?|\+{1,2})?[A-Za-z][\w.-]{0,63}=)(?P<value>.*)", re.DOTALL)
@@ -53,13 +56,18 @@ def digested_arguments(arguments: Sequence[str], key: str = "") -> tuple[str, ..
     return tuple(words)
 
 
-def restored_arguments(arguments: Sequence[str], texts: Iterable[str], key: str = "") -> tuple[str, ...]:
+def restored_arguments(arguments: Sequence[str], texts: Iterable[str], keys: Iterable[str] = ()) -> tuple[str, ...]:
     """Return recorded arguments with those of ``texts`` in the place of their digests; other digests stay.
+
+    Args:
+        arguments: as ``digested_arguments`` gives them.
+        texts: that may stand in them.
+        keys: of the store.
 
     >>> restored_arguments(["--sharding=~b3f93369", "~74c6b467"], ["FULL_SHARD", "NO_SHARD"])
     ('--sharding=FULL_SHARD', '~74c6b467')
     """
-    known = {_digested(text, each): text for text in texts for each in {"", key}}
+    known = {_digested(text, each): text for text in texts for each in {"", *keys}}
     return tuple(_with_values(word, lambda text: known.get(text, text)) for word in arguments)
 
 

@@ -86,6 +86,7 @@ class Contract:
         refused: reason why the job runs as typed although another config was requested; empty otherwise.
         is_second_attempt: whether the job runs as typed after its rewritten command has failed.
         variables: names of the command's environment variables whose values are recorded as digests.
+        program: digest of the program's file as the launcher read it; empty where it read none.
     """
 
     store: str
@@ -105,6 +106,7 @@ class Contract:
     refused: str = ""
     is_second_attempt: bool = False
     variables: tuple[str, ...] = ()
+    program: str = ""
 
     def typed(self) -> Contract:
         """Return the contract of this launch with the user's original command."""
@@ -164,6 +166,7 @@ def decode_contract(value: str) -> Contract:
             refused=text_of(payload.get("refused", ""), "refused"),
             is_second_attempt=payload.get("is_second_attempt") is True,
             variables=texts_of(payload.get("variables") or [], "variables"),
+            program=text_of(payload.get("program", ""), "program"),
         )
     except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error

@@ -308,8 +308,9 @@ class Trial:
         suggestion: prediction made for the config.
         arguments: of the program, as ``digested_arguments``; ``None`` where unknown.
         digests: name -> keyed digest of the other texts of the command: ``program`` (the code of its file),
-            ``program:NAME`` (a constant in it, or the default of a flag), ``$NAME`` (an environment variable) and
-            ``--flag:key`` (a key of a named config file); ``None`` where unknown.
+            ``program:NAME`` (a constant in it, or the default of a flag), ``launched`` (the file as the launcher read
+            it), ``key`` (the key itself), ``$NAME`` (an environment variable) and ``--flag:key`` (a key of a named
+            config file); ``None`` where unknown.
         started_at: time of the earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
         ended_at: time of the latest end of an ended trial, likewise; empty before.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.iso_time import parse_time
@@ -19,15 +21,63 @@ def is_same_workload(trial: Trial, workload: Workload) -> bool:
     declared = trial.workload
     for name, value in workload.items():
         known = declared[name] if name in declared else trial.fact(name)
-        if known is None and name == PROJECT:
+        if name == PROJECT:
+            if known is not None and not is_same_project(known, value):
+                return False
             continue
         if known is None or not _is_same_value(known, value):
             return False
     return True
 
 
+STATED = "="
+"""Mark of an identity of a project that a space file states."""
 PROJECT = "project"
-"""Workload fact: the project that the program belongs to, where it is known."""
+"""Workload fact: identities of the project that the program belongs to, where it is known (``project_of``)."""
+
+
+@lru_cache(maxsize=4096)
+def is_same_project(one: Value, other: Value) -> bool:
+    """Return whether two programs of the same name belong to one project: an identity fits.
+
+    Two stated names decide alone. An identity without a folder is from an earlier release, or its root is unknown.
+
+    >>> is_same_project(("gpt:src", "host.org/me/gpt:src"), ("host.org/me/gpt:src",)), is_same_project("gpt", "gpt:src")
+    (True, True)
+    >>> is_same_project("gpt:a", "gpt:b"), is_same_project(("=ads", "gpt:a"), ("=search", "gpt:a"))
+    (False, False)
+    """
+    first, second = (tuple(map(str, each)) if isinstance(each, tuple) else (str(each),) for each in (one, other))
+    stated = [[name for name in each if name.startswith(STATED)] for each in (first, second)]
+    if all(stated):
+        first, second = map(tuple, stated)
+    return any(_is_same_identity(*pair) for pair in product(first, second))
+
+
+def _is_same_identity(one: str, other: str) -> bool:
+    (name, _, folder), (other_name, _, other_folder) = (
+        each.removeprefix(STATED).partition(":") for each in (one, other)
+    )
+    if folder and other_folder and folder != other_folder:
+        return False
+    return name == other_name or any(
+        short.startswith("/") and long.endswith(short) for short, long in ((name, other_name), (other_name, name))
+    )
+
+
+def passed_over(trials: Iterable[Trial], workload: Workload) -> str:
+    """Return a message if all measured launches of a program of this name belong to other projects; else empty."""
+    others = [
+        trial for trial in trials if trial.measurement is not None and trial.fact("program") == workload.get("program")
+    ]
+    if not others or any(is_same_program(trial, workload) for trial in others):
+        return ""
+    known = max(others, key=recency).workload[PROJECT]
+    latest = str(known[0] if isinstance(known, tuple) else known).removeprefix(STATED)
+    return (
+        f"{count_of_launches(len(others))} of {workload.get('program')} left out: of another project or folder, the "
+        f"latest of {latest} (project in the space file names the project)"
+    )
 
 
 def is_same_program(trial: Trial, workload: Workload) -> bool:
@@ -39,7 +89,9 @@ def is_same_program(trial: Trial, workload: Workload) -> bool:
     (True, False)
     """
     known, project = trial.workload.get(PROJECT), workload.get(PROJECT)
-    return trial.fact("program") == workload.get("program") and (known is None or project in {None, known})
+    return trial.fact("program") == workload.get("program") and (
+        known is None or project is None or is_same_project(known, project)
+    )
 
 
 def _is_same_value(known: Value, value: Value) -> bool:
@@ -99,14 +151,16 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
     impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
         kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))
-        lines.append(f"{_launches(len(impossible))} left out: impossible throughput, {_or(impossible.values())}")
+        lines.append(
+            f"{count_of_launches(len(impossible))} left out: impossible throughput, {_or(impossible.values())}"
+        )
     for fact, advice in _SHARED_FACTS.items():
         observing = [trial for trial in own if fact in trial.observed]
         latest = max(filter(_shows_facts, observing), key=recency, default=None)
         if latest is None:
             continue
         reference = latest.observed[fact]
-        outliers = [trial for trial in observing if not _about_equal(trial.observed[fact], reference)]
+        outliers = [trial for trial in observing if not about_equal(trial.observed[fact], reference)]
         if outliers:
             left_out = {id(trial) for trial in outliers}
             kept = [trial for trial in kept if id(trial) not in left_out]
@@ -162,10 +216,15 @@ def _duration_s(trial: Trial) -> float:
     return end - start if start is not None and end is not None else 0.0
 
 
-def _about_equal(value: Value, reference: Value) -> bool:
-    if isinstance(value, int | float) and isinstance(reference, int | float):
-        return abs(value - reference) <= _SIZE_TOLERANCE * abs(reference)
-    return value == reference
+def about_equal(value: Value, reference: Value) -> bool:
+    """Return whether an observed value equals a reference, numbers within 1 % of it.
+
+    >>> about_equal(1000, 1005), about_equal(1000, 1020), about_equal(True, 1)
+    (True, False, False)
+    """
+    if isinstance(value, bool | str | tuple) or isinstance(reference, bool | str | tuple):
+        return value_key(value) == value_key(reference)
+    return abs(value - reference) <= _SIZE_TOLERANCE * abs(reference)
 
 
 def _impossible_throughput(trial: Trial) -> str:
@@ -174,10 +233,11 @@ def _impossible_throughput(trial: Trial) -> str:
 
 def _message(fact: str, reference: Value, outliers: Sequence[Trial]) -> str:
     others = _or(_short(trial.observed[fact]) for trial in outliers)
-    return f"{_launches(len(outliers))} left out: the latest had {fact} {_short(reference)}, not {others}"
+    return f"{count_of_launches(len(outliers))} left out: the latest had {fact} {_short(reference)}, not {others}"
 
 
-def _launches(count: int) -> str:
+def count_of_launches(count: int) -> str:
+    """Return a count in words: ``1 launch``, ``2 launches``."""
     return f"{count} launch{'es' if count > 1 else ''}"
 
 

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
+from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload
-from torchx_cubicml.rewrite.changed_work import PresentCommand, compared_trials
+from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
 from torchx_cubicml.rewrite.observed_batch import batch_parameters
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
     can_change_batch,
-    comparable,
     expected_device_hours,
     explored_device_hours,
     explores,
     held,
-    hold,
     rejection_reason,
+    with_equal_frozen_values,
     with_fixed_batch,
 )
+from torchx_cubicml.space.fixed import with_fixed_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,7 @@ class DecisionContext:
         predictor: name of the predictor chosen for the store; empty for the default.
         lines: messages to the user on the trials.
         command: command as typed, which tells whether its work is that of earlier launches.
-        digest_key: key of the store's digests; empty where it has none.
+        digest_keys: keys of the store's digests.
         unseen: reason why the command is another job than the earlier ones until it has run; empty where it is not.
     """
 
@@ -61,7 +62,7 @@ class DecisionContext:
     predictor: str = ""
     lines: tuple[str, ...] = ()
     command: PresentCommand = field(default_factory=PresentCommand)
-    digest_key: str = ""
+    digest_keys: tuple[str, ...] = ()
     unseen: str = ""
 
     def migrated(self) -> DecisionContext:
@@ -71,24 +72,25 @@ class DecisionContext:
         ``migrated_trials`` and ``with_measured_objective``.
         """
         trials = migrated_trials(
-            self.trials, self.space, workload=self.workload, current=self.current, digest_key=self.digest_key
+            self.trials, self.space, workload=self.workload, current=self.current, digest_keys=self.digest_keys
         )
-        known = compared_trials(trials, self.command, space=self.space, workload=self.workload, key=self.digest_key)
+        known = with_same_work(trials, self.command, space=self.space, workload=self.workload, keys=self.digest_keys)
         trials = known.trials
         case = replace(self, trials=trials, unseen=known.reason)
+        passed = passed_over(self.trials, self.workload)
         searched = case.searched_space()
-        compared = comparable(trials, searched, workload=self.workload, current=self.current)
+        compared = with_equal_frozen_values(trials, searched, workload=self.workload, current=self.current)
         found, line = with_measured_objective(searched, compared, workload=self.workload)
         space = replace(self.space, objective=found.objective, is_objective_stated=True)
-        return replace(case, space=space, lines=(*known.lines, *filter(None, [line])))
+        return replace(case, space=space, lines=(*known.lines, *filter(None, [passed, line])))
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed by the user's rules has its current value."""
-        return hold(self.space, self.current, held(self.space))
+        return with_fixed_values(self.space, self.current, held(self.space))
 
     def searched_space(self) -> SearchSpace:
         """Return the frozen space in which what changes the global batch size, as trials show, stays as typed, too."""
-        return hold(self.space, self.current, {*held(self.space), *self.batch_parameters()})
+        return with_fixed_values(self.space, self.current, {*held(self.space), *self.batch_parameters()})
 
     def own_trials(self) -> list[Trial]:
         """Return the trials of the workload."""
@@ -132,7 +134,7 @@ def advise(case: DecisionContext) -> Suggestion | None:
 
     space = case.searched_space()
     informative = filter(is_informative, case.trials)
-    trials = comparable(informative, space, workload=case.workload, current=case.current)
+    trials = with_equal_frozen_values(informative, space, workload=case.workload, current=case.current)
 
     def known(space: SearchSpace) -> Suggestion | None:
         return best_known(space, workload=case.workload, current=case.current, trials=trials, predictor=case.predictor)
@@ -196,7 +198,7 @@ def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
     from torchx_cubicml.advisor import suggest
 
     space = case.searched_space()
-    trials = comparable(case.trials, space, workload=case.workload, current=case.current)
+    trials = with_equal_frozen_values(case.trials, space, workload=case.workload, current=case.current)
     if can_change_batch(case.space, workload=case.workload, current=case.current):
         space = with_fixed_batch(space, workload=case.workload, current=case.current)
     found = suggest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.rewrite.rules import ENOUGH_OF_BASELINE, explores, measures_baseline
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.deadline import read_with_deadline, within
-from torchx_cubicml.store.digest_key import digest_key
+from torchx_cubicml.store.digest_key import digest_keys
 from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
 from torchx_cubicml.store.predictor_choice import latest_choice
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.rewrite.choice import Choice, DecisionContext
     from torchx_cubicml.space import RewriteRules
+
+_LEAST_S = 0.2  # for the small objects of a store that was read late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +85,14 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
             if unchanged != cached:
                 save(path, unchanged, case)
             return _decision(unchanged, case)
+    started = time.monotonic()
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
-    key = within(limits.read_s, lambda: digest_key(url), what="reading the key of the digests")
-    case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, limits), digest_key=key)
+
+    def left() -> DecisionLimits:
+        return replace(limits, read_s=max(started + limits.read_s - time.monotonic(), _LEAST_S))
+
+    keys = _digest_keys(url, left())
+    case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, left()), digest_keys=keys)
     chosen = within(limits.think_s, lambda: _choose(case.migrated(), cached, now), what="choosing a config")
     fresh = replace(chosen.cached, store=fingerprint_of(reading.directories), warnings=reading.warnings)
     if path is not None:
@@ -106,7 +114,9 @@ class _Chosen:
 def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetime) -> _Chosen:
     """Return the cached suggestion if it is still valid, else a fresh one, and the config to explore, if any."""
     if not is_program_measured(case):
-        unknown = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
+        unknown = CachedSuggestion(
+            suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0, lines=case.lines
+        )
         return _Chosen(cached=replace(unknown, predictor=case.predictor))
     explored, note = explore(case, now=now)
     own = [trial for trial in expire_lost_trials(case.trials, case.workload) if is_same_workload(trial, case.workload)]
@@ -167,6 +177,14 @@ def _chosen_predictor(url: str, limits: DecisionLimits) -> str:
         return within(limits.read_s, lambda: latest_choice(url), what="reading the choice of a predictor")
     except (LaunchError, StoreError):
         return ""
+
+
+def _digest_keys(url: str, limits: DecisionLimits) -> tuple[str, ...]:
+    """Return the keys of the store's digests; none if they cannot be read."""
+    try:
+        return within(limits.read_s, lambda: digest_keys(url), what="reading the key of the digests")
+    except (LaunchError, StoreError):
+        return ()
 
 
 def _unchanged(cached: CachedSuggestion, url: str, limits: DecisionLimits) -> CachedSuggestion | None:

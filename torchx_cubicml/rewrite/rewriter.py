@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, workload_of, write_config
-from torchx_cubicml.launch.command_texts import program_path, recorded_variables
+from torchx_cubicml.launch.command_texts import program_digest, program_path, program_texts, recorded_variables
 from torchx_cubicml.launch.messages import (
     KEPT,
     NOT_RECORDED,
@@ -27,10 +27,10 @@ from torchx_cubicml.launch.messages import (
     statistic_text,
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
+from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.scheduler import is_contained, is_on_this_machine, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.rewrite.changed_work import PresentCommand
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs, not_permitted
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
@@ -189,8 +189,14 @@ def _plain_contract(launch: Launch, options: Options) -> Contract:
     from torchx_cubicml.store import absolute_url
 
     store = absolute_url(options.store or default_store_url(), for_launch=True)
-    variables = recorded_variables(program_path(launch.program, is_module=launch.is_module), launch.env)
-    return Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler, variables=variables)
+    program = program_path(launch.program, is_module=launch.is_module)
+    return Contract(
+        store=store,
+        workload=workload_of(launch),
+        scheduler=launch.scheduler,
+        variables=recorded_variables(program, launch.env),
+        program=program_digest(program_texts(program)),
+    )
 
 
 def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace) -> Contract:
@@ -211,7 +217,7 @@ def _decide(launch: Launch, contract: Contract, space: SearchSpace) -> Decision:
     limits = DecisionLimits(
         read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache_folder()
     )
-    command = PresentCommand.of(launch, space, variables=contract.variables)
+    command = PresentCommand.of(launch, space)
     context = DecisionContext(space=space, workload=contract.workload, current=contract.config, command=command)
     return decide(context, contract.store, limits=limits, now=datetime.now(UTC))
 

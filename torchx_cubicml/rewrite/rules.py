@@ -19,19 +19,18 @@ from torchx_cubicml.launch import Launch, same_value
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_program, is_same_workload
-from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
+from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.trainers import CHANGES_TRAINING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config, Scalar, Trial, Workload
+    from torchx_cubicml.records.trial import Config, Trial, Workload
     from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
-    from torchx_cubicml.space.expression import Expression
 
 _PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains
 ENOUGH_OF_BASELINE = 3  # measurements of the user's own config from which no launch is spent on it
@@ -81,25 +80,7 @@ def held(space: SearchSpace) -> tuple[str, ...]:
     return tuple(item.name for item in space.parameters if item.name in frozen)
 
 
-def hold(space: SearchSpace, current: Config, names: Collection[str]) -> SearchSpace:
-    """Return the space in which the parameters ``names`` are fixed to their values in ``current``."""
-    parameters: list[Parameter] = []
-    facts, constraints = list(space.workload), list(space.constraints)
-    for parameter in space.parameters:
-        value = current.get(parameter.name)
-        if parameter.name not in names or value is None:
-            parameters.append(parameter)
-        elif not isinstance(value, tuple) and (parameter.derive is not None or parameter.when is not None):
-            parameters.append(parameter)
-            constraints.append(_equals(parameter.name, value))
-        elif (only := _only_choice(parameter, current)) is not None:
-            parameters.append(replace(parameter, choices=(only,)))
-        else:
-            facts.append(WorkloadFact(name=parameter.name, value=value))
-    return replace(space, parameters=tuple(parameters), workload=tuple(facts), constraints=tuple(constraints))
-
-
-def comparable(
+def with_equal_frozen_values(
     trials: Iterable[Trial], frozen_space: SearchSpace, *, workload: Workload, current: Config
 ) -> list[Trial]:
     """Leave out trials of this workload that differ from ``current`` in a parameter that the held space fixes."""
@@ -253,20 +234,6 @@ def _hours(trial: Trial, now: datetime | None) -> float | None:
 def _devices(trial: Trial) -> int:
     size = trial.fact("world_size")
     return size if isinstance(size, int) and size > 0 else 1
-
-
-def _equals(name: str, value: Scalar) -> Expression:
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return parse_expression(f"{name} == {text}", where=f"rewrite: {name} keeps its value")
-
-
-def _only_choice(parameter: Parameter, current: Config) -> Scalar | None:
-    """Return the choice that equals the current value in all entries; ``None`` if there is none."""
-    value = current[parameter.name]
-    entries = value if isinstance(value, tuple) else (value,)
-    if not all(same_value(entry, entries[0]) for entry in entries):
-        return None
-    return next((choice for choice in parameter.choices if same_value(choice, entries[0])), None)
 
 
 def _alike(config: Config, current: Config, names: Iterable[str]) -> bool:

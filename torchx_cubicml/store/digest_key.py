@@ -15,41 +15,41 @@ if TYPE_CHECKING:
 
 _FOLDER = "digest-key"
 _SCHEMA = 1
+_MOST_KEYS = 16  # each present text has a digest with each key
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
-def digest_key(url: str) -> str:
-    """Return the key of the store at ``url``; empty where there is none.
+def digest_keys(url: str) -> tuple[str, ...]:
+    """Return the keys of the store at ``url``; none where it has none.
 
-    If two first writers each made a key, the one whose name sorts first counts. A digest with the other key equals
-    nothing, like the digest of an unknown text.
+    New digests are made with the first one. There are several where two first writers each made one, or where the files
+    of two stores were copied into one.
 
     Raises:
         StoreError: the store cannot be reached or read.
     """
-    return _first(_folder(url))
+    return _keys(_folder(url))
 
 
 def made_digest_key(url: str) -> str:
-    """Return the key of the store at ``url``, and make one where there is none.
+    """Return the first key of the store at ``url``, and make one where there is none.
 
     Raises:
         StoreError: the store cannot be read or written.
     """
     folder = _folder(url)
-    if found := _first(folder):
-        return found
+    if found := _keys(folder):
+        return found[0]
     now, key = datetime.now(UTC), secrets.token_hex(16)
     data = json.dumps({"schema": _SCHEMA, "key": key}).encode() + b"\n"
     folder.publish(f"{now:%Y-%m-%d}", f"{now:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(8)}.json", data)
-    return _first(folder) or key
+    return next(iter(_keys(folder)), key)
 
 
-def _first(folder: Backend) -> str:
-    for _, content in folder.read(folder.list_objects().places()):
-        if not isinstance(content, Exception) and (key := _key(content)):
-            return key
-    return ""
+def _keys(folder: Backend) -> tuple[str, ...]:
+    contents = (content for _, content in folder.read(folder.list_objects().places()))
+    keys = (_key(content) for content in contents if not isinstance(content, Exception))
+    return tuple(dict.fromkeys(filter(None, keys)))[:_MOST_KEYS]
 
 
 def _key(content: bytes) -> str:

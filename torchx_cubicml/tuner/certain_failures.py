@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import collapsed, value_key
-from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.tuner.unknown_names import plain_name, unknown_names
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config, Scalar, Trial
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Parameter
 
 _TWICE = 2
@@ -50,19 +49,23 @@ class CertainFailures:
         """Return the space without the values that are set aside, and with the own values of such parameters alone."""
         if not (self.set_aside or self.values):
             return space
-        parameters = [self._kept(item, current) for item in space.parameters]
-        derived = [item for item in space.parameters if item.name in self.set_aside and not _is_free(item)]
-        rules = tuple(_equals(item.name, current) for item in derived)
-        return replace(space, parameters=tuple(parameters), constraints=(*space.constraints, *rules))
+        parameters = tuple(map(self._without_values, space.parameters))
+        return with_fixed_values(replace(space, parameters=parameters), current, self._fixed(space))
 
-    def _kept(self, parameter: Parameter, current: Config) -> Parameter:
-        if parameter.name in self.set_aside:
-            return _held(parameter, current)
+    def _without_values(self, parameter: Parameter) -> Parameter:
         left_out = {value_key(value) for name, value in self.values if name == parameter.name}
         choices = tuple(choice for choice in parameter.choices if value_key(choice) not in left_out)
-        if len(choices) == len(parameter.choices):
-            return parameter
-        return replace(parameter, choices=choices) if choices else _held(parameter, current)
+        return replace(parameter, choices=choices) if choices else parameter
+
+    def _fixed(self, space: SearchSpace) -> set[str]:
+        """Return the names of the parameters with their own values alone: those without a choice left, too."""
+        gone = {(name, value_key(value)) for name, value in self.values}
+        without = {
+            item.name
+            for item in space.parameters
+            if item.choices and all((item.name, value_key(choice)) in gone for choice in item.choices)
+        }
+        return {*self.set_aside, *without}
 
     def value_texts(self) -> dict[str, Trial]:
         """Return the values that are set aside, in words, with their trials."""
@@ -153,7 +156,8 @@ class _Explanation:
             for (name, key), value in _values(same[-1].config).items()
             if (name, key) in earlier - self._ran_values
             and name in self._can_hold.keys() - self._never_ran
-            and _is_free(self._can_hold[name])
+            and self._can_hold[name].derive is None
+            and self._can_hold[name].when is None
             and value_key(value) != value_key(collapsed(self._current[name]))
         ]
 
@@ -211,23 +215,6 @@ def _spellings(parameter: Parameter) -> set[str]:
     return {plain_name(name) for name in (parameter.name, *names)} - {""}
 
 
-def _is_free(parameter: Parameter) -> bool:
-    return parameter.derive is None and parameter.when is None
-
-
 def _can_be_held(parameter: Parameter, current: Config) -> bool:
     value = collapsed(current[parameter.name]) if parameter.name in current else None
     return value is not None and not isinstance(value, tuple)
-
-
-def _held(parameter: Parameter, current: Config) -> Parameter:
-    value = collapsed(current[parameter.name])
-    if not _is_free(parameter) or isinstance(value, tuple):
-        return parameter
-    return replace(parameter, choices=(value,))
-
-
-def _equals(name: str, current: Config) -> Expression:
-    value = collapsed(current[name])
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return parse_expression(f"{name} == {text}", where=f"tune: {name} keeps its value")

@@ -14,6 +14,8 @@ from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
+from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_same_workload
@@ -112,6 +114,7 @@ class _Loop:
         self._jobs = jobs
         self._clock = clock
         self._advisor = advisor
+        self._command = PresentCommand.of(prepared.component.launch, prepared.space)
         self._pending = PendingLaunches(prepared, tune_state, jobs, clock)
         self._wanted = prepared.request.parallel
         self._world_size = prepared.component.launch.world_size or 1
@@ -260,18 +263,18 @@ class _Loop:
         return self._migrated(replaced.get(trial.trial_id, trial) for trial in self._tune_state.trial_log.trials())
 
     def _migrated(self, trials: Iterable[Trial]) -> list[Trial]:
-        prepared = self._prepared
-        return migrated_trials(
-            trials,
-            prepared.space,
-            workload=prepared.workload,
-            current=prepared.current,
-            digest_key=self._tune_state.trial_log.digest_key,
+        """Return trials in the terms of the space file; those from before this tune only if they did the same work."""
+        prepared, keys = self._prepared, self._tune_state.trial_log.digest_keys
+        migrated = migrated_trials(
+            trials, prepared.space, workload=prepared.workload, current=prepared.current, digest_keys=keys
         )
+        known = with_same_work(migrated, self._command, space=prepared.space, workload=prepared.workload, keys=keys)
+        same, before = set(map(id, known.certain)), self._tune_state.others()
+        return [trial for trial in migrated if id(trial) in same or trial.trial_id not in before]
 
     def _infer_objective(self) -> None:
         """Take the objective that the launches so far were measured in, if the space file states none."""
-        trials = self._tune_state.trial_log.trials()
+        trials = self._migrated(self._tune_state.trial_log.trials())
         space, _ = with_measured_objective(self._prepared.space, trials, workload=self._prepared.workload)
         self._prepared = replace(self._prepared, space=space)
 
@@ -284,7 +287,7 @@ class _Loop:
             self._prefetch.keep(planned[1] if planned is not None and planned[0] == "search" else None)
 
     def _abort_if_hopeless(self, finished: FinishedLaunch) -> None:
-        known = self._tune_state.trial_log.trials()
+        known = self._migrated(self._tune_state.trial_log.trials())
         measured = (
             trial.measurement is not None
             and trial.measurement.throughput(self._prepared.space.objective) is not None

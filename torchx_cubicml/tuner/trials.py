@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.crowding import with_crowding
@@ -11,7 +10,7 @@ from torchx_cubicml.records.event import EventKind
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.store.digest_key import digest_key
+from torchx_cubicml.store.digest_key import digest_keys
 from torchx_cubicml.store.event_groups import EventGroups, folded
 from torchx_cubicml.store.index_cache import StoreIndex
 from torchx_cubicml.store.reader import StoreReader
@@ -39,6 +38,7 @@ class TrialLog:
         self.retry = retry or StoreRetry()
         self._statistic = statistic
         self._store = TrialStore(store_url)
+        self._keys: tuple[str, ...] = ()
         self._groups = EventGroups(statistic=statistic)
         self._reader = StoreReader(self._store, StoreIndex(groups=self._groups))
 
@@ -58,10 +58,11 @@ class TrialLog:
         """
         self.retry.read(self._reader.read)
 
-    @cached_property
-    def digest_key(self) -> str:
-        """Key of the store's digests; empty where it has none."""
-        return self.retry.read(lambda: digest_key(self._store.url))
+    @property
+    def digest_keys(self) -> tuple[str, ...]:
+        """Keys of the store's digests; the first job of a store makes one."""
+        self._keys = self._keys or self.retry.read(lambda: digest_keys(self._store.url))
+        return self._keys
 
     def trials(self) -> list[Trial]:
         """Return all trials as of the last refresh, in the order of their first events."""

@@ -97,7 +97,7 @@ def test_a_launch_is_recorded_whatever_its_command(
     writer.close(deadline_s=5)
     (trial,) = TrialStore(str(tmp_path))
     assert (trial.workload, trial.arguments) == ({"program": "train.py"}, recorded)
-    assert ends[0].recv(10_000) == DONE
+    assert ends[0].recv(10_000) == WRITTEN + DONE
 
 
 def test_lines_are_put_together(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -6,7 +6,7 @@ import re
 
 from torchx_cubicml.cli.starter.outputs import normalized
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
-from torchx_cubicml.records.harmless_words import is_harmless
+from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
 

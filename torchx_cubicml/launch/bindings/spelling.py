@@ -49,6 +49,20 @@ def spell_switch(value: bool, *, like: str) -> str:
     return pair[0] if value else pair[1]
 
 
+def spellings(value: Scalar) -> tuple[str, ...]:
+    """Return the usual texts of a value: each word for a switch, and a whole number with a fraction too.
+
+    >>> spellings(4), spellings(False)[:3], spellings("NO_SHARD")
+    (('4', '4.0'), ('false', 'False', '0'), ('NO_SHARD',))
+    """
+    if isinstance(value, bool):
+        return tuple(pair[0] if value else pair[1] for pair in _SWITCH_WORDS)
+    if isinstance(value, str):
+        return (value,)
+    is_whole = float(value).is_integer()
+    return tuple(dict.fromkeys([*([str(int(value))] if is_whole else []), str(float(value)), str(value)]))
+
+
 def switch_value(text: str) -> bool | None:
     """Return the boolean that a word spells, ``None`` if it spells none."""
     for yes, no in _SWITCH_WORDS:

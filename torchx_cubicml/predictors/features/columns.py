@@ -39,6 +39,7 @@ VOLATILE_FACTS = (
     "other_device_processes",
     "other_device_share",
     "pid",
+    "project",
     "rank",
     "saves_checkpoints",
     "scheduler_job_id",

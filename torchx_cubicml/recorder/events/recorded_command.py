@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_texts import command_texts, program_path
-from torchx_cubicml.records.arguments import digested_arguments, text_digest
+from torchx_cubicml.launch.command_texts import LAUNCHED, command_texts, program_path, recorded_variables
+from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from torchx_cubicml.records.event import Event
+
+_THREADS = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,34 +26,45 @@ class RecordedCommand:
         name: path of the script, or dotted name of the module.
         is_module: whether the program is started with ``-m``.
         arguments: of the program.
-        variables: names of the environment variables whose values are recorded as digests.
+        variables: names of the environment variables whose values are recorded as digests; ``None`` where no launcher
+            has looked for them.
+        launched: digest of the program's file as the launcher read it; empty where unknown.
     """
 
     name: str
     is_module: bool = False
     arguments: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
+    variables: tuple[str, ...] | None = ()
+    launched: str = ""
 
     @classmethod
     def from_json(cls, payload: Mapping[str, object]) -> RecordedCommand:
         """Return the command of a JSON object with a value for each argument."""
         arguments, variables = payload["arguments"], payload["variables"]
-        if not isinstance(arguments, list) or not isinstance(variables, list):
+        if not isinstance(arguments, list) or not isinstance(variables, list | None):
             raise TypeError("a recorded command holds lists")
         return cls(
             name=str(payload["name"]),
             is_module=payload["is_module"] is True,
             arguments=tuple(map(str, arguments)),
-            variables=tuple(map(str, variables)),
+            variables=None if variables is None else tuple(map(str, variables)),
+            launched=str(payload.get("launched", "")),
         )
 
     def recorded_in(self, event: Event, key: str) -> Event:
         """Return the event with the digests of this command's arguments and texts, under the key of the store."""
-        texts = command_texts(
-            program_path(self.name, is_module=self.is_module),
-            self.arguments,
-            variables=self.variables,
-            environment=child_environment({}),
-        )
-        digests = {name: text_digest(text, key) for name, text in texts.items()}
+        program, environment = program_path(self.name, is_module=self.is_module), child_environment({})
+        variables = _variables(program, environment) if self.variables is None else self.variables
+        texts = command_texts(program, self.arguments, variables=variables, environment=environment)
+        texts |= {LAUNCHED: self.launched} if self.launched else {}
+        digests = {name: text_digest(text, key) for name, text in {**texts, KEY_ID: ""}.items()}
         return replace(event, arguments=digested_arguments(self.arguments, key), digests=digests)
+
+
+def _variables(program: Path | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the variables of a launch without a launcher of ours, as that would have found them.
+
+    torchrun sets ``OMP_NUM_THREADS`` to 1 where several processes of a node leave it unset.
+    """
+    is_set_by_torchrun = environment.get("LOCAL_WORLD_SIZE", "1") != "1" and environment.get(_THREADS) == "1"
+    return recorded_variables(program, (name for name in environment if not (is_set_by_torchrun and name == _THREADS)))

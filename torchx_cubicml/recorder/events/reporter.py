@@ -142,5 +142,6 @@ def _command(assignment: Assignment) -> dict[str, object] | None:
         "name": program.name,
         "is_module": program.is_module,
         "arguments": program.arguments,
-        "variables": assignment.contract.variables,
+        "variables": assignment.contract.variables if assignment.declared else None,
+        "launched": assignment.contract.program,
     }

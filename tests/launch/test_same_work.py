@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.command_texts import program_digest
+from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_work import ComparedTrials, with_same_work
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, Value
-from torchx_cubicml.rewrite.changed_work import ComparedTrials, PresentCommand, compared_trials
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
@@ -76,7 +78,9 @@ class History:
     def compared(self, *arguments: str, texts: Mapping[str, str] | None = None) -> ComparedTrials:
         command = PresentCommand.of(Launch(program="absent.py", script_args=arguments), SPACE)
         command = replace(command, texts=texts or {})
-        return compared_trials(self.trials, command, space=SPACE, workload=WORKLOAD, key=self.key)
+        return with_same_work(
+            self.trials, command, space=SPACE, workload=WORKLOAD, keys=(self.key,) if self.key else ()
+        )
 
 
 @pytest.mark.parametrize("key", [KEY, ""], ids=["keyed", "earlier release"])
@@ -258,3 +262,59 @@ def test_versions_of_a_script_with_different_work_stay_apart_when_later_edits_do
         history.ran(texts={"program": version}, n_params=2000)
     assert history.compared(texts={"program": "next"}).trials == history.trials[1:]
     assert history.compared(texts={"program": "old"}).trials == [old]
+
+
+def test_a_script_that_the_job_reads_otherwise_is_compared_as_the_job_read_it() -> None:
+    history = History()
+    here, there = {"program": "here", "program:n": "1"}, {"program": "there"}
+    launched = {**there, "launched": program_digest(here)}
+    history.ran("--seq_len", "64", texts=there)
+    assert history.compared("--seq_len", "64", texts=here).unseen == ("program", "program:n")
+    history.ran("--seq_len", "64", texts=launched)
+    again = history.compared("--seq_len", "64", texts=here)
+    assert (again.unseen, again.trials) == ((), history.trials)
+    assert again.lines[0].startswith("the script here differs from the one in the job")
+    assert history.compared("--seq_len", "512", texts=here).unseen == ("--seq_len",)
+    assert history.compared("--seq_len", "64", texts={"program": "edited"}).unseen == ("program",)
+    history.ran("--seq_len", "64", texts={"program": "edited", "launched": program_digest(here)}, n_params=9000)
+    newest = history.compared("--seq_len", "64", texts=here)
+    assert (newest.unseen, newest.trials) == ((), history.trials[-1:])
+    same = {**here, "launched": program_digest(here)}
+    history.ran("--seq_len", "64", texts=same)
+    assert not any("differs" in line for line in history.compared("--seq_len", "64", texts=here).lines)
+
+
+def test_launches_of_other_work_are_left_out_however_many_commands_there_were_since() -> None:
+    history = History()
+    foreign = [history.ran("--depth", "24", "--data", f"old {number}", n_params=9000) for number in range(30)]
+    own = [history.ran("--depth", "12", "--data", f"new {number}") for number in range(45)]
+    found = history.compared("--depth", "12", "--data", "new 7")
+    assert (found.unseen, len(found.trials)) == ((), len(own))
+    assert not set(map(id, foreign)) & set(map(id, found.trials))
+    back = history.compared("--depth", "24", "--data", "old 0")
+    assert (back.unseen, back.trials[0]) == ((), foreign[0])
+    assert not set(map(id, own)) & set(map(id, back.trials))
+
+
+def test_each_key_of_a_store_is_recognised() -> None:
+    one, two = History("a" * 32), History("b" * 32)
+    texts = {"program": "code", "$NCCL_ALGO": "Ring"}
+    one.ran("--data", "c4", "--depth", "2", texts={**texts, "key": ""})
+    two.trials = one.trials
+    two.ran("--data", "c4", "--depth", "2", texts={**texts, "key": ""})
+    for keys in ((one.key, two.key), (two.key, one.key)):
+        command = PresentCommand(("--data", "c4", "--depth", "2"), texts)
+        found = with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=keys)
+        assert (found.unseen, found.trials) == ((), two.trials)
+        # Two digests of one text are no change of a setting that did no harm.
+        command = PresentCommand(("--data", "pile", "--depth", "2"), texts)
+        assert with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=keys).unseen == ("--data",)
+    lost = with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=("c" * 32,))
+    assert "--data" in lost.unseen
+
+
+def test_recorded_digests_without_a_key_at_hand_keep_the_launch_as_typed() -> None:
+    history = History()
+    history.ran("--data", "c4", texts={"program": "a"})
+    found = with_same_work(history.trials, PresentCommand(("--data", "c4")), space=SPACE, workload=WORKLOAD, keys=())
+    assert found.reason.startswith("the key of the store's digests was not read")

@@ -1,0 +1,153 @@
+"""Settings of a command that change neither the work of a step nor its speed: names, folders, seeds, logging and so on.
+
+A table only: what is not in it is judged by the history of launches.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+_WHOLE = frozenset(
+    {
+        *("comment", "note", "notes", "jobname", "verbose", "quiet", "port", "host", "report_to", "resume", "v", "q"),
+        *("steps", "step", "max_steps", "num_steps", "n_steps", "total_steps", "train_steps", "training_steps"),
+        *("max_train_steps", "num_train_steps", "num_training_steps", "max_training_steps", "total_iters"),
+        *("iters", "iterations", "max_iters", "num_iters", "n_iters", "train_iters", "num_iterations"),
+        *("max_iterations", "total_iterations", "epoch", "epochs", "max_epochs", "min_epochs", "num_epochs"),
+        *("n_epochs", "num_train_epochs", "nb_epochs", "train_epochs", "total_epochs", "train_samples"),
+        *("lr", "learning_rate", "min_lr", "max_lr", "base_lr", "peak_lr", "init_lr", "end_lr", "final_lr"),
+        *("blr", "lrf", "lr0", "weight_decay", "wd", "beta", "beta1", "beta2", "betas", "eps", "epsilon"),
+        *("adam_beta1", "adam_beta2", "adam_eps", "adam_epsilon", "gamma", "decay"),
+        *("grad_clip", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clip_val", "clip", "clip_norm"),
+    }
+)
+"""Names that are harmless as a whole: step counts, and constants of the optimizer that choose no other kernel.
+
+Dropout, label smoothing and momentum do: each has a value that leaves out a kernel or a buffer.
+"""
+
+_LABELS = frozenset(
+    {
+        *("name", "run", "runs", "exp", "experiment", "project", "group", "entity", "tag", "tags", "description"),
+        *("title", "user", "id", "uuid", "dir", "folder", "out", "output", "outdir", "save", "o"),
+    }
+)
+"""Names that are harmless alone or in a section of ``_RUN_SECTIONS``: ``--name``, ``run.name=``, no ``model.name=``."""
+
+_RUN_SECTIONS = frozenset(
+    {
+        *("run", "runs", "exp", "experiment", "job", "out", "output", "save", "ckpt", "checkpoint", "checkpoints"),
+        *("project", "meta", "metadata", "hydra", "tracking", "tracker", "trackers", "metrics", "profiling"),
+    }
+)
+
+_PARTS = frozenset(
+    {
+        *("log", "logs", "logger", "loggers", "logging", "logdir", "loglevel", "wandb", "tensorboard", "mlflow"),
+        *("neptune", "comet", "aim", "trackio", "lr", "dirname", "outdir", "rundir", "workdir", "print", "progress"),
+    }
+)
+"""Parts of a name, or of its section, any of which makes it harmless if no part is in ``_SIZES``."""
+
+_ALWAYS = frozenset({"seed", "seeds", "warmup"})
+"""Parts of a name, any of which makes it harmless whatever the others are."""
+
+_EVENTS = frozenset(
+    {"log", "logging", "save", "saving", "eval", "evaluation", "print", "ckpt", "checkpoint", "checkpoints"}
+)
+_CADENCES = frozenset({"every", "interval", "freq", "frequency", "steps", "epochs", "iters", "limit", "strategy"})
+_OF_CADENCE = _EVENTS | _CADENCES | {"n", "num", "per", "step", "epoch", "iter", "total", "model", "state", "metrics"}
+"""Names of these parts alone say how often something is logged, saved or evaluated: ``save_every_n_steps``."""
+
+_STARTS = frozenset({"run", "exp", "experiment", "output", "save", "ckpt", "checkpoint", "wandb", "log", "job"})
+_ADDRESSES = frozenset(
+    {
+        "name",
+        "id",
+        "path",
+        "root",
+        "prefix",
+        "suffix",
+        "uri",
+        "url",
+        "file",
+        "folder",
+        "dir",
+        "directory",
+        "tag",
+        "tags",
+    }
+)
+"""Last part of a name that is harmless after one of ``_STARTS``."""
+
+_SIZES = frozenset(
+    {
+        *("model", "layer", "layers", "hidden", "dim", "size", "batch", "seq", "sequence", "len", "length", "head"),
+        *("heads", "width", "depth", "vocab", "precision", "dtype", "activation", "activations", "gradient", "grad"),
+        *("recompute", "recomputation", "checkpointing", "offload", "compile", "attention", "attn", "fsdp", "shard"),
+        *("sharding", "parallel", "worker", "workers", "accumulation", "accum", "eval", "validation", "val", "ratio"),
+        *("data", "dataset", "image", "img", "res", "resolution", "patch", "expert", "experts", "pretrained"),
+    }
+)
+"""Parts of a name that tell of the work of a step."""
+
+_VARIABLES = re.compile(
+    r"\$(?:"
+    r"(?:WANDB|MLFLOW|COMET|NEPTUNE|TENSORBOARD|HF_HUB|HYDRA|TORCHX|TORCHELASTIC|TORCH_SHOW|TORCH_FR|SLURM|AWS|GOOGLE"
+    r"|AZURE|CUBICML|NCCL_DEBUG|PYTHON|LOGGING)\w*"
+    r"|HF_HOME|HF_DATASETS_CACHE|TORCH_LOGS\w*|TORCH_CPP_LOG\w*|TORCH_NCCL_TRACE\w*|LOGS?_\w+|LOGGER|\w*LOG_?LEVEL"
+    r"|\w+_(?:LOG|SEED|PORT)"
+    r"|(?:\w+_)?(?:RUN|EXP|EXPERIMENT|JOB|LOG|OUT|OUTPUT|SAVE|CKPT|CHECKPOINT)_(?:DIR|NAME|ID|PATH|ROOT|FOLDER|TAG)"
+    r"|RUN|SEED)"
+)
+
+
+@lru_cache(maxsize=4096)
+def is_harmless(name: str) -> bool:
+    """Return whether a setting of this name is known to change neither the work of a step nor its speed.
+
+    Args:
+        name: as ``argument_words`` gives it, or ``$NAME`` of an environment variable, or ``--flag:key`` of a file.
+
+    >>> [name for name in ("--seed", "--seq_len", "--run_name", "training.steps=", "--save_every", "--model_dir")
+    ...  if is_harmless(name)]
+    ['--seed', '--run_name', 'training.steps=', '--save_every']
+    """
+    if name.startswith("$"):
+        return _VARIABLES.fullmatch(name) is not None
+    section, _, last = name.rpartition(":")[2].strip("-+=").rpartition(".")
+    parts, sections = _parts_of(last), _parts_of(section.rpartition(".")[2])
+    if not parts or name.startswith("argument "):
+        return False
+    return (
+        not _ALWAYS.isdisjoint(parts)
+        or _is_cadence((*sections, *parts))
+        or (_SIZES.isdisjoint(sections) and _is_whole(parts, last.lower(), sections))
+        or (_SIZES.isdisjoint((*sections, *parts)) and not _PARTS.isdisjoint((*sections[-1:], *parts)))
+    )
+
+
+def _parts_of(text: str) -> tuple[str, ...]:
+    return tuple(part.lower() for part in _PART.findall(text))
+
+
+def _is_cadence(parts: Sequence[str]) -> bool:
+    is_closed = _OF_CADENCE.issuperset(parts)
+    return is_closed and not _EVENTS.isdisjoint(parts) and not _CADENCES.isdisjoint(parts)
+
+
+def _is_whole(parts: Sequence[str], text: str, sections: Sequence[str]) -> bool:
+    """Return whether a name is harmless as a whole, or names or places a run."""
+    spellings = {"_".join(parts), text}
+    if spellings & _WHOLE:
+        return True
+    if len(parts) == 2 and parts[0] in _STARTS and parts[1] in _ADDRESSES:
+        return True
+    return bool(spellings & _LABELS) and (not sections or sections[-1] in _RUN_SECTIONS)

@@ -19,8 +19,8 @@ by its node. A launch runs the config as typed, or one of three others; one that
 config as typed, too. Nothing is declared but the batch size.
 
 Known: launches whose work an earlier launch had. Lost: share of them that run as typed although they could have been
-rewritten rightly, with the upper end of its 95 % interval (errors clustered by history). By words, by code: launches
-whose work no earlier launch had, because of a word or a constant, or of an edit of the code; after such an edit, a
+rewritten rightly, with the upper end of its 95 % interval (errors clustered by history). By setting, by code: launches
+whose work no earlier launch had, because of a setting or a constant, or of an edit of the code; after such an edit, a
 launch is rewritten if the last edit did no harm. Prevented: share of them that run as typed, or have no launch of other
 work to learn from. Foreign: share of rewritable known launches that learn from a launch of other work, too. Forgotten:
 share of the launches of the same work that are left out. The second table is the rule without settings of the command:
@@ -238,7 +238,7 @@ def table(found: dict[str, list[dict[str, Count]]], rule: str) -> list[str]:
         "known",
         "lost",
         "(up to)",
-        "by words",
+        "by setting",
         "prevented",
         "by code",
         "prevented",

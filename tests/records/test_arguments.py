@@ -102,7 +102,7 @@ def test_a_list_too_long_for_a_record_becomes_one_digest(name: str, value: str, 
     assert re.fullmatch(re.escape(name) + ("~k" if key else "~") + "[0-9a-f]{8}", found)
     assert digested_arguments([found]) == (found,)
     assert digested_arguments([f"{name}{value[:-1]}"], key) != (found,)
-    assert restored_arguments([found], [value], key) == (f"{name}{value}",)
+    assert restored_arguments([found], [value], [key]) == (f"{name}{value}",)
 
 
 def test_a_list_that_fits_keeps_its_entries() -> None:

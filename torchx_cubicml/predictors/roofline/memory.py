@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from torchx_cubicml.predictors.roofline import unknown_facts
 from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
 
 
@@ -24,8 +26,14 @@ _LOGIT = 12.0  # bytes per token and word: bf16 logits, their fp32 copy and grad
 _RESERVED = 1e9  # the device's context, communication buffers
 
 
-def memory_parts(layout: TrainingLayout) -> dict[str, Array]:
-    """Return name of ``MEMORY_PARTS`` -> bytes at the peak of the fullest device, float64 ``[n]``; they add up."""
+def memory_parts(layout: TrainingLayout, unknown: Constants = unknown_facts.MEDIANS) -> dict[str, Array]:
+    """Return name of ``MEMORY_PARTS`` -> bytes at the peak of the fullest device, float64 ``[n]``; they add up.
+
+    Args:
+        layout: ``n`` trainings.
+        unknown: values that stand for their unknown facts, as in ``unknown_facts.PRIORS``.
+    """
+    layout = unknown_facts.completed(layout, unknown)
     held, states = layout.stage_params, 1.0 / layout.shard
     gathered_each_time, states_sharded = layout.gathered_each_time, layout.states_sharded
     relative_bytes = layout.width_bytes / 2.0

@@ -1,6 +1,6 @@
 """Predicts tables of jobs of which a fact is not told, and prints the constants that the formulas then learn.
 
-python benchmarks/unknown_facts.py [--seeds 5] [--output FILE] [--figures FILE]
+python benchmarks/unknown_facts.py [--seeds 3] [--output FILE] [--figures FILE]
 python benchmarks/unknown_facts.py --compare BEFORE AFTER     compares the figures of two versions, case by case
 
 The ZeRO stage and the vocabulary are taken out of public tables. No public table here tells the kernel of attention.
@@ -14,7 +14,7 @@ import argparse
 import json
 import warnings
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,9 +24,8 @@ from lib.methods import OBJECTIVE
 from lib.splits import FSDP_LINES, LINES
 from lib.tables import fsdp_jobs, h100_jobs
 
-from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import History, training_row
-from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.greybox import Greybox
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS, PRIORS
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.step_time import step_time
@@ -34,14 +33,15 @@ from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.records.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lib.splits import Split
+
+    from torchx_cubicml.predictors import Predictor
 
 Figures: TypeAlias = "dict[str, dict[str, float]]"  # figure -> unit -> value, larger is better
 Constants: TypeAlias = "dict[str, list[float]]"  # name -> value of each fit
 
-METHODS = ("roofline", "greybox")
 SHARES = ("link_tp", "link_dp", "network_tp", "network_dp", "pp_bandwidth", "gemm_efficiency", "memory_bandwidth")
 """Constants that are shares of a number in a data sheet."""
 NOISE = 0.1  # log standard deviation of one simulated measurement
@@ -112,57 +112,71 @@ def without(trials: Sequence[Trial], *names: str) -> list[Trial]:
 
 
 _PUBLIC = {
-    "3200 jobs": (h100_jobs, LINES, {"all told": (), "zero_stage": ("zero_stage",), "vocab_size": ("vocab_size",)}),
-    "300 jobs": (
-        fsdp_jobs,
-        FSDP_LINES,
-        {"all told": (), "sharding": ("sharding_strategy",), "vocab_size": ("vocab_size",)},
-    ),
+    "3200 jobs": (h100_jobs, LINES, ("zero_stage", "vocab_size")),
+    "300 jobs": (fsdp_jobs, FSDP_LINES, ("sharding_strategy", "vocab_size")),
 }
 _KERNELS = {"flash": ("flash",), "plain": ("math",), "flash and plain": ("flash", "math")}
 
 
-def cases(
-    seeds: int,
-) -> Iterator[tuple[str, str, list[Trial], dict[str, Callable[[Sequence[Trial], int], Split]], int]]:
-    """Yield table, fact that is left out, trials, splits and seed."""
-    for name, (read, lines, left_out) in _PUBLIC.items():
-        trials = read()
-        for fact, names in left_out.items():
-            yield from ((name, fact, without(trials, *names), lines, seed) for seed in range(seeds))
-    for name, kernels in _KERNELS.items():
-        for seed in range(seeds):
-            trials = simulated_jobs(kernels, seed)
-            yield f"simulated, {name}", "all told", trials, LINES, seed
-            yield f"simulated, {name}", "attention_kernel", without(trials, "attention_kernel"), LINES, seed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One table of jobs.
+
+    Args:
+        table: its name.
+        told: which fact is left out.
+        trials: without that fact.
+        lines: splits of the table.
+        seed: of the splits and of the predictors.
+    """
+
+    table: str
+    told: str
+    trials: list[Trial]
+    lines: Mapping[str, Callable[[Sequence[Trial], int], Split]]
+    seed: int
+
+
+def cases(seeds: int) -> Iterator[Case]:
+    """Yield each table as it is, and without one fact."""
+    for seed in range(seeds):
+        tables = [(name, read(), lines, facts) for name, (read, lines, facts) in _PUBLIC.items()]
+        tables += [
+            (f"simulated, {name}", simulated_jobs(kernels, seed), LINES, ("attention_kernel",))
+            for name, kernels in _KERNELS.items()
+        ]
+        for name, trials, lines, facts in tables:
+            yield Case(table=name, told="all told", trials=trials, lines=lines, seed=seed)
+            for fact in facts:
+                yield Case(table=name, told=f"no {fact}", trials=without(trials, fact), lines=lines, seed=seed)
 
 
 def measured(seeds: int) -> tuple[Figures, dict[str, Constants]]:
     """Return the figures, and the constants fitted on each table."""
-    from scipy.stats import kendalltau
-
     figures: defaultdict[str, dict[str, float]] = defaultdict(dict)
     constants: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name, fact, trials, lines, seed in cases(seeds):
-        for known, split in lines.items():
-            train, test = split(trials, seed)
+    for case in cases(seeds):
+        for known, split in case.lines.items():
+            train, test = split(case.trials, case.seed)
             test = [trial for trial in test if trial.measurement is not None]
             history = History.from_trials(train, objective=OBJECTIVE)
-            features = history.columns.encode([training_row(trial) for trial in test])
-            reached = np.log([trial.measurement.tokens_per_second for trial in test])
-            for method in METHODS:
-                fitted = PREDICTORS[method]().fit(history, rng=np.random.default_rng(seed))
-                predicted = fitted.predict(features).logarithm
-                case = (
-                    f"{name}, without {fact}, {known}, {method}" if fact != "all told" else f"{name}, {known}, {method}"
-                )
-                figures[f"{case}: tau"][str(seed)] = float(kendalltau(predicted, reached)[0])
-                figures[f"{case}: -RMSE"][str(seed)] = -float(np.sqrt(np.mean((predicted - reached) ** 2)))
-            for constant, value in (
-                Roofline().fit(history, rng=np.random.default_rng(seed)).calibration_.constants.items()
-            ):
-                constants[f"{name}, {fact}"][constant].append(float(value))
+            fitted = Greybox().fit(history, rng=np.random.default_rng(case.seed))
+            for method, predictor in (("roofline", fitted.without_trees()), ("greybox", fitted)):
+                name = f"{case.table}, {case.told}, {known}, {method}"
+                for figure, value in _graded(predictor, history, test).items():
+                    figures[f"{name}: {figure}"][str(case.seed)] = value
+            for constant, value in fitted.roofline_.calibration_.constants.items():
+                constants[f"{case.table}, {case.told}"][constant].append(float(value))
     return figures, constants
+
+
+def _graded(predictor: Predictor, history: History, test: Sequence[Trial]) -> dict[str, float]:
+    from scipy.stats import kendalltau
+
+    reached = np.log([trial.measurement.tokens_per_second for trial in test if trial.measurement is not None])
+    predicted = predictor.predict(history.columns.encode([training_row(trial) for trial in test])).logarithm
+    errors = predicted - reached
+    return {"tau": float(kendalltau(predicted, reached)[0]), "-RMSE": -float(np.sqrt(np.mean(errors**2)))}
 
 
 def described(figures: Figures, constants: dict[str, Constants]) -> Iterator[str]:
@@ -174,7 +188,7 @@ def described(figures: Figures, constants: dict[str, Constants]) -> Iterator[str
             error = -np.mean(list(figures[f"{case}: -RMSE"].values()))
             yield f"{case:78s}{np.mean(list(figures[name].values())):8.3f}{error:14.3f}"
     yield ""
-    yield "Constants fitted by the formulas: median over splits and seeds (lowest to highest). 1 is the data sheet's value."
+    yield "Constants fitted by the formulas: median over splits and seeds (lowest to highest)."
     for name, found in constants.items():
         yield name
         for constant in (*SHARES, *(each for each in found if each in DEFAULTS and "unknown" in each)):
@@ -185,7 +199,7 @@ def described(figures: Figures, constants: dict[str, Constants]) -> Iterator[str
 def main() -> None:
     """Measure or compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--output", type=Path, help="file to write the tables to")
     parser.add_argument("--figures", type=Path, help="JSON file to write the figures to")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="JSON files to compare")

@@ -1,8 +1,8 @@
 """Layout of transformer trainings over devices: the inputs of the roofline formulas, derived from facts.
 
 The depth, the width (or the number of parameters), the sequence length, the micro batch and the number of devices are
-required. All else has a default: no parallelism, four times the width inside the MLP, bf16, one head per 128. For an unknown
-kernel of attention, way of sharding or vocabulary, no default would do: see ``unknown_facts``.
+required. All else has a default: no parallelism, four times the width inside the MLP, bf16, one head per 128. For an
+unknown kernel of attention, way of sharding or vocabulary no default would do: see ``unknown_facts``.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def unknown_fields(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
         fields: ``layers``, ``width``, ``layer_params`` and ``vocabulary`` of their layouts.
     """
     shards = facts.number("dp_shard_degree")
-    is_stated = ~np.isnan(facts.number("zero_stage")) | facts.known("sharding_strategy") | (shards <= 1.0)
+    is_stated = facts.told("zero_stage") | facts.known("sharding_strategy") | (shards <= 1.0)
     words = embedded_words(facts, fields["layers"] * fields["layer_params"], fields["width"])
     has_no_words = ~(fields["vocabulary"] > 0.0)
     is_solvable = has_no_words & (words >= _FEWEST_WORDS) & (words <= _MOST_WORDS)
@@ -87,6 +87,19 @@ def completed(layout: TrainingLayout, constants: Constants) -> TrainingLayout:
         states_sharded=np.maximum(layout.states_sharded, np.maximum(states, gathered)),
         vocabulary=layout.vocabulary + words * constants["unknown_vocabulary"] + solved / copies,
     )
+
+
+def relevant(layout: TrainingLayout) -> tuple[str, ...]:
+    """Return the names of ``PRIORS`` that stand for a fact that any of the trainings leaves unknown."""
+    sharded = layout.unknown_sharding * (layout.dp > 1.0)
+    of_each = {
+        "unknown_plain_attention": layout.unknown_attention,
+        "unknown_states_sharded": sharded,
+        "unknown_gathered": sharded,
+        "unknown_vocabulary": layout.unknown_words,
+        "counted_embeddings": layout.embedded_words,
+    }
+    return tuple(name for name, unknown in of_each.items() if unknown.any())
 
 
 def _weight(odds: float) -> float:

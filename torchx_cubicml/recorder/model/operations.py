@@ -72,8 +72,13 @@ def differentiated_operations(node: Node) -> list[Operation]:
 
 
 def compiled_operations(graph: Graph) -> list[Operation]:
-    """Return the operations of a graph that ``torch.compile`` traced, with the shapes at trace time."""
+    """Return the operations of a graph that ``torch.compile`` traced, with the shapes at trace time.
+
+    Empty for a graph of later stages of the compiler, which joins the forward with its backward.
+    """
     nodes = list(graph.nodes)[:MAX_NODES]
+    if not any("example_value" in each.meta for each in nodes):
+        return []
     index = {each: number for number, each in enumerate(nodes)}
     shapes = [_traced_shape(each) for each in nodes]
     return [

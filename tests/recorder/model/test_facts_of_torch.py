@@ -132,7 +132,7 @@ def test_where_the_precision_is_read_first(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_shared_sequence_hides_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = SimpleNamespace(facts=lambda: {"cp_degree": 2})
+    layout = SimpleNamespace(facts=lambda: {"cp_degree": 2}, tp_degree=1)
     shared = SimpleNamespace(facts=lambda: {"cp_degree": 2}, layout=layout, dp_degree=2, low_precision="")
     monkeypatch.setattr(module, "read_sharding", lambda *_, **__: shared)
     found = facts(Model(), samples=4, forwards=1, seq_len=16)

@@ -287,6 +287,7 @@ def test_the_output_tells_the_kernel_of_attention(monkeypatch: pytest.MonkeyPatc
     model = Model(5)
     monkeypatch.setattr(module, "attention_kernel", lambda node, n_layers: f"{node} of {n_layers}")
     made = inspection(forwards(model))
+    monkeypatch.setattr(module, "differentiated_operations", lambda node: [])
     made.install_probe()
     made._forwards.on_output("a node")
     made.read(sgd(model), WORK)

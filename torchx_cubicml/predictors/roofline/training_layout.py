@@ -226,7 +226,7 @@ def _gated(
         # The stated number may count the embeddings not at all (0), tied (1) or untied (2).
         counted = [np.abs(np.log((block + times * vocabulary * shape["width"]) / total)) for times in (0.0, 1.0, 2.0)]
         without = misfit_of_words(block, total, shape["width"])
-        misfits.append(np.where(vocabulary > 0.0, np.min(counted, axis=0), without))
+        misfits.append(np.where(facts.told("vocab_size"), np.min(counted, axis=0), without))
     classical = np.isnan(stated_d_ff) | (np.abs(shape["inner"] - 4.0) < 0.01)
     is_decidable = np.isfinite(total) & np.isfinite(stated_d_ff) & (facts.number("n_experts", 1.0) <= 1)
     return np.where(is_decidable, misfits[1] < misfits[0], ~classical)

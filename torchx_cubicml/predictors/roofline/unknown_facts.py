@@ -35,12 +35,12 @@ def unknown_fields(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
 
     Args:
         facts: of ``n`` trainings.
-        fields: ``layers``, ``width``, ``layer_params`` and ``vocabulary`` of their layouts.
+        fields: ``layers``, ``width`` and ``layer_params`` of their layouts.
     """
     shards = facts.number("dp_shard_degree")
     is_stated = facts.told("zero_stage") | facts.known("sharding_strategy") | (shards <= 1.0)
     words = embedded_words(facts, fields["layers"] * fields["layer_params"], fields["width"])
-    has_no_words = ~(fields["vocabulary"] > 0.0)
+    has_no_words = ~facts.told("vocab_size")
     is_solvable = has_no_words & (words >= _FEWEST_WORDS) & (words <= _MOST_WORDS)
     return {
         "unknown_attention": 1.0 - facts.known("attention_kernel"),

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _from_table(path: Path, url: str, mapping: TableMapping) -> tuple[int, int, list[str], list[str]]:
     from torchx_cubicml.cli.csv_trials import read_table
-    from torchx_cubicml.predictors.roofline.coverage import missing_roofline_facts
+    from torchx_cubicml.predictors.roofline.coverage import estimated_roofline_facts, missing_roofline_facts
     from torchx_cubicml.store import TrialStore
 
     table, store = read_table(path, mapping), TrialStore(url)
@@ -78,7 +78,8 @@ def _from_table(path: Path, url: str, mapping: TableMapping) -> tuple[int, int, 
     new = [trial for trial in table.trials if trial.trial_id not in known]
     for trial in new:
         store.add(trial)
-    remarks = [_outcome_summary(table), missing_roofline_facts(table.trials)] if table.trials else []
+    remarks = [_outcome_summary(table)] if table.trials else []
+    remarks += [about(table.trials) for about in (missing_roofline_facts, estimated_roofline_facts)]
     return len(new), len(table.trials) - len(new), table.problems, [remark for remark in remarks if remark]
 
 

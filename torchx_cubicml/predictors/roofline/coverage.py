@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.recommender import Recommender
@@ -45,6 +47,26 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
     lacking = Counter(name for row in uncovered for name in _lacking(row))
     names = ", ".join(f"{name} ({count})" for name, count in lacking.most_common()) or "degrees that divide world_size"
     return f"{text} {names}: rename columns with name=COLUMN"
+
+
+def estimated_roofline_facts(trials: Sequence[Trial]) -> str:
+    """Return a message on facts that covered trials lack and the formulas estimate; empty if they lack none.
+
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> facts = {"n_layers": 32, "d_model": 4096, "world_size": 1, "vocab_size": 50_000, "micro_batch_size": 1}
+    >>> trial = Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)
+    >>> print(estimated_roofline_facts([trial]))
+    the roofline formulas estimate what trials do not state: attention_kernel (1)
+    """
+    layout = TrainingLayout.of(Facts.from_rows([training_row(trial) for trial in trials]))
+    of_each = {
+        "attention_kernel": layout.unknown_attention,
+        "zero_stage or sharding_strategy": layout.unknown_sharding * (layout.dp > 1.0),
+        "vocab_size": np.maximum(layout.unknown_words, layout.embedded_words > 0.0),
+    }
+    counts = {name: int(unknown[layout.covered].sum()) for name, unknown in of_each.items()}
+    names = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
+    return f"the roofline formulas estimate what trials do not state: {names}" if names else ""
 
 
 def _lacking(row: Mapping[str, Value]) -> list[str]:

@@ -97,6 +97,20 @@ def test_recomputed_layers_are_not_recomputed_for_their_heads() -> None:
     assert len(calls) == 1
 
 
+def test_reading_changes_no_gradient() -> None:
+    def gradients(*, read: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = Transformer(STYLE)
+        output = model(tokens())
+        if read:
+            assert heads_of(output)
+        output.sum().backward()
+        return [each.grad for each in model.parameters() if each.grad is not None]
+
+    plain, read = gradients(read=False), gradients(read=True)
+    assert all(torch.equal(one, other) for one, other in zip(plain, read, strict=True))
+
+
 def test_frozen_weights_with_adapters() -> None:
     model = Transformer(STYLE)
     for parameter in model.parameters():

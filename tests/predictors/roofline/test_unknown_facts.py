@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from torchx_cubicml.predictors.roofline.calibration import calibrate
+from torchx_cubicml.predictors.roofline.completed_layout import completed, relevant
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS, SHARES
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import calibrate_memory, memory_parts
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
-from torchx_cubicml.predictors.roofline.unknown_facts import MEDIANS, completed, relevant
+from torchx_cubicml.predictors.roofline.unknown_facts import MEDIANS
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.calibration import Calibration

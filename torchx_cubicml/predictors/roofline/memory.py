@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from torchx_cubicml.predictors.roofline import unknown_facts
+from torchx_cubicml.predictors.roofline.completed_layout import completed, relevant
 from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def memory_parts(layout: TrainingLayout, unknown: Constants = unknown_facts.MEDI
         layout: ``n`` trainings.
         unknown: values that stand for their unknown facts, as in ``unknown_facts.PRIORS``.
     """
-    layout = unknown_facts.completed(layout, unknown)
+    layout = completed(layout, unknown)
     held, states = layout.stage_params, 1.0 / layout.shard
     gathered_each_time, states_sharded = layout.gathered_each_time, layout.states_sharded
     relative_bytes = layout.width_bytes / 2.0
@@ -142,7 +143,7 @@ def calibrate_memory(layout: TrainingLayout, *, ran: Array, certain: Array, peak
         return MemoryCalibration.default()
     from scipy.optimize import minimize
 
-    names = unknown_facts.relevant(layout)
+    names = relevant(layout)
     priors = [unknown_facts.PRIORS[name] for name in names]
     centre = np.append(_CENTRE, np.log([median for median, _, _ in priors]))
     width = np.append(_WIDTH, [deviation for _, deviation, _ in priors])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.predictors.roofline.unknown_facts import completed
+from torchx_cubicml.predictors.roofline.completed_layout import completed
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants

@@ -47,3 +47,10 @@ def test_a_category_that_was_never_seen_is_unknown() -> None:
 @pytest.mark.parametrize("value", [0, -1, 5e-324, 1e300, 2**64, True, "many", (4, 4)], ids=str)
 def test_other_values_than_counts_and_sizes_are_not_known(value: object) -> None:
     assert Facts.from_rows([{"n_layers": value}]).number("n_layers", 7.0).tolist() == [7.0]
+
+
+def test_a_number_of_zero_is_told_although_it_counts_nothing() -> None:
+    facts = Facts.from_rows([{"zero_stage": 0}, {"zero_stage": 3}, {}, {"zero_stage": -1}, {"zero_stage": "three"}])
+    assert facts.told("zero_stage").tolist() == [True, True, False, False, False]
+    assert np.isnan(facts.number("zero_stage")).tolist() == [True, False, True, True, True]
+    assert not Facts(n=2, numbers={}, shares={}).told("zero_stage").any()

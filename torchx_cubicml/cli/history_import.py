@@ -87,7 +87,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _from_table(table: ReadTable, before: Sequence[str], url: str) -> tuple[int, int, list[str], list[str]]:
-    from torchx_cubicml.predictors.roofline.coverage import assumed_roofline_facts, missing_roofline_facts
+    from torchx_cubicml.predictors.roofline.coverage import (
+        assumed_roofline_facts,
+        estimated_roofline_facts,
+        missing_roofline_facts,
+    )
     from torchx_cubicml.store import TrialStore
 
     store = TrialStore(url)
@@ -98,7 +102,8 @@ def _from_table(table: ReadTable, before: Sequence[str], url: str) -> tuple[int,
     remarks = [*before, *table.disagreements, *_unknown_words(table), *_gaps(table)]
     if table.trials:
         remarks.append(_outcome_summary(table))
-        remarks += [missing_roofline_facts(table.trials), assumed_roofline_facts(table.trials)]
+        told = (missing_roofline_facts, estimated_roofline_facts, assumed_roofline_facts)
+        remarks += [about(table.trials) for about in told]
     return len(new), len(table.trials) - len(new), table.problems, [remark for remark in remarks if remark]
 
 

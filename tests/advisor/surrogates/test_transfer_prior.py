@@ -22,6 +22,7 @@ WORKLOAD = {
     "n_heads": 32,
     "vocab_size": 50_000,
     "seq_len": 4096,
+    "attention_kernel": "sdpa_flash",
     "global_batch_size": 256,
 }
 SPACE = SearchSpace(

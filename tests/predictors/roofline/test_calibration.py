@@ -20,6 +20,8 @@ def trainings(count: int, seed: int = 0, *, piped: bool = True) -> TrainingLayou
             "d_model": int(rng.choice([1024, 2048, 4096])),
             "seq_len": 2048,
             "vocab_size": 32000,
+            "zero_stage": 0,
+            "attention_kernel": "flash",
             "micro_batch_size": 2 ** int(rng.integers(5)),
             "gradient_accumulation_steps": 2 ** int(rng.integers(2, 6)),
             "world_size": 2 ** int(rng.integers(4, 8)),

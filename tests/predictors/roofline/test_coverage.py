@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchx_cubicml.predictors.roofline.coverage import missing_roofline_facts
+from torchx_cubicml.predictors.roofline.coverage import estimated_roofline_facts, missing_roofline_facts
 from torchx_cubicml.records.trial import Trial
 
 FACTS = {"n_layers": 32, "d_model": 4096, "seq_len": 2048, "micro_batch_size": 2, "world_size": 8}
@@ -62,3 +62,25 @@ def test_the_number_of_parameters_stands_for_the_width_alone() -> None:
     assert missing_roofline_facts([trial(FACTS, "d_model", n_params=10**9)]) == ""
     found = missing_roofline_facts([trial(FACTS, "n_layers", n_params=10**9)])
     assert "the others lack n_layers (1): give" in found
+
+
+TOLD = {"attention_kernel": "flash", "zero_stage": 0, "vocab_size": 50_000}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "names"),
+    [
+        ((), ""),
+        (("attention_kernel",), "attention_kernel (1)"),
+        (("zero_stage",), "zero_stage or sharding_strategy (1)"),
+        (("attention_kernel", "vocab_size"), "attention_kernel (1), vocab_size (1)"),
+    ],
+)
+def test_facts_that_are_estimated_are_named(lacking: tuple[str, ...], names: str) -> None:
+    found = estimated_roofline_facts([trial({**FACTS, **TOLD}), trial({**FACTS, **TOLD}, *lacking)])
+    assert found == (f"the roofline formulas estimate what trials do not state: {names}" if names else "")
+
+
+def test_nothing_is_estimated_for_trials_without_formulas() -> None:
+    assert estimated_roofline_facts([trial(FACTS, "seq_len"), trial(RECOMMENDER)]) == ""
+    assert estimated_roofline_facts([]) == ""

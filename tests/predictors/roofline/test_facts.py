@@ -53,3 +53,10 @@ def test_a_word_is_known_in_any_spelling() -> None:
     facts = Facts.from_rows([{"activation_checkpointing": word} for word in ("every_layer", "Selective", "off", "odd")])
     assert facts.share("activation_checkpointing", ["full"]).tolist() == [1.0, 0.0, 0.0, 0.0]
     assert facts.share("activation_checkpointing", ["selective", "none"]).tolist() == [0.0, 1.0, 1.0, 0.0]
+
+
+def test_a_number_of_zero_is_told_although_it_counts_nothing() -> None:
+    facts = Facts.from_rows([{"zero_stage": 0}, {"zero_stage": 3}, {}, {"zero_stage": -1}, {"zero_stage": "three"}])
+    assert facts.told("zero_stage").tolist() == [True, True, False, False, False]
+    assert np.isnan(facts.number("zero_stage")).tolist() == [True, False, True, True, True]
+    assert not Facts(n=2, numbers={}, shares={}).told("zero_stage").any()

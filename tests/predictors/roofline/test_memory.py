@@ -14,6 +14,9 @@ ROW = {
     "seq_len": 1024,
     "micro_batch_size": 4,
     "world_size": 8,
+    "vocab_size": 0,
+    "zero_stage": 0,
+    "attention_kernel": "flash",
     "device": "NVIDIA A100-SXM4-80GB",
 }
 PARAMS = 24 * 12 * 2048**2

@@ -28,6 +28,8 @@ GPT: dict[str, Value] = {
     "d_ff": 16384,
     "seq_len": 2048,
     "vocab_size": 0,
+    "zero_stage": 0,
+    "attention_kernel": "flash",
     "micro_batch_size": 2,
     "gradient_accumulation_steps": 8,
     "world_size": 32,

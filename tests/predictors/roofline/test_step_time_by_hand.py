@@ -40,6 +40,9 @@ BASE = TrainingLayout.of(
                 "micro_batch_size": 4,
                 "gradient_accumulation_steps": 6,
                 "world_size": 8,
+                "vocab_size": 0,
+                "zero_stage": 0,
+                "attention_kernel": "flash",
                 "device": "NVIDIA H100 80GB HBM3",
             }
         ]

@@ -22,6 +22,7 @@ from torchx_cubicml.recorder.model.facts import (
     read_optimizer,
     software_facts,
 )
+from torchx_cubicml.recorder.model.heads import HEADS, Attention
 from torchx_cubicml.recorder.model.pipeline import Pipeline
 
 
@@ -132,7 +133,7 @@ def test_where_the_precision_is_read_first(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_shared_sequence_hides_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = SimpleNamespace(facts=lambda: {"cp_degree": 2})
+    layout = SimpleNamespace(facts=lambda: {"cp_degree": 2}, tp_degree=1)
     shared = SimpleNamespace(facts=lambda: {"cp_degree": 2}, layout=layout, dp_degree=2, low_precision="")
     monkeypatch.setattr(module, "read_sharding", lambda *_, **__: shared)
     found = facts(Model(), samples=4, forwards=1, seq_len=16)
@@ -229,3 +230,38 @@ def test_the_processors_of_a_system_without_affinity(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 77)
     assert hardware_facts("cpu")["n_cpus"] == 77
+
+
+CALL = Attention(heads=2, kv_heads=1, head_width=2, merged=4, width=4)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "call", "heads"),
+    [
+        ({}, CALL, {"n_heads": 2, "n_kv_heads": 1}),
+        ({"num_heads": 2}, CALL, {"n_heads": 2, "n_kv_heads": 1}),
+        ({"num_heads": 4}, CALL, {}),
+        ({"num_heads": 2, "n_kv_heads": 2}, CALL, {}),
+        ({"num_heads": 2}, None, {"n_heads": 2}),
+    ],
+    ids=["unnamed", "named", "another count", "other keys", "not read"],
+)
+def test_observed_heads_agree_with_named_ones(
+    attributes: dict[str, int], call: Attention | None, heads: dict[str, int]
+) -> None:
+    model = Model()
+    vars(model.blocks[0]).update(attributes)
+    found = facts(model, seq_len=8, attention_calls=frozenset({call}))
+    assert {name: count for name, count in found.items() if name in HEADS} == heads
+
+
+def test_heads_of_what_is_no_language_model_are_left_out() -> None:
+    assert not facts(Model(), attention_calls=frozenset({CALL})).keys() & set(HEADS)
+
+
+def test_a_compiled_model_is_read_from_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Attention(heads=2, kv_heads=2, head_width=2, merged=4, width=4)
+    monkeypatch.setattr(module, "compiled_attention_calls", lambda: frozenset({call}))
+    for is_compiled, heads in ((False, None), (True, 2)):
+        monkeypatch.setattr(module, "is_compiled", lambda root, answer=is_compiled: answer)
+        assert facts(Model(), seq_len=8).get("n_heads") == heads

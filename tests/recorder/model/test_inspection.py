@@ -287,6 +287,7 @@ def test_the_output_tells_the_kernel_of_attention(monkeypatch: pytest.MonkeyPatc
     model = Model(5)
     monkeypatch.setattr(module, "attention_kernel", lambda node, n_layers: f"{node} of {n_layers}")
     made = inspection(forwards(model))
+    monkeypatch.setattr(module, "differentiated_operations", lambda node: [])
     made.install_probe()
     made._forwards.on_output("a node")
     made.read(sgd(model), WORK)
@@ -312,3 +313,17 @@ def test_an_optimizer_has_the_parameters_of_all_its_groups() -> None:
     optimizer = torch.optim.SGD([{"params": one.parameters()}, {"params": [other.bias]}], lr=0.1)
     assert [*map(id, parameters_of(optimizer))] == [*map(id, (one.weight, one.bias, other.bias))]
     assert parameters_of(None) == []
+
+
+def test_a_recomputed_layer_tells_its_kernel_where_the_graph_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(5)
+    monkeypatch.setattr(module, "attention_kernel", lambda node, n_layers: f"{node} of {n_layers}")
+    monkeypatch.setattr(module, "differentiated_operations", lambda node: [node])
+    monkeypatch.setattr(module, "attention_calls", lambda nodes: frozenset({None} if nodes == ["whole"] else ()))
+    for outputs, kernel in ((("hidden", "layer"), "layer of 1"), (("whole", "layer"), "whole of 5")):
+        made = inspection(forwards(model))
+        made.install_probe()
+        made._forwards.on_output(outputs[0])
+        made._read_recomputed(outputs[1])
+        made.read(sgd(model), WORK)
+        assert made.facts["attention_kernel"] == kernel

@@ -83,3 +83,14 @@ def test_an_older_torch_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> No
     train(blocks, {0, 1})
     monkeypatch.delattr(torch._C, "_current_graph_task_id")
     assert probe.activation_checkpointing == ""
+
+
+@pytest.mark.parametrize(("recomputed", "calls"), [(set(), 0), ({1}, 0), ({0, 1}, 1)], ids=["none", "another", "first"])
+def test_the_graph_of_a_recomputed_layer_is_passed_once(recomputed: set[int], calls: int) -> None:
+    blocks, names = nn.ModuleList(Block() for _ in range(2)), []
+    probe = PrecisionProbe(list(blocks), bare, on_recomputed=lambda node: names.append(node.name()))
+    for _ in range(2):
+        train(blocks, recomputed, reentrant=True)
+    assert names == ["AddmmBackward0"] * calls
+    probe.release()
+    assert not any(module._forward_hooks for module in blocks.modules())

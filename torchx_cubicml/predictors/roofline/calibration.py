@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.predictors.roofline.constants import CENTRE, DEFAULTS, WIDTH, constants_of
+from torchx_cubicml.predictors.roofline.constants import (
+    ABOVE_SHEET,
+    CENTRE,
+    DEFAULTS,
+    NAMES,
+    SHARES,
+    WIDTH,
+    constants_of,
+)
 from torchx_cubicml.predictors.roofline.least_squares import least_squares
 from torchx_cubicml.predictors.roofline.step_time import step_time
 
@@ -34,6 +42,7 @@ _MOST_NEIGHBOURS = 400
 _NEIGHBOUR_WEIGHT = 0.5  # of the trend over scale, in neighbours
 _NEIGHBOUR_DISTANCE = 0.7  # bandwidth of the kernel over neighbours, in doublings of devices
 _CHUNK = 20_000
+_SHARES = [NAMES.index(name) for name in SHARES]
 _HASH = np.array([1.0, np.e, np.pi, np.sqrt(2.0), np.sqrt(3.0)])  # no two points with whole degrees collide
 
 
@@ -214,9 +223,10 @@ class _Fit:
         """Return the log posterior density of constants and modes, up to a constant."""
         fast, slow = self._errors(self.theta)
         deviations = (self.theta - self.centre) / self.width
+        above = np.maximum(self.theta[_SHARES], 0.0) / ABOVE_SHEET
         return float(
             np.log(self.prior * self._density(slow) + (1.0 - self.prior) * self._density(fast)).sum()
-            - 0.5 * deviations @ deviations
+            - 0.5 * (deviations @ deviations + above @ above)
         )
 
     def _mode(self) -> SlowMode:
@@ -249,7 +259,8 @@ class _Fit:
         mixed = (1.0 - self.slow) * self._robust_loss(fast) + self.slow * self._robust_loss(slow)
         # The sign makes the function smooth through zero for the solver.
         sign = np.sign(np.where(self.slow > 0.5, slow, fast))
-        return np.concatenate([sign * np.sqrt(mixed), deviations])
+        above = np.maximum(theta[_SHARES], 0.0) / ABOVE_SHEET
+        return np.concatenate([sign * np.sqrt(mixed), deviations, above])
 
     def _robust_loss(self, errors: Array) -> Array:
         """Return twice the pseudo-Huber loss."""

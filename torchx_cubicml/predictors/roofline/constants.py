@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from torchx_cubicml.predictors.roofline import unknown_facts
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -48,7 +50,12 @@ PRIORS: dict[str, tuple[float, float, str]] = {
     "low_bit": (0.6, 0.3, "share of fp8's advantage that is left"),
     "compiled": (1.1, 0.2, "speed of compiled kernels relative to others"),
     "plain_attention": (1.0, 0.5, "passes of the scores of attention through memory, in sixteens"),
+    **unknown_facts.PRIORS,
 }
+# Shares of a data sheet's value. One above 1 is implausible, though not impossible: data sheets differ in what they
+# count. Tensor parallelism across nodes uses the network cards of all its ranks, so ``network_tp`` is no such share.
+SHARES = ("gemm_efficiency", "link_tp", "link_dp", "network_dp", "pp_bandwidth", "memory_bandwidth")
+ABOVE_SHEET = 0.1  # standard deviation of the logarithm of a share, above 1
 NAMES = tuple(PRIORS)
 CENTRE: NDArray[np.float64] = np.log([default for default, _, _ in PRIORS.values()])
 WIDTH: NDArray[np.float64] = np.array([width for _, width, _ in PRIORS.values()])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from torchx_cubicml.predictors.features.device_specs import precision_word
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.roofline.facts import Facts
@@ -29,11 +31,8 @@ _ASSUMED = (
     ("tp_degree",),
     ("pp_degree",),
     ("gradient_accumulation_steps", "global_batch_size"),
-    ("sharding_strategy", "zero_stage"),
     ("activation_checkpointing",),
     ("precision",),
-    ("attention_kernel",),
-    ("vocab_size",),
     ("device",),
 )
 
@@ -64,14 +63,33 @@ def assumed_roofline_facts(trials: Sequence[Trial]) -> str:
     """Return a message on the facts that no trial holds and for which the formulas assume a default.
 
     >>> from torchx_cubicml.records.trial import Trial
-    >>> facts = {"device": "H100", "precision": "bf16", "zero_stage": 0, "vocab_size": 50304, "tp_degree": 1}
-    >>> known = {**facts, "pp_degree": 1, "global_batch_size": 64, "activation_checkpointing": "none"}
+    >>> known = {"device": "H100", "precision": "bf16", "tp_degree": 1, "pp_degree": 1, "global_batch_size": 64}
     >>> print(assumed_roofline_facts([Trial.completed(workload=known, config={"seq_len": 1}, tokens_per_second=1.0)]))
-    no trial holds attention_kernel: the roofline formulas assume a default
+    no trial holds activation_checkpointing: the roofline formulas assume a default
     """
     known = {name for trial in trials for name in training_row(trial)}
     names = [group[0] for group in _ASSUMED if not known & {*group}]
     return f"no trial holds {', '.join(names)}: the roofline formulas assume a default" if names and trials else ""
+
+
+def estimated_roofline_facts(trials: Sequence[Trial]) -> str:
+    """Return a message on facts that covered trials lack and the formulas estimate; empty if they lack none.
+
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> facts = {"n_layers": 32, "d_model": 4096, "world_size": 1, "vocab_size": 50_000, "micro_batch_size": 1}
+    >>> trial = Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)
+    >>> print(estimated_roofline_facts([trial]))
+    the roofline formulas estimate what trials do not state: attention_kernel (1)
+    """
+    layout = TrainingLayout.of(Facts.from_rows([training_row(trial) for trial in trials]))
+    of_each = {
+        "attention_kernel": layout.unknown_attention,
+        "zero_stage or sharding_strategy": layout.unknown_sharding * (layout.dp > 1.0),
+        "vocab_size": np.maximum(layout.unknown_words, layout.embedded_words > 0.0),
+    }
+    counts = {name: int(unknown[layout.covered].sum()) for name, unknown in of_each.items()}
+    names = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
+    return f"the roofline formulas estimate what trials do not state: {names}" if names else ""
 
 
 def _lacking(row: Mapping[str, Value]) -> list[str]:

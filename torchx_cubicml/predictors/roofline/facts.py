@@ -95,6 +95,11 @@ class Facts:
             return np.broadcast_to(np.asarray(default, dtype=np.float64), (self.n,))
         return np.where((value >= LEAST) & (value <= MOST), value, default)
 
+    def told(self, name: str) -> NDArray[np.bool_]:
+        """Return a mask of the rows where a number is known, 0 included, bool ``[n]``."""
+        value = self.numbers.get(name)
+        return np.zeros(self.n, dtype=np.bool_) if value is None else np.asarray((value >= 0.0) & (value <= MOST))
+
     def share(self, name: str, words: Iterable[str]) -> NDArray[np.float64]:
         """Return the share of layers with any of ``words``, in any spelling, float64 ``[n]``; 0 where unknown."""
         accepted = {word.lower() for word in words}

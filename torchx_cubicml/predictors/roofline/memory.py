@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from torchx_cubicml.predictors.roofline import unknown_facts
+from torchx_cubicml.predictors.roofline.completed_layout import completed, relevant
 from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
 
 
@@ -24,8 +28,14 @@ _LOGIT = 12.0  # bytes per token and word: bf16 logits, their fp32 copy and grad
 _RESERVED = 1e9  # the device's context, communication buffers
 
 
-def memory_parts(layout: TrainingLayout) -> dict[str, Array]:
-    """Return name of ``MEMORY_PARTS`` -> bytes at the peak of the fullest device, float64 ``[n]``; they add up."""
+def memory_parts(layout: TrainingLayout, unknown: Constants = unknown_facts.MEDIANS) -> dict[str, Array]:
+    """Return name of ``MEMORY_PARTS`` -> bytes at the peak of the fullest device, float64 ``[n]``; they add up.
+
+    Args:
+        layout: ``n`` trainings.
+        unknown: values that stand for their unknown facts, as in ``unknown_facts.PRIORS``.
+    """
+    layout = completed(layout, unknown)
     held, states = layout.stage_params, 1.0 / layout.shard
     gathered_each_time, states_sharded = layout.gathered_each_time, layout.states_sharded
     relative_bytes = layout.width_bytes / 2.0
@@ -97,9 +107,11 @@ class MemoryCalibration:
     Args:
         theta: logarithms of the factors on groups of parts, of the usable share and of the steepness; then the log odds
             of a failure for another reason. Float64 ``[n_groups + 3]``.
+        unknown: values that stand for unknown facts, as in ``unknown_facts.PRIORS``.
     """
 
     theta: Array
+    unknown: Constants = field(default_factory=lambda: unknown_facts.MEDIANS)
 
     @classmethod
     def default(cls) -> MemoryCalibration:
@@ -108,12 +120,12 @@ class MemoryCalibration:
 
     def pressure(self, layout: TrainingLayout) -> Array:
         """Return log2 of the peak over the usable memory, then of each group's part, float64 ``[n, 1 + n_groups]``."""
-        shares = _shares(layout) * np.exp(self.theta[:N_GROUPS] - self.theta[N_GROUPS])
+        shares = _shares(layout, self.unknown) * np.exp(self.theta[:N_GROUPS] - self.theta[N_GROUPS])
         return np.asarray(np.log2(np.maximum(np.column_stack([shares.sum(axis=1), shares]), 2.0**-20)))
 
     def log_odds(self, layout: TrainingLayout) -> Array:
         """Return log odds that a training runs, including other reasons of failure, float64 ``[n]``."""
-        fits = _logit_to_fit(self.theta, _shares(layout))
+        fits = _logit_to_fit(self.theta, _shares(layout, self.unknown))
         runs = np.exp(-np.logaddexp(0.0, -fits)) / (1.0 + np.exp(self.theta[-1]))
         return np.asarray(np.log(np.maximum(runs, 1e-12)) - np.log1p(-np.minimum(runs, 1.0 - 1e-12)))
 
@@ -131,28 +143,40 @@ def calibrate_memory(layout: TrainingLayout, *, ran: Array, certain: Array, peak
         return MemoryCalibration.default()
     from scipy.optimize import minimize
 
-    shares, peaks = _shares(layout), np.log(peak_bytes / layout.memory)
+    names = relevant(layout)
+    priors = [unknown_facts.PRIORS[name] for name in names]
+    centre = np.append(_CENTRE, np.log([median for median, _, _ in priors]))
+    width = np.append(_WIDTH, [deviation for _, deviation, _ in priors])
+    peaks = np.log(peak_bytes / layout.memory)
     has_peak = np.isfinite(peaks)
 
-    def negative_log_posterior(theta: Array) -> float:
-        deviations = (theta - _CENTRE) / _WIDTH
+    @lru_cache(maxsize=2)  # most differences are in the other constants
+    def shares_with(logarithms: tuple[float, ...]) -> Array:
+        return _shares(layout, _values(names, logarithms))
+
+    def negative_log_posterior(vector: Array) -> float:
+        theta, shares = vector[: len(_CENTRE)], shares_with(tuple(vector[len(_CENTRE) :].tolist()))
+        deviations = (vector - centre) / width
         errors = np.log(shares[has_peak] @ np.exp(theta[:N_GROUPS])) - peaks[has_peak]
         robust_loss = (np.sqrt(1.0 + (errors / _NOISE) ** 2) - 1.0).sum()
         return float(0.5 * deviations @ deviations + robust_loss - _log_likelihood(theta, shares, ran, certain))
 
     solver: Callable[..., _Solution] = minimize
     with one_thread():
-        return MemoryCalibration(
-            theta=solver(negative_log_posterior, _CENTRE, method="L-BFGS-B", options={"maxiter": _STEPS}).x
-        )
+        found = solver(negative_log_posterior, centre, method="L-BFGS-B", options={"maxiter": _STEPS}).x
+    return MemoryCalibration(theta=found[: len(_CENTRE)], unknown=_values(names, tuple(found[len(_CENTRE) :].tolist())))
+
+
+def _values(names: Sequence[str], logarithms: Sequence[float]) -> Constants:
+    return {**unknown_facts.MEDIANS, **dict(zip(names, np.exp(logarithms).tolist(), strict=True))}
 
 
 class _Solution(Protocol):
     x: Array
 
 
-def _shares(layout: TrainingLayout) -> Array:
-    parts = memory_parts(layout)
+def _shares(layout: TrainingLayout, unknown: Constants) -> Array:
+    parts = memory_parts(layout, unknown)
     groups = [sum((parts[name] for name in names), np.zeros(len(layout.memory))) for names in _GROUPS]
     return np.column_stack(groups) / layout.memory[:, None]
 

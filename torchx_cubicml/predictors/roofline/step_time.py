@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torchx_cubicml.predictors.roofline.completed_layout import completed
+
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
@@ -81,6 +83,7 @@ def step_time(layout: TrainingLayout, constants: Constants) -> StepTime:
         layout: ``n`` trainings; the results of rows that are not covered are meaningless or NaN.
         constants: as in ``PRIORS``.
     """
+    layout = completed(layout, constants)
     with np.errstate(all="ignore"):
         stage, whole = compute(layout, constants)
         per_layer = {

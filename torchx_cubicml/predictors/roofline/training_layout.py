@@ -1,7 +1,8 @@
 """Layout of transformer trainings over devices: the inputs of the roofline formulas, derived from facts.
 
 The depth, the width (or the number of parameters), the sequence length, the micro batch and the number of devices are
-required. All else has a default: no parallelism, four times the width inside the MLP, bf16, one head per 128.
+required. All else has a default: no parallelism, four times the width inside the MLP, bf16, one head per 128. For an
+unknown kernel of attention, way of sharding or vocabulary no default would do: see ``unknown_facts``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import numpy as np
 
 from torchx_cubicml.predictors.features.device_specs import PRECISIONS, REFERENCE, find_hardware, precision_word
+from torchx_cubicml.predictors.roofline.unknown_facts import misfit_of_words, unknown_fields
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.device_specs import Hardware
@@ -38,6 +40,8 @@ class TrainingLayout:
         inner: width of the MLP relative to the residual stream, counting the tensors that it keeps for backward.
         sequence: tokens of one sample.
         vocabulary: 0.0 where unknown.
+        unknown_words: 1.0 where the vocabulary is unknown and cannot be solved for.
+        embedded_words: vocabulary times its copies among the parameters, where it is solved for; else 0.0.
         layer_params: of one block.
         expert_share: share of them in experts, which are split over ``ep``.
         active_params: of one block, used by one token.
@@ -62,7 +66,9 @@ class TrainingLayout:
         gradients_sharded: share of layers whose gradients are.
         full_recompute: share of layers whose activations are recomputed.
         selective_recompute: share of layers with attention alone recomputed.
-        plain_attention: 1.0 where the scores of attention go through memory.
+        plain_attention: 1.0 where the scores of attention go through memory; 0.0 where the kernel is unknown.
+        unknown_attention: 1.0 where the kernel of attention is unknown.
+        unknown_sharding: 1.0 where it is unknown what is sharded; then the four shares above are 0.0.
         sequence_parallel: 1.0 where tensor parallelism splits all activations.
         compiled: 1.0 where kernels are fused by a compiler.
         width_bytes: bytes of a weight, an activation or a gradient in transfer.
@@ -81,6 +87,8 @@ class TrainingLayout:
     inner: Array
     sequence: Array
     vocabulary: Array
+    unknown_words: Array
+    embedded_words: Array
     layer_params: Array
     expert_share: Array
     active_params: Array
@@ -106,6 +114,8 @@ class TrainingLayout:
     full_recompute: Array
     selective_recompute: Array
     plain_attention: Array
+    unknown_attention: Array
+    unknown_sharding: Array
     sequence_parallel: Array
     compiled: Array
     width_bytes: Array
@@ -122,7 +132,7 @@ class TrainingLayout:
         with np.errstate(invalid="ignore", divide="ignore"):
             fields = _degrees(facts) | _model(facts) | _devices(facts)
             fields |= _batch(facts, fields["dp"]) | _sharding(facts, fields)
-            fields |= _pipeline(facts, fields) | _kernels(facts)
+            fields |= _pipeline(facts, fields) | _kernels(facts) | unknown_fields(facts, fields)
         return cls(**fields)
 
     @property
@@ -218,7 +228,8 @@ def _gated(
         block = (2.0 + 2.0 * shape["kv_share"] + matrices * shape["inner"]) * square * shape["layers"]
         # The stated number may count the embeddings not at all (0), tied (1) or untied (2).
         counted = [np.abs(np.log((block + times * vocabulary * shape["width"]) / total)) for times in (0.0, 1.0, 2.0)]
-        misfits.append(np.min(counted, axis=0))
+        without = misfit_of_words(block, total, shape["width"])
+        misfits.append(np.where(facts.told("vocab_size"), np.min(counted, axis=0), without))
     classical = np.isnan(stated_d_ff) | (np.abs(shape["inner"] - 4.0) < 0.01)
     is_decidable = np.isfinite(total) & np.isfinite(stated_d_ff) & (facts.number("n_experts", 1.0) <= 1)
     return np.where(is_decidable, misfits[1] < misfits[0], ~classical)

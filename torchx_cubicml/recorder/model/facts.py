@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.host.hardware import hardware_facts
-from torchx_cubicml.recorder.model.kernels import compile_facts
+from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
+from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled
 from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks
 from torchx_cubicml.recorder.model.sharding import read_sharding
 from torchx_cubicml.recorder.model.size import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from torchx_cubicml.recorder.model.heads import Attention
     from torchx_cubicml.recorder.model.pipeline import Pipeline
     from torchx_cubicml.recorder.model.sharding import Sharding
     from torchx_cubicml.records.trial import Value
@@ -73,6 +75,7 @@ class HookObservations:
         activation_checkpointing: read by a probe of the layers; empty without one.
         n_checkpointed: repeated layers that the probe saw recomputed, in whole or in part; ``None`` without one.
         attention_kernel: read from the autograd graph of a forward; empty if the graph does not show it.
+        attention_calls: shapes that attention was called with, ``None`` for a call whose shapes do not fit together.
         clipping: facts of gradient clipping, such as its norm.
     """
 
@@ -83,6 +86,7 @@ class HookObservations:
     activation_checkpointing: str = ""
     n_checkpointed: int | None = None
     attention_kernel: str = ""
+    attention_calls: frozenset[Attention | None] = frozenset()
     clipping: Mapping[str, Value] = field(default_factory=dict)
 
 
@@ -114,7 +118,7 @@ def observe(
         **seen.clipping,
     }
     if seen.seq_len:
-        facts.update(read_widths(root))
+        facts.update(_read_widths(root, seen, sharding))
     if pipeline is not None:
         facts.update(pipeline.facts())
     elif sharding.layout is not None:
@@ -134,6 +138,18 @@ def observe(
     if seen.samples and seen.forwards and sharding.dp_degree:
         known["global_batch_size"] = seen.samples * seen.forwards * sharding.dp_degree
     return facts | {name: value for name, value in known.items() if value is not None}
+
+
+def _read_widths(root: nn.Module, seen: HookObservations, sharding: Sharding) -> dict[str, Value]:
+    """Return the widths, with the heads that attention was called with; without heads if the modules disagree."""
+    widths = read_widths(root)
+    if not widths:
+        return {}
+    calls = seen.attention_calls or (compiled_attention_calls() if is_compiled(root) else frozenset())
+    observed = head_counts(calls, tp_degree=sharding.layout.tp_degree if sharding.layout is not None else None)
+    if any(widths.get(name, count) != count for name, count in observed.items()):
+        return {name: value for name, value in widths.items() if name not in HEADS}
+    return widths | observed
 
 
 def software_facts() -> dict[str, Value]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.model.facts import HookObservations, observe, observe_stage
+from torchx_cubicml.recorder.model.heads import attention_calls
 from torchx_cubicml.recorder.model.kernels import attention_kernel, is_compiled
 from torchx_cubicml.recorder.model.layers import (
     contains_all,
@@ -17,6 +18,7 @@ from torchx_cubicml.recorder.model.layers import (
     unwrap,
 )
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
+from torchx_cubicml.recorder.model.operations import differentiated_operations
 from torchx_cubicml.recorder.model.pipeline import STAGE_FACTS, encode_stage, read_pipeline
 from torchx_cubicml.recorder.model.precision import PrecisionProbe, autocast_type
 from torchx_cubicml.recorder.model.size import count_parameters
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
     from torch.optim import Optimizer
 
+    from torchx_cubicml.recorder.model.heads import Attention
     from torchx_cubicml.recorder.model.pipeline import Pipeline
     from torchx_cubicml.recorder.steps.clipping import Clipping
     from torchx_cubicml.recorder.steps.forwards import Forwards, Work
@@ -59,6 +62,7 @@ class ModelInspection:
         self._probe: PrecisionProbe | None = None
         self._autocast_type = ""
         self._attention_kernel = ""
+        self._attention_calls: frozenset[Attention | None] = frozenset()
         self._networks: list[weakref.ref[nn.Module]] = []  # the model, and others that are trained with it, unwrapped
 
     def install_probe(self) -> None:
@@ -70,7 +74,7 @@ class ModelInspection:
         blocks = repeated_blocks(model)
         self._forwards.on_output = lambda node: self._read_attention_kernel(node, len(blocks))
         if blocks and not is_compiled(model):
-            self._probe = PrecisionProbe(blocks, self._guard)
+            self._probe = PrecisionProbe(blocks, self._guard, on_recomputed=self._read_recomputed)
 
     def read(self, leading: Optimizer | None, work: Work | None) -> None:
         """Read the facts.
@@ -130,6 +134,7 @@ class ModelInspection:
             seq_len=self._seq_len(),
             autocast_type=self._autocast_type,
             attention_kernel=self._attention_kernel,
+            attention_calls=self._attention_calls,
             clipping=self._clipping.facts(),
         )
         if self._probe is None:
@@ -145,6 +150,12 @@ class ModelInspection:
 
     def _read_attention_kernel(self, node: Node, n_layers: int) -> None:
         self._attention_kernel = attention_kernel(node, n_layers)
+        self._attention_calls = attention_calls(differentiated_operations(node))
+
+    def _read_recomputed(self, node: Node) -> None:
+        """Read the graph of a recomputed layer, if the graph of the whole forward showed no attention."""
+        if not self._attention_calls:
+            self._read_attention_kernel(node, 1)
 
     def _encode_stages(self, pipeline: Pipeline) -> None:
         self.n_stages = pipeline.n_stages

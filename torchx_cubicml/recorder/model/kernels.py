@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import deque
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.model.operations import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 
-_MAX_NODES = 20_000  # about 20 ms
 # Node names of each kernel; the first match counts. Torch's SDPA has one entry per backend.
 _KERNELS = (
     ("sdpa_flash", re.compile(r"^ScaledDotProductFlashAttention")),
@@ -54,15 +54,8 @@ def attention_kernel(node: Node, n_layers: int) -> str:
 
 
 def _node_names(node: Node) -> Iterator[str]:
-    seen = {node}
-    pending = deque([node])
-    while pending and len(seen) < _MAX_NODES:
-        current = pending.popleft()
-        yield current.name().rpartition("::")[2]
-        for following, _ in current.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
+    for each in walk(node):
+        yield each.name().rpartition("::")[2]
 
 
 # Mode for each pair of inductor's options: whether it autotunes kernels, and whether it records CUDA graphs.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.model.batch import output_node
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import nn
+    from torch.autograd.graph import Node
 
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
@@ -24,15 +26,22 @@ class PrecisionProbe:
     Args:
         blocks: the repeated layers, at least one, none of them compiled.
         guard: wraps each hook, so that a failure never reaches the training.
+        on_recomputed: called with the autograd node of a layer's output that is computed within backward, for one
+            layer and until it is called once; such a layer may be in no other graph.
     """
 
-    def __init__(self, blocks: Sequence[nn.Module], guard: Guard) -> None:
+    def __init__(
+        self, blocks: Sequence[nn.Module], guard: Guard, *, on_recomputed: Callable[[Node], None] | None = None
+    ) -> None:
         self.autocast_type = ""
         self._n_blocks = len(blocks)
         self._recomputed_blocks: set[int] = set()
         self._children_run: list[set[int]] = [set() for _ in blocks]
         self._children_recomputed: list[set[int]] = [set() for _ in blocks]
+        self._on_recomputed = on_recomputed
         self._removals = []
+        if on_recomputed is not None:
+            self._removals.append(blocks[0].register_forward_hook(ModuleHook(guard(self._after_block))).remove)
         for index, block in enumerate(blocks):
             self._removals.append(_hook(block, guard(self._block_hook(index))))
             self._removals += [_hook(child, guard(self._child_hook(index))) for child in block.children()]
@@ -58,6 +67,12 @@ class PrecisionProbe:
         """Remove all hooks."""
         while self._removals:
             self._removals.pop()()
+
+    def _after_block(self, module: nn.Module, args: Sequence[object], output: object) -> None:
+        node = output_node(output) if self._on_recomputed is not None and in_backward() else None
+        if node is not None and self._on_recomputed is not None:
+            call, self._on_recomputed = self._on_recomputed, None
+            call(node)
 
     def _block_hook(self, index: int) -> Callable[..., None]:
         def observe(module: nn.Module, args: Sequence[object], other: object) -> None:

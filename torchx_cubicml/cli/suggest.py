@@ -121,7 +121,7 @@ def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
-    from torchx_cubicml.launch import read_config
+    from torchx_cubicml.launch import read_config, with_rule_facts
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import absolute_url, read_trials
@@ -129,6 +129,7 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
 
     space = load_space(args.space)
     workload, current = read_config(component.launch, space)
+    space = with_rule_facts(component.launch, space)
     url = absolute_url(store_url(args))
     trials, _ = read_trials(url, deadline_s=60.0)
     return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))

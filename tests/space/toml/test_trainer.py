@@ -16,7 +16,7 @@ from torchx_cubicml.space.toml.trainer import (
     trainer_parameter,
     with_trainer,
 )
-from torchx_cubicml.space.trainers import TRAINERS, Trainer, TrainerFlag
+from torchx_cubicml.space.trainers import TRAINERS, Trainer, TrainerFlag, TrainerRelease
 
 ACCUMULATION = "gradient_accumulation_steps"
 TOY = Trainer(
@@ -32,6 +32,7 @@ TOY = Trainer(
         "width": TrainerFlag(flag="--width", default=7),
     },
     accumulation="per rank",
+    release=TrainerRelease(version="1.0", checks=("toy.py: check",)),
     constraints=("width > tp_degree", "dp_degree > 1"),
     other_defaults=("*.py",),
     both_dashes=True,

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
+
+_OTHER_SPLIT = "pipeline_layout != 'none' or hybrid_pattern != 'none' or hybrid_override != 'none'"
+_UNEVEN = "first_stage_layers + last_stage_layers > 0"
+_LAYERS = "(n_layers + (1 if embedding_in_split else 0) + (1 if loss_in_split else 0))"
+_MIDDLE_LAYERS = "(n_layers - first_stage_layers - last_stage_layers)"
+_MIDDLE_STAGES = "(pp_degree - (1 if first_stage_layers > 0 else 0) - (1 if last_stage_layers > 0 else 0))"
+_INTERLEAVED = (
+    f"virtual_pp_degree > 1 or (layers_per_virtual_stage > 0 and {_LAYERS} > pp_degree * layers_per_virtual_stage)"
+)
+_GROUP = "(microbatch_group if microbatch_group > 0 else pp_degree)"
+_EXPERT_TP = "(expert_tp_degree if expert_tp_degree > 0 else tp_degree)"
 
 MEGATRON_LM = Trainer(
     name="megatron-lm",
@@ -31,19 +42,96 @@ MEGATRON_LM = Trainer(
             default=False,
             when="distributed_optimizer and overlap_grad_reduce",
         ),
+        # Sizes and switches that the rules read.
         "n_layers": TrainerFlag(flag="--num-layers"),
         "n_heads": TrainerFlag(flag="--num-attention-heads"),
         "d_model": TrainerFlag(flag="--hidden-size"),
         "seq_len": TrainerFlag(flag="--seq-length"),
         "rampup_batch_size": TrainerFlag(flag="--rampup-batch-size", default="none"),
+        "n_kv_heads": TrainerFlag(flag="--num-query-groups", default=1),
+        "group_query_attention": TrainerFlag(flag="--group-query-attention", default=False),
+        "head_dim": TrainerFlag(flag="--kv-channels", default=0),
+        "d_ff": TrainerFlag(flag="--ffn-hidden-size"),
+        "n_experts": TrainerFlag(flag="--num-experts", default=0),
+        "expert_tp_degree": TrainerFlag(flag="--expert-tensor-parallel-size", default=0),
+        "no_bias": TrainerFlag(flag="--disable-bias-linear", default=False),
+        "virtual_pp_degree": TrainerFlag(flag="--num-virtual-stages-per-pipeline-rank", default=0),
+        "layers_per_virtual_stage": TrainerFlag(flag="--num-layers-per-virtual-pipeline-stage", default=0),
+        "microbatch_group": TrainerFlag(flag="--microbatch-group-size-per-virtual-pipeline-stage", default=0),
+        "overlap_p2p": TrainerFlag(flag="--overlap-p2p-communication", default=True),
+        "first_stage_layers": TrainerFlag(flag="--decoder-first-pipeline-num-layers", default=0),
+        "last_stage_layers": TrainerFlag(flag="--decoder-last-pipeline-num-layers", default=0),
+        "embedding_in_split": TrainerFlag(flag="--account-for-embedding-in-pipeline-split", default=False),
+        "loss_in_split": TrainerFlag(flag="--account-for-loss-in-pipeline-split", default=False),
+        "pipeline_layout": TrainerFlag(flag="--pipeline-model-parallel-layout", default="none"),
+        "hybrid_pattern": TrainerFlag(flag="--hybrid-layer-pattern", default="none"),
+        "hybrid_override": TrainerFlag(flag="--hybrid-override-pattern", default="none"),
+        "tp_comm_overlap": TrainerFlag(flag="--tp-comm-overlap", default=False),
+        "torch_fsdp2": TrainerFlag(flag="--use-torch-fsdp2", default=False),
+        "optimizer_instances": TrainerFlag(flag="--num-distributed-optimizer-instances", default=1),
+        "fp8": TrainerFlag(flag="--fp8-format", default="none"),
     },
     accumulation="implied",
-    constraints=(
-        "n_heads % tp_degree == 0",
-        "n_layers % pp_degree == 0",
-        # A growing batch must divide at every size on its way.
-        "rampup_batch_size == 'none' and micro_batch_size * dp_degree >= 1",
+    release=TrainerRelease(
+        version="core 0.19.2",
+        checks=(
+            "megatron/training/arguments.py: validate_args",
+            "megatron/core/transformer/transformer_config.py: TransformerConfig.__post_init__",
+            "megatron/core/transformer/transformer_block.py: get_num_layers_to_build",
+            "megatron/core/parallel_state.py: initialize_model_parallel",
+            "megatron/core/transformer/moe/moe_layer.py: MoELayer.forward",
+            "megatron/core/tensor_parallel/mappings.py: _split_along_first_dim",
+            "megatron/core/pipeline_parallel/schedules.py: forward_backward_pipelining_with_interleaving",
+            "Transformer Engine, transformer_engine/pytorch/utils.py: assert_dim_for_fp8_exec",
+        ),
     ),
+    rules={
+        "heads_by_tp": "n_heads % tp_degree == 0",
+        "kv_heads_by_tp": "not group_query_attention or n_kv_heads % tp_degree == 0 or tp_degree % n_kv_heads == 0",
+        "layers_by_pp": f"{_OTHER_SPLIT} or {_UNEVEN} or {_LAYERS} % pp_degree == 0",
+        "middle_layers_by_pp": (
+            f"{_OTHER_SPLIT} or not ({_UNEVEN}) or ({_MIDDLE_LAYERS} == 0 and {_MIDDLE_STAGES} == 0) "
+            f"or ({_MIDDLE_LAYERS} != 0 and {_MIDDLE_STAGES} != 0 and {_MIDDLE_LAYERS} % {_MIDDLE_STAGES} == 0)"
+        ),
+        "layers_by_virtual_stages": (
+            f"{_OTHER_SPLIT} or {_UNEVEN} or {_LAYERS} % (pp_degree * max(virtual_pp_degree, 1)) == 0"
+        ),
+        "layers_per_virtual_stage": (
+            f"{_OTHER_SPLIT} or layers_per_virtual_stage < 1 or {_LAYERS} % (pp_degree * layers_per_virtual_stage) == 0"
+        ),
+        "middle_layers_by_virtual_stages": (
+            f"{_OTHER_SPLIT} or not ({_UNEVEN}) or virtual_pp_degree < 1 "
+            f"or {_MIDDLE_STAGES} == 0 or {_MIDDLE_LAYERS} % ({_MIDDLE_STAGES} * virtual_pp_degree) == 0"
+        ),
+        "end_layers_by_virtual_stages": (
+            f"{_OTHER_SPLIT} or virtual_pp_degree < 1 "
+            "or (first_stage_layers % virtual_pp_degree == 0 and last_stage_layers % virtual_pp_degree == 0)"
+        ),
+        "virtual_stages_by_pp": f"not ({_INTERLEAVED}) or pp_degree > (1 if overlap_p2p else 2)",
+        "microbatches_by_pp": (
+            f"not ({_INTERLEAVED}) or gradient_accumulation_steps >= {_GROUP} >= pp_degree "
+            f"and (gradient_accumulation_steps % {_GROUP} == 0 or gradient_accumulation_steps % {_GROUP} >= pp_degree)"
+        ),
+        "seq_by_cp": "cp_degree == 1 or seq_len % (2 * cp_degree) == 0",
+        "seq_by_tp": "not sequence_parallel or tp_degree == 1 or seq_len % (cp_degree * tp_degree) == 0",
+        "experts_by_ep": "ep_degree == 1 or (n_experts > 0 and n_experts % ep_degree == 0)",
+        "ep_in_stage": f"world_size % ({_EXPERT_TP} * ep_degree * pp_degree) == 0",
+        "experts_with_tp": "n_experts < 1 or tp_degree == 1 or sequence_parallel",
+        "expert_bias_by_tp": f"n_experts < 1 or no_bias or {_EXPERT_TP} == 1",
+        "tp_comm_overlap": "not tp_comm_overlap or (sequence_parallel and tp_degree > 1)",
+        "torch_fsdp2": "not torch_fsdp2 or (pp_degree == 1 and ep_degree == 1 and not distributed_optimizer)",
+        "optimizer_instances": "(dp_degree * cp_degree) % optimizer_instances == 0",
+        "expert_optimizer_instances": f"world_size % ({_EXPERT_TP} * ep_degree * pp_degree * optimizer_instances) == 0",
+        # Transformer Engine: rows of an operand in eights, columns in sixteens.
+        "fp8_rows": (
+            "fp8 == 'none' or (seq_len * micro_batch_size) % "
+            "(8 * cp_degree * (tp_degree if sequence_parallel else 1)) == 0"
+        ),
+        "fp8_attention": "fp8 == 'none' or (n_heads * head_dim if head_dim > 0 else d_model) % (16 * tp_degree) == 0",
+        "fp8_feed_forward": "fp8 == 'none' or n_experts > 0 or d_ff % (16 * tp_degree) == 0",
+    },
+    # A growing batch must divide at every size on its way.
+    constraints=("rampup_batch_size == 'none' and micro_batch_size * dp_degree >= 1",),
     other_defaults=("--yaml-cfg", "--use-checkpoint-args", "--use-mp-args-from-checkpoint-args"),
     programs=(r"(?:.*/)?pretrain_(?:gpt|mamba|bert|t5|vlm)\.py",),
     marks=(frozenset({"--micro-batch-size", "--global-batch-size"}),),

@@ -23,7 +23,7 @@ from torchx_cubicml.space.decision_diagram import Check, Symbolic
 from torchx_cubicml.space.enumeration import LegalChoices
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
     from torchx_cubicml.records.trial import Config, Scalar, Value
     from torchx_cubicml.space.constraints import Conditional, Derivation, Rule
@@ -194,17 +194,24 @@ class LegalConfigs:
         return expression.names <= known and bool(needed & self._free.keys())
 
     def left_by_each_rule(self, *, limit: int) -> tuple[int, list[tuple[Rule, int]]]:
-        """Return the number of combinations, and for each rule the number that it alone leaves.
+        """Return the number of combinations, and each rule that excludes some with the number that it leaves.
 
-        An idle parameter counts as one value. No number is above ``limit``.
+        A rule counts with the derivations that it needs, and is left out if these alone exclude as many. An idle
+        parameter has one value. No number is above ``limit``.
         """
-        idle = [self._check(rule) for rule in self._rules if isinstance(rule.expression, IdleCanonicalChoice)]
-        rules = [rule for rule in self._rules if not isinstance(rule.expression, IdleCanonicalChoice)]
+        idle = [rule for rule in self._rules if isinstance(rule.expression, IdleCanonicalChoice)]
+        derived = {rule.derives: rule for rule in self._rules if rule.derives}
 
-        def count(*checks: Check) -> int:
-            return LegalChoices(self._sizes, [*idle, *checks]).size(limit=limit)
+        def count(rules: Iterable[Rule]) -> int:
+            return LegalChoices(self._sizes, [self._check(rule) for rule in (*idle, *rules)]).size(limit=limit)
 
-        return count(), [(rule, count(self._check(rule))) for rule in rules]
+        total, effects = count([]), []
+        for rule in self._rules:
+            needed = [derived[name] for name, _ in rule.before if name in derived]
+            if not isinstance(rule.expression, IdleCanonicalChoice):
+                left = count([*needed, rule])
+                effects += [(rule, left)] if left < (count(needed) if needed else total) else []
+        return total, effects
 
     def refuse_empty(self) -> None:
         """Check that at least one config is legal.

@@ -23,16 +23,21 @@ EVERY_JOB = "every job"
 MOST_COUNTED = 10**12  # combinations
 
 _OF_EVERY_JOB = {
-    # Each rank of a tensor-parallel group computes whole attention heads.
-    "heads_by_tp": "n_heads % tp_degree == 0",
+    # Each rank of a tensor-parallel group computes whole heads.
+    "heads_by_tp": ("tp_degree divides the attention heads", "n_heads % tp_degree == 0"),
     # Expert-parallel groups of equal size are ranks of one pipeline stage.
-    "ep_in_world": "world_size % ep_degree == 0",
-    "ep_in_stage": "world_size % (ep_degree * pp_degree) == 0",
-    # Each rank has whole experts, or each expert an equal number of ranks.
-    "experts_by_ep": "n_experts < 1 or n_experts % ep_degree == 0 or ep_degree % n_experts == 0",
+    "ep_in_world": ("ep_degree divides the world size", "world_size % ep_degree == 0"),
+    "ep_in_stage": ("ep_degree divides the ranks of a pipeline stage", "world_size % (ep_degree * pp_degree) == 0"),
+    "experts_by_ep": (
+        "each rank has whole experts, or each expert equally many ranks",
+        "n_experts < 1 or n_experts % ep_degree == 0 or ep_degree % n_experts == 0",
+    ),
     # By definition dp_degree = dp_replicate_degree * dp_shard_degree; -1 and 0 stand for the remaining ranks.
-    "dp_replicate_in_dp": "dp_degree % dp_replicate_degree == 0",
-    "dp_shard_in_world": "dp_shard_degree < 1 or world_size % dp_shard_degree == 0",
+    "dp_replicate_in_dp": ("dp_replicate_degree divides dp_degree", "dp_degree % dp_replicate_degree == 0"),
+    "dp_shard_in_world": (
+        "dp_shard_degree divides the world size",
+        "dp_shard_degree < 1 or world_size % dp_shard_degree == 0",
+    ),
 }
 
 
@@ -42,30 +47,34 @@ class LegalityRule:
 
     Args:
         name: its name, as messages and ``ignore_rules`` of a space file have it.
+        sentence: the condition in words.
         expression: condition that a config must meet.
         scope: the jobs that it is true of: every job, or those of a trainer at a release.
     """
 
     name: str
+    sentence: str
     expression: Expression
     scope: str
 
     @classmethod
-    def of(cls, name: str, source: str, *, scope: str) -> LegalityRule:
-        """Return the rule with the condition ``source``.
+    def of(cls, name: str, stated: tuple[str, str], *, scope: str) -> LegalityRule:
+        """Return the rule that is stated in words and as an expression.
 
         Raises:
-            SpaceError: the source is not an expression.
+            SpaceError: the second text is not an expression.
         """
-        return cls(name=name, expression=parse_expression(source, where=f"rule {name} of {scope}"), scope=scope)
+        sentence, source = stated
+        expression = parse_expression(source, where=f"rule {name} ({scope})")
+        return cls(name=name, sentence=sentence, expression=expression, scope=scope)
 
     @property
     def text(self) -> str:
-        """Name and condition, for messages."""
-        return f"{self.name}: {self.expression.source}"
+        """Name, condition in words and scope, for messages."""
+        return f"{self.name}: {self.sentence} ({self.scope})"
 
 
-JOB_RULES = tuple(LegalityRule.of(name, source, scope=EVERY_JOB) for name, source in _OF_EVERY_JOB.items())
+JOB_RULES = tuple(LegalityRule.of(name, stated, scope=EVERY_JOB) for name, stated in _OF_EVERY_JOB.items())
 """Rules that hold for every job whose file has the standard names; a trainer's rule of the same name replaces one."""
 
 
@@ -88,13 +97,11 @@ class RuleEffect:
 
     Args:
         text: the rule.
-        scope: the jobs that it is true of; empty for a constraint or a derivation.
         left: combinations that meet it.
         total: combinations in all; an idle parameter has one value.
     """
 
     text: str
-    scope: str
     left: int
     total: int
 
@@ -143,9 +150,6 @@ def rule_effects(legal: LegalConfigs, rules: Iterable[LegalityRule]) -> list[Rul
     """
     implied = {id(rule.expression): rule for rule in rules}
     total, counts = legal.left_by_each_rule(limit=MOST_COUNTED)
-    effects = []
-    for rule, left in counts:
-        known = implied.get(id(rule.expression))
-        text, scope = (rule.text, "") if known is None else (known.text, known.scope)
-        effects += [RuleEffect(text=text, scope=scope, left=left, total=total)] if left < total else []
-    return effects
+    return [
+        RuleEffect(text=implied.get(id(rule.expression), rule).text, left=left, total=total) for rule, left in counts
+    ]

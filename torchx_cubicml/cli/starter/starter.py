@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import MAX_HELP, FlagHelp, parse_help
 from torchx_cubicml.cli.starter.from_trainer import detect_trainer, trainer_text
+from torchx_cubicml.cli.starter.rules import rules_comment
 from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text, tune_lines
 from torchx_cubicml.launch.bindings.argv import find_flag, flags_in, looks_like_value
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
@@ -55,9 +56,10 @@ def starter_space(launch: Launch, help_text: str) -> str:
         outputs = _with_outputs([flag for flag in flags if flag.destination], trainer) + _outputs_in_files(launch)
         text = trainer_text(trainer, launch, tune=tune_lines(outputs, uses_wandb=uses_wandb))
         if text is not None:
-            return text
+            return text + rules_comment(text, launch)
     flags += keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
-    return starter_text(flags, program=launch.program, world_size=launch.world_size, uses_wandb=uses_wandb)
+    text = starter_text(flags, program=launch.program, world_size=launch.world_size, uses_wandb=uses_wandb)
+    return text + rules_comment(text, launch)
 
 
 def script_help(launch: Launch, *, report: Callable[[str], object] = lambda reason: None) -> str:

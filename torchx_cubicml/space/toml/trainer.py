@@ -161,7 +161,7 @@ def implied_rules(trainer: Trainer | None, *, ignored: Container[str] = ()) -> t
     rules = {rule.name: rule for rule in JOB_RULES}
     if trainer is not None:
         scope = f"{trainer.name} {trainer.release.version}"
-        rules |= {name: LegalityRule.of(name, source, scope=scope) for name, source in trainer.rules.items()}
+        rules |= {name: LegalityRule.of(name, stated, scope=scope) for name, stated in trainer.rules.items()}
     exempt = trainer.exempt if trainer is not None else ()
     return tuple(rule for name, rule in rules.items() if name not in ignored and name not in exempt)
 

@@ -81,7 +81,8 @@ class Trainer:
         flags: standard name of a parameter or of a workload fact -> flag.
         accumulation: scope of its accumulation count.
         release: release that ``rules`` follow.
-        rules: name -> condition that a config must meet for the trainer to start; it counts where its names are known.
+        rules: name -> condition that a config must meet for the trainer to start, in words and as an expression; it
+            counts where its names are known.
         exempt: names of the rules of every job that are not true of this trainer.
         constraints: conditions that a config must meet in any case, whose names must be known.
         other_defaults: patterns of flags and of files in a command that set other defaults than the table's.
@@ -96,7 +97,7 @@ class Trainer:
     flags: Mapping[str, TrainerFlag]
     accumulation: AccumulationScope
     release: TrainerRelease
-    rules: Mapping[str, str] = field(default_factory=dict)
+    rules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     exempt: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     other_defaults: tuple[str, ...] = ()

@@ -83,7 +83,7 @@ DEEPSPEED = Trainer(
     },
     accumulation="per rank",
     release=TrainerRelease(version="0.19.8", checks=("deepspeed/runtime/config.py: DeepSpeedConfig",)),
-    rules={"one_half_precision": "not (bf16 and fp16)"},
+    rules={"one_half_precision": ("not both bf16 and fp16", "not (bf16 and fp16)")},
     exempt=("heads_by_tp",),  # automatic tensor parallelism divides heads unevenly
     other_defaults=(_FILE,),
     marks=(

@@ -67,7 +67,7 @@ HUGGING_FACE = Trainer(
             "DeepSpeed 0.19.8, deepspeed/runtime/config.py: DeepSpeedConfig",
         ),
     ),
-    rules={"one_half_precision": "not (bf16 and fp16)"},
+    rules={"one_half_precision": ("not both bf16 and fp16", "not (bf16 and fp16)")},
     exempt=("heads_by_tp",),  # its DeepSpeed file may turn on automatic tensor parallelism
     other_defaults=("--config", "*.json", "*.yaml", "*.yml"),
     both_dashes=True,

@@ -60,19 +60,33 @@ TORCHTITAN = Trainer(
         ),
     ),
     rules={
-        "heads_by_tp": "n_heads % tp_degree == 0",
-        "kv_heads_by_tp": "n_kv_heads % tp_degree == 0",  # it does not replicate them
-        "dp_shard_in_world": "dp_shard_degree == -1 or dp_shard_degree * dp_replicate_degree == dp_degree",
-        "seq_by_cp": "cp_degree == 1 or seq_len % (2 * cp_degree) == 0",
-        "seq_by_tp": ("not sequence_parallel or seq_len % (tp_degree * (2 * cp_degree if cp_degree > 1 else 1)) == 0"),
-        "ep_in_stage": "(dp_degree // dp_replicate_degree * cp_degree * tp_degree) % ep_degree == 0",
-        "pipeline_microbatch": "pp_degree == 1 or micro_batch_size % pipeline_microbatch_size == 0",
-        "stages_by_pp": f"pp_degree == 1 or {_STAGES} % pp_degree == 0",
-        "stages_by_schedule": (
-            f"pp_degree == 1 or ({_STAGES} == pp_degree if pipeline_schedule in ('1F1B', 'GPipe') "
-            f"else {_STAGES} >= 2 * pp_degree)"
+        "heads_by_tp": ("tp_degree divides the attention heads", "n_heads % tp_degree == 0"),
+        # It does not replicate key-value heads.
+        "kv_heads_by_tp": ("tp_degree divides the key-value heads", "n_kv_heads % tp_degree == 0"),
+        "dp_shard_in_world": (
+            "dp_shard_degree * dp_replicate_degree is dp_degree",
+            "dp_shard_degree == -1 or dp_shard_degree * dp_replicate_degree == dp_degree",
         ),
-        "async_tp_needs_compile": "not async_tp or compile",
+        "seq_by_cp": ("twice cp_degree divides the sequence", "cp_degree == 1 or seq_len % (2 * cp_degree) == 0"),
+        "seq_by_tp": (
+            "tp_degree, times twice cp_degree, divides the sequence with sequence parallelism",
+            "not sequence_parallel or seq_len % (tp_degree * (2 * cp_degree if cp_degree > 1 else 1)) == 0",
+        ),
+        "ep_in_stage": (
+            "ep_degree divides the ranks that shard a pipeline stage",
+            "(dp_degree // dp_replicate_degree * cp_degree * tp_degree) % ep_degree == 0",
+        ),
+        "pipeline_microbatch": (
+            "the pipeline's micro batch divides the local batch",
+            "pp_degree == 1 or micro_batch_size % pipeline_microbatch_size == 0",
+        ),
+        "stages_by_pp": ("pp_degree divides the virtual stages", f"pp_degree == 1 or {_STAGES} % pp_degree == 0"),
+        "stages_by_schedule": (
+            "a single-stage schedule has one stage per rank, another at least two",
+            f"pp_degree == 1 or ({_STAGES} == pp_degree if pipeline_schedule in ('1F1B', 'GPipe') "
+            f"else {_STAGES} >= 2 * pp_degree)",
+        ),
+        "async_tp_needs_compile": ("asynchronous tensor parallelism needs compilation", "not async_tp or compile"),
     },
     other_defaults=("*",),
     both_dashes=True,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Scalar
 
-DOCUMENTED = ("microbatches_by_pp", "experts_with_tp")
-"""Rules whose check runs on GPUs alone, in the first step."""
+DOCUMENTED = {"megatron-lm": ("microbatches_by_pp", "experts_with_tp")}
+"""Rules whose check runs on GPUs alone, in the first step: their cases are documented, not generated."""
 
 PROGRAMS = {"megatron-lm": "pretrain_gpt.py", "torchtitan": "torchtitan.train"}
 

@@ -43,17 +43,17 @@ def megatron_lm(command: Sequence[str], world_size: int) -> str | None:
                     several = args.virtual_pipeline_model_parallel_size is not None
                     get_num_layers_to_build(config, vp_stage=stage if several else None, pp_rank=rank)
             with _fake_ranks(world_size):
-                parallel_state.initialize_model_parallel(
-                    args.tensor_model_parallel_size,
-                    args.pipeline_model_parallel_size,
-                    args.virtual_pipeline_model_parallel_size,
-                    context_parallel_size=args.context_parallel_size,
-                    expert_model_parallel_size=args.expert_model_parallel_size,
-                    num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
-                    expert_tensor_parallel_size=args.expert_tensor_parallel_size,
-                    create_gloo_process_groups=False,
-                )
                 try:
+                    parallel_state.initialize_model_parallel(
+                        args.tensor_model_parallel_size,
+                        args.pipeline_model_parallel_size,
+                        args.virtual_pipeline_model_parallel_size,
+                        context_parallel_size=args.context_parallel_size,
+                        expert_model_parallel_size=args.expert_model_parallel_size,
+                        num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
+                        expert_tensor_parallel_size=args.expert_tensor_parallel_size,
+                        create_gloo_process_groups=False,
+                    )
                     if args.sequence_parallel:
                         group = parallel_state.get_tensor_model_parallel_group()
                         _split_along_first_dim(torch.zeros(args.seq_length // args.context_parallel_size, 1), group)
@@ -102,3 +102,29 @@ def _fake_ranks(world_size: int) -> Iterator[None]:
 
 
 CHECKS: dict[str, Callable[[Sequence[str], int], str | None]] = {"megatron-lm": megatron_lm, "torchtitan": torchtitan}
+
+
+def deepspeed_batch(global_batch: int, micro_batch: int, world_size: int) -> bool:
+    """Whether DeepSpeed's config takes a batch on so many data-parallel ranks."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    class Ranks:
+        def get_data_parallel_world_size(self) -> int:
+            return world_size
+
+    try:
+        DeepSpeedConfig({"train_batch_size": global_batch, "train_micro_batch_size_per_gpu": micro_batch}, mpu=Ranks())
+    except AssertionError:
+        return False
+    return True
+
+
+def hugging_face_precision(*, bf16: bool, fp16: bool) -> bool:
+    """Whether the arguments of the HF Trainer take these number formats."""
+    from transformers import TrainingArguments
+
+    try:
+        TrainingArguments(output_dir="out", bf16=bf16, fp16=fp16, use_cpu=True, report_to="none")
+    except ValueError as error:
+        return "one of fp16 and bf16" not in str(error)
+    return True

@@ -98,7 +98,9 @@ class TestEveryJob:
         assert space_of({"tp_degree": [1]}, {}, top="ignore_rules = ['ep_in_world']").rules == tuple(
             rule for rule in JOB_RULES if rule.name != "ep_in_world"
         )
-        with pytest.raises(SpaceError, match=r"s.toml: ignore_rules: unknown rule 'heads'; did you mean 'heads_by_tp'\?"):
+        with pytest.raises(
+            SpaceError, match=r"s.toml: ignore_rules: unknown rule 'heads'; did you mean 'heads_by_tp'\?"
+        ):
             space_of({"tp_degree": [1]}, {}, top='ignore_rules = ["heads"]')
 
     def test_a_space_without_rules_has_all_configs(self) -> None:

@@ -99,7 +99,7 @@ MEGATRON_LM = Trainer(
         ),
         "layers_by_virtual_stages": (
             "each virtual stage has equally many layers",
-            f"{_OTHER_SPLIT} or {_UNEVEN} or {_LAYERS} % (pp_degree * max(virtual_pp_degree, 1)) == 0",
+            f"{_OTHER_SPLIT} or {_UNEVEN} or virtual_pp_degree < 1 or {_LAYERS} % (pp_degree * virtual_pp_degree) == 0",
         ),
         "layers_per_virtual_stage": (
             "each virtual stage has the layers that the command states",

@@ -18,12 +18,11 @@ REFUSALS = (AssertionError, ValueError, RuntimeError)
 
 def megatron_lm(command: Sequence[str], world_size: int) -> str | None:
     """Check with Megatron-LM: arguments, the model's config, its stages, the process groups, and a sequence's split."""
+    import torch
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.mappings import _split_along_first_dim
     from megatron.core.transformer.transformer_block import get_num_layers_to_build
     from megatron.training import arguments
-
-    import torch
 
     words = [*command, "--bf16", "--train-iters", "1", "--lr", "1e-4", "--mock-data"]
     variables = {"RANK": "0", "WORLD_SIZE": str(world_size), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}

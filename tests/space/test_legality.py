@@ -142,7 +142,7 @@ class TestMegatron:
         seq_len=st.sampled_from([1000, 1024, 1536]),
         fp8=st.booleans(),
     )
-    def test_exactly_what_can_start_is_legal(  # noqa: PLR0913 - the shape of a model has so many sizes
+    def test_exactly_what_can_start_is_legal(
         self,
         *,
         tp: list[int],
@@ -173,7 +173,7 @@ class TestMegatron:
         bound = with_rule_facts(launch, space).bind(workload=workload, current=own)
         assert not bound.in_force.set_aside
 
-        def starts(tp: int, pp: int, cp: int, ep: int, sequence_parallel: bool) -> bool:  # noqa: FBT001 - a product
+        def starts(tp: int, pp: int, cp: int, ep: int, sequence_parallel: bool) -> bool:
             if sequence_parallel and tp == 1:
                 return False  # idle: off
             tokens = seq_len / cp / (tp if sequence_parallel else 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import MAX_HELP, FlagHelp, parse_help
 from torchx_cubicml.cli.starter.from_trainer import detect_trainer, trainer_text
-from torchx_cubicml.cli.starter.rules import rules_comment
+from torchx_cubicml.cli.starter.rules_comment import rules_comment
 from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text, tune_lines
 from torchx_cubicml.launch.bindings.argv import find_flag, flags_in, looks_like_value
 from torchx_cubicml.launch.bindings.spelling import number, switch_value

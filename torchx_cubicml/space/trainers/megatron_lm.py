@@ -160,7 +160,8 @@ MEGATRON_LM = Trainer(
         ),
         "expert_optimizer_instances": (
             "distributed-optimizer instances divide the data-parallel ranks of the experts",
-            f"optimizer_instances == 1 or world_size % ({_EXPERT_TP} * ep_degree * pp_degree * optimizer_instances) == 0",
+            "optimizer_instances == 1 "
+            f"or world_size % ({_EXPERT_TP} * ep_degree * pp_degree * optimizer_instances) == 0",
         ),
         # Transformer Engine: rows of an operand in eights, columns in sixteens.
         "fp8_rows": (

@@ -107,12 +107,11 @@ def deepspeed_batch(global_batch: int, micro_batch: int, world_size: int) -> boo
     """Whether DeepSpeed's config takes a batch on so many data-parallel ranks."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    class Ranks:
-        def get_data_parallel_world_size(self) -> int:
-            return world_size
-
     try:
-        DeepSpeedConfig({"train_batch_size": global_batch, "train_micro_batch_size_per_gpu": micro_batch}, mpu=Ranks())
+        config = DeepSpeedConfig({"train_batch_size": global_batch, "train_micro_batch_size_per_gpu": micro_batch})
+        config.world_size = world_size  # this process alone is one rank: its check again, for so many
+        config.gradient_accumulation_steps = None
+        config._configure_train_batch_size()
     except AssertionError:
         return False
     return True

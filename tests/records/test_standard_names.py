@@ -31,6 +31,8 @@ FLAGS = {
     "compile": "compile torch_compile",
     "n_layers": "n_layer n_layers num_layers num_hidden_layers",
     "n_heads": "n_head n_heads num_heads num_attention_heads",
+    "n_kv_heads": "n_kv_head n_kv_heads num_kv_heads num_key_value_heads",
+    "n_experts": "n_experts num_experts",
     "d_model": "n_embd d_model hidden_size",
     "vocab_size": "vocab_size",
     "seq_len": "block_size seq_len seq_length max_seq_len",

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
+    from torchx_cubicml.cli.legality_text import legality_json, legality_lines
     from torchx_cubicml.errors import LaunchError
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.messages import changes_in_job
@@ -74,10 +75,12 @@ def run(args: argparse.Namespace) -> int:
                     {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in proposals
                 ],
                 "sensitivity": [asdict(worth) for worth in sensitivities],
+                "legality": legality_json(study.posterior.space),
             }
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
+    lines += legality_lines(study.posterior.space)
     _print_text(shlex.join(next_command), lines, sensitivities, proposals, context.space)
     return 0
 
@@ -121,7 +124,7 @@ def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
-    from torchx_cubicml.launch import migrated_trials, read_config
+    from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
     from torchx_cubicml.launch.present_command import PresentCommand
     from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
@@ -133,6 +136,7 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
 
     space = load_space(args.space)
     workload, current = read_config(component.launch, space)
+    space = with_rule_facts(component.launch, space)
     url = absolute_url(store_url(args))
     # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
     trials, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)

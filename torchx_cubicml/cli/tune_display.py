@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.history import value_text
+from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
 from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.redaction import mask
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner import Prepared, Step
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
 
@@ -95,12 +97,18 @@ class Display(AbstractContextManager["Display"]):
         """Show one step of the tune."""
         if isinstance(step, Begun):
             self._line(_begun_line(step, self._prepared))
+            for line in legality_lines(self._bound_space()):
+                self._line(line)
         elif isinstance(step, Notice):
             self._line(step.text)
         elif isinstance(step, Launching):
             self._line(_launching_line(step, self._prepared))
         elif isinstance(step, Ended):
             self._line(_ended_line(step, self._prepared, names_config=self._names_config))
+
+    def _bound_space(self) -> SearchSpace:
+        prepared = self._prepared
+        return prepared.space.bind(workload=prepared.workload, current=prepared.current)
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)

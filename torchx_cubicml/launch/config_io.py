@@ -69,6 +69,13 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
     return workload, freeze_values(config, where="config")
 
 
+def with_rule_facts(launch: Launch, space: SearchSpace) -> SearchSpace:
+    """Return the space with the facts that only its rules read, as far as the command states them."""
+    read = {fact.name: _value_or_none(partial(_read_fact, launch, fact, space)) for fact in space.rule_facts}
+    known = {name: value for name, value in read.items() if value is not None}
+    return replace(space, known={**space.known, **known}) if known else space
+
+
 def stated_values(launch: Launch, space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value | None]:
     """Return the values of parameters and workload facts bound to flags, as the program's arguments state them.
 
@@ -222,7 +229,8 @@ def _query(parameter: Parameter, space: SearchSpace, count: int | None) -> Bindi
 
 
 def _declared_flags(space: SearchSpace) -> frozenset[str]:
-    bindings = [parameter.binding for parameter in space.parameters] + [fact.binding for fact in space.workload]
+    facts = [*space.workload, *space.rule_facts]
+    bindings = [parameter.binding for parameter in space.parameters] + [fact.binding for fact in facts]
     flags = [binding for binding in bindings if binding is not None and binding.kind == BindingKind.FLAG]
     return frozenset(name for binding in flags for name in (binding.name, *binding.aliases))
 

@@ -169,7 +169,7 @@ def _choices(config: Config, case: DecisionContext) -> list[int] | None:
     """Return a config as positions in the user's lists of choices; ``None`` for the user's own config."""
     if all(name in case.current and same_value(value, case.current[name]) for name, value in config.items()):
         return None
-    bound = case.frozen_space().bind(workload=case.workload, current=case.current)
+    bound = case.frozen_space().without_rules().bind(workload=case.workload, current=case.current)
     return list(bound.encode(config))
 
 
@@ -199,7 +199,7 @@ def _config(payload: Mapping[str, object], name: str, case: DecisionContext) -> 
     if payload[name] is None:
         return case.current
     choices = [whole_number_of(index, name) for index in items_of(payload[name], name)]
-    config = case.frozen_space().bind(workload=case.workload, current=case.current).decode(choices)
+    config = case.frozen_space().without_rules().bind(workload=case.workload, current=case.current).decode(choices)
     if config is None:
         raise ValueError("the config is not legal")
     return config

@@ -233,7 +233,7 @@ def _from_own_literals(case: DecisionContext, space: SearchSpace, suggested: Con
     """
     if _is_own(case, suggested):
         return case.current
-    bound = space.bind(workload=case.workload, current=case.current)
+    bound = space.without_rules().bind(workload=case.workload, current=case.current)
     config = bound.decode(bound.encode(suggested))
     if config is None:
         raise LaunchError("the suggested config is not legal in the space file")

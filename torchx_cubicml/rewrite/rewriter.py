@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
-from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, workload_of, write_config
+from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, with_rule_facts, workload_of, write_config
 from torchx_cubicml.launch.command_texts import program_digest, program_path, program_texts, recorded_variables
 from torchx_cubicml.launch.messages import (
     KEPT,
@@ -218,6 +218,7 @@ def _decide(launch: Launch, contract: Contract, space: SearchSpace) -> Decision:
         read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache_folder()
     )
     command = PresentCommand.of(launch, space)
+    space = with_rule_facts(launch, space)
     context = DecisionContext(space=space, workload=contract.workload, current=contract.config, command=command)
     return decide(context, contract.store, limits=limits, now=datetime.now(UTC))
 

@@ -146,6 +146,15 @@ class Rule:
     before: tuple[tuple[str, Derivation], ...]
     reads: frozenset[str]
 
+    @property
+    def text(self) -> str:
+        """The rule with its place, for messages."""
+        if isinstance(self.expression, IdleCanonicalChoice):
+            return self.expression.conditional.source
+        if self.derives:
+            return f"{self.derives} = {self.expression.source}"
+        return f"{self.expression.where}: {self.expression.source!r}"
+
     def residual(self, known: Mapping[str, Value | Symbolic]) -> Hashable | None:
         """Return the residual rule while some free values are unknown, ``None`` if the rule is broken in any case.
 

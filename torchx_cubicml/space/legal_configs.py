@@ -23,7 +23,7 @@ from torchx_cubicml.space.decision_diagram import Check, Symbolic
 from torchx_cubicml.space.enumeration import LegalChoices
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
     from torchx_cubicml.records.trial import Config, Scalar, Value
     from torchx_cubicml.space.constraints import Conditional, Derivation, Rule
@@ -166,7 +166,7 @@ class LegalConfigs:
             SpaceError: one is missing, or its value is not among the choices.
         """
         indices: list[int] = []
-        known = self._with_derived_values(config)
+        known = self.completed(config)
         for parameter in self._free.values():
             name = parameter.name
             if name not in config:
@@ -178,7 +178,7 @@ class LegalConfigs:
                 indices.extend(self._encode_value(parameter, config[name]))
         return tuple(indices)
 
-    def _with_derived_values(self, config: Config) -> dict[str, Value]:
+    def completed(self, config: Config) -> dict[str, Value]:
         """Return facts, the values of ``config``, and the missing derived values that can be calculated."""
         values: dict[str, Value] = {**self._facts, **config}
         for name, derivation in self._derivations.items():
@@ -186,6 +186,32 @@ class LegalConfigs:
                 with suppress(SpaceError, KeyError):
                     values[name] = derived_value(name, derivation, values)
         return values
+
+    def depends_on_choice(self, expression: Expression) -> bool:
+        """Return whether all names of an expression are known, and its value depends on a free parameter."""
+        known = self._facts.keys() | self._derivations.keys() | {item.name for item in self._free.values()}
+        needed = set[str]().union(*(self._needed(name) for name in expression.names))
+        return expression.names <= known and bool(needed & self._free.keys())
+
+    def left_by_each_rule(self, *, limit: int) -> tuple[int, list[tuple[Rule, int]]]:
+        """Return the number of combinations, and each rule that excludes some with the number that it leaves.
+
+        A rule counts with the derivations that it needs, and is left out if these alone exclude as many. An idle
+        parameter has one value. No number is above ``limit``.
+        """
+        idle = [rule for rule in self._rules if isinstance(rule.expression, IdleCanonicalChoice)]
+        derived = {rule.derives: rule for rule in self._rules if rule.derives}
+
+        def count(rules: Iterable[Rule]) -> int:
+            return LegalChoices(self._sizes, [self._check(rule) for rule in (*idle, *rules)]).size(limit=limit)
+
+        total, effects = count([]), []
+        for rule in self._rules:
+            needed = [derived[name] for name, _ in rule.before if name in derived]
+            if not isinstance(rule.expression, IdleCanonicalChoice):
+                left = count([*needed, rule])
+                effects += [(rule, left)] if left < (count(needed) if needed else total) else []
+        return total, effects
 
     def refuse_empty(self) -> None:
         """Check that at least one config is legal.
@@ -198,8 +224,8 @@ class LegalConfigs:
         for rule in self._rules:
             if self._is_infeasible([rule]):
                 reason = rule.broken(self.values([0] * len(self._sizes)))
-                raise SpaceError(f"no config is legal: all break {_described(rule)}; the first: {reason}")
-        together = "; ".join(_described(rule) for rule in self._conflict())
+                raise SpaceError(f"no config is legal: all break {rule.text}; the first: {reason}")
+        together = "; ".join(rule.text for rule in self._conflict())
         raise SpaceError(f"no config is legal: none satisfies all of: {together}")
 
     def _conflict(self) -> list[Rule]:
@@ -309,14 +335,6 @@ def _check_names(expressions: Sequence[Derivation], known: set[str], *, chosen: 
                 f"{expression.where}: {expression.source!r} needs {', '.join(missing)}, unknown for this "
                 f"workload{hint}; known: {', '.join(sorted(known))}"
             )
-
-
-def _described(rule: Rule) -> str:
-    if isinstance(rule.expression, IdleCanonicalChoice):
-        return rule.expression.conditional.source
-    if rule.derives:
-        return f"{rule.derives} = {rule.expression.source}"
-    return f"{rule.expression.where}: {rule.expression.source!r}"
 
 
 def _listed(choices: Sequence[Scalar]) -> str:

@@ -26,6 +26,7 @@ from torchx_cubicml.space.constraints import (
     is_count,
 )
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
+from torchx_cubicml.space.legality import RulesInForce, rule_effects, rules_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.space.legality import LegalityRule, RuleEffect
     from torchx_cubicml.space.parameter import Parameter, WorkloadFact
 
 _OF_WORLD = frozenset({"world_size", "nnodes", "nproc_per_node"})
@@ -112,8 +114,12 @@ class SearchSpace:
         tune: changes of a profiling launch besides its config.
         rewrite: conditions for rewriting an ordinary launch.
         log: pattern of throughput in the program's output; ``None`` if the file has none.
+        rules: implied rules, which count if their names are known and no evidence contradicts them.
+        rule_facts: facts that only rules read, with their places in a command; they separate no workloads.
+        known: values of such facts, as the command states them or earlier launches observed them.
         facts: facts fixed by ``bind``: those of the workload, ``world_size``, ``global_batch_size``...
         own: the user's own values of the parameters that may be idle, also fixed by ``bind``.
+        in_force: implied rules that count for the workload, also fixed by ``bind``.
     """
 
     parameters: tuple[Parameter, ...]
@@ -126,8 +132,12 @@ class SearchSpace:
     tune: TuneChanges = field(default_factory=TuneChanges)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
     log: LogPattern | None = None
+    rules: tuple[LegalityRule, ...] = ()
+    rule_facts: tuple[WorkloadFact, ...] = ()
+    known: Mapping[str, Value] = field(default_factory=dict)
     facts: Mapping[str, Value] = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)
+    in_force: RulesInForce = field(default_factory=RulesInForce)
     _legal_cache: LegalConfigs | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -136,12 +146,13 @@ class SearchSpace:
         if repeated:
             raise SpaceError(f"parameter declared more than once: {', '.join(repeated)}")
 
-    def bind(self, *, workload: Workload, current: Config) -> Self:
-        """Return this space for one workload, with facts, per-layer sizes and ``global_batch_size`` fixed.
+    def bind(self, *, workload: Workload, current: Config, ran: Sequence[Config] = ()) -> Self:
+        """Return this space for one workload, with facts, per-layer sizes, ``global_batch_size`` and rules fixed.
 
         Args:
             workload: facts, with ``world_size``; a ``global_batch_size`` among them is kept.
             current: the user's own config, from which ``global_batch_size`` is computed; may be empty.
+            ran: configs that were launched and measured: they set aside the implied rules that they break.
 
         Raises:
             SpaceError: a fact is missing, a derivation is circular, or no config is legal.
@@ -152,9 +163,21 @@ class SearchSpace:
         facts = {name: value for name, value in facts.items() if name not in tuned}
         own = {item.name: current[item.name] for item in self.parameters if item.when and item.name in current}
         same = facts == self.facts and own == self.own
-        bound = self if same else replace(self, facts=facts, own=own)  # keeps its cache of legal configs
+        bound = self if same else replace(self, facts=facts, own=own, in_force=RulesInForce())
+        in_force = RulesInForce()
+        if self.rules:
+            in_force = rules_in_force(self.rules, bound._legal_without_rules(), own=current, ran=ran)
+        bound = bound if in_force == bound.in_force else replace(bound, in_force=in_force)  # keeps its cache if equal
         bound._legal().refuse_empty()
         return bound
+
+    def without_rules(self) -> Self:
+        """Return this space without implied rules: for configs that were chosen under them, or that ran."""
+        return replace(self, rules=(), in_force=RulesInForce()) if self.rules else self
+
+    def effects(self) -> list[RuleEffect]:
+        """Return the number of combinations that each rule leaves, for the rules that exclude any."""
+        return rule_effects(self._legal(), self.in_force.rules)
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -254,14 +277,21 @@ class SearchSpace:
     def _legal(self) -> LegalConfigs:
         legal = self._legal_cache
         if legal is None:
-            legal = LegalConfigs(
-                self._free_parameters(),
-                derivations=self._derivations(),
-                constraints=self.constraints,
-                facts=self.facts,
-            )
+            legal = self._legal_under([rule.expression for rule in self.in_force.rules])
             object.__setattr__(self, "_legal_cache", legal)  # a cache: depends only on the other fields
         return legal
+
+    def _legal_without_rules(self) -> LegalConfigs:
+        return self._legal_under([]) if self.in_force.rules else self._legal()
+
+    def _legal_under(self, implied: Sequence[Expression]) -> LegalConfigs:
+        tuned = {item.name for item in self.parameters}
+        return LegalConfigs(
+            self._free_parameters(),
+            derivations=self._derivations(),
+            constraints=[*self.constraints, *implied],
+            facts={**{name: value for name, value in self.known.items() if name not in tuned}, **self.facts},
+        )
 
     def _reads(self, name: str) -> set[str]:
         """Return a name with all names that its value depends on, directly or through derivations and conditions."""

@@ -351,7 +351,7 @@ def lacking_for_claim(prepared: Prepared, evidence: Evidence, best: Suggestion) 
 
 def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWEST_TO_CLAIM) -> Suggestion | None:
     """Return the fastest config with at least so many repeated measurements, as a legal config of the space."""
-    space = prepared.space.bind(workload=prepared.workload, current=prepared.current)
+    space = prepared.space.without_rules().bind(workload=prepared.workload, current=prepared.current)
     objective = space.objective
     confirmed: dict[str, tuple[float, Config]] = {}
     for trial in evidence.own:
@@ -429,7 +429,7 @@ def _searching(evidence: Evidence, current: Config, best: Suggestion | None) -> 
 
 def _infrastructure_retry(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
     """Return a config of this tune whose only launch was lost to an infrastructure failure, as a suggestion."""
-    space = prepared.space.bind(workload=prepared.workload, current=prepared.current)
+    space = prepared.space.without_rules().bind(workload=prepared.workload, current=prepared.current)
     launched = Counter(config_key(trial.config) for trial in evidence.own if trial.state is not State.STOPPED_EARLY)
     for trial in evidence.own:
         lost = trial.state is State.INFRASTRUCTURE and trial.measurement is None

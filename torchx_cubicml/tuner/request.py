@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch import read_config
+from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.component import ComponentLaunch
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url
@@ -133,6 +133,7 @@ def prepare(request: TuneRequest) -> Prepared:
     parsed = ComponentLaunch.parse(request.component, request.component_args)
     component = replace(parsed, launch=replace(parsed.launch, scheduler=request.scheduler))
     workload, current = read_config(component.launch, space)
+    space = with_rule_facts(component.launch, space)
     bound = space.bind(workload=workload, current=current)  # raises for an impossible space
     request.method.check(bound)
     return Prepared(

@@ -456,8 +456,8 @@ WRONG_SHORT_FORMS = {
         ["parameters.tp_degre: trainer 'megatron-lm' has no flag", "did you mean 'tp_degree'?", "micro_batch_size"],
     ),
     "nothing is proposed": (
-        MEGATRON + 'ep_degree = "auto"',
-        ["parameters.ep_degree: the trainer's table has no values"],
+        MEGATRON + 'd_ff = "auto"',
+        ["parameters.d_ff: the trainer's table has no values"],
     ),
     "another kind": (MEGATRON + 'tp_degree = "two"', ["parameters.tp_degree: must be a number for trainer", "'two'"]),
     "one of another kind": (MEGATRON + "tp_degree = [1, true]", ["tp_degree: must be a number", "[1, True]"]),

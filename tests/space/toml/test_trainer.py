@@ -18,7 +18,7 @@ from torchx_cubicml.space.toml.trainer import (
     trainer_parameter,
     with_trainer,
 )
-from torchx_cubicml.space.trainers import TRAINERS, Trainer, TrainerFlag
+from torchx_cubicml.space.trainers import TRAINERS, Trainer, TrainerFlag, TrainerRelease
 
 ACCUMULATION = "gradient_accumulation_steps"
 TOY = Trainer(
@@ -35,6 +35,7 @@ TOY = Trainer(
         "switch": TrainerFlag(flag="--switch", is_switch=True),
     },
     accumulation="per rank",
+    release=TrainerRelease(version="1.0", checks=("toy.py: check",)),
     constraints=("width > tp_degree", "dp_degree > 1"),
     other_defaults=("*.py",),
     both_dashes=True,

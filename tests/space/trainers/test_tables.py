@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.space.trainers import TRAINERS, Trainer, TrainerFlag
+from torchx_cubicml.space.trainers import TRAINERS, Trainer, TrainerFlag, TrainerRelease
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "trainers.json"
 
 
-def stated(record: Trainer | TrainerFlag) -> dict[str, object]:
+def stated(record: Trainer | TrainerFlag | TrainerRelease) -> dict[str, object]:
     """What a record states beyond its defaults, as JSON has it."""
     values = {field.name: (getattr(record, field.name), field.default) for field in fields(record)}
     return {name: plain(value) for name, (value, default) in values.items() if repr(value) != repr(default)}
 
 
 def plain(value: object) -> object:
-    if isinstance(value, TrainerFlag):
+    if isinstance(value, TrainerFlag | TrainerRelease):
         return stated(value)
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}

@@ -21,6 +21,9 @@ COMMANDS = json.loads((Path(__file__).parents[2] / "data" / "trainers.json").rea
 MEGATRON, TORCHTITAN, HUGGING_FACE, DEEPSPEED, NANOGPT = (case["command"] for case in COMMANDS.values())
 
 
+_KNOWN_OTHERWISE = {"dp_degree", "world_size", "gradient_accumulation_steps", "n_layers", "n_heads", "n_kv_heads"}
+
+
 def space_of(trainer: str, *parameters: str, rest: str = "") -> SearchSpace:
     lines = [f'trainer = "{trainer}"', rest, *(["[parameters]"] if parameters else []), *parameters]
     return parse_space("\n".join(lines), where="s.toml")
@@ -199,7 +202,7 @@ class TestEveryTable:
         for name, flag in trainer.flags.items():
             assert is_name(name)
             assert flag.flag or flag.file
-            assert all(re.fullmatch(r"--[a-z][a-z_.-]*=?", typed) for typed in (flag.flag, flag.file) if typed)
+            assert all(re.fullmatch(r"--[a-z][a-z0-9_.-]*=?", typed) for typed in (flag.flag, flag.file) if typed)
             assert bool(flag.file) == bool(re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)*", flag.key))
             assert {word for word, _ in flag.file_words} >= set(flag.choices) or not flag.file_words
             assert len(set(flag.choices)) == len(flag.choices)
@@ -212,6 +215,16 @@ class TestEveryTable:
                 assert parse_expression(flag.when, where="x").names <= trainer.flags.keys()
         for rule in trainer.constraints:
             assert parse_expression(rule, where="x").names <= {*trainer.flags, "dp_degree"}
+        for sentence, rule in trainer.rules.values():
+            assert sentence[:1] != " "
+            assert parse_expression(rule, where="x").names <= {*trainer.flags, *_KNOWN_OTHERWISE}
+
+    def test_names_the_release_that_its_rules_follow(self, trainer: Trainer) -> None:
+        assert trainer.release.version
+        assert all(": " in check for check in trainer.release.checks)
+        documented = (Path(__file__).parents[3] / "docs" / "space-file.md").read_text()
+        assert trainer.release.version in documented
+        assert all(f"`{name}`" in documented for name in trainer.rules)
 
     def test_no_flag_means_two_things(self, trainer: Trainer) -> None:
         flags = [flag.flag or (flag.file, flag.key) for flag in trainer.flags.values()]

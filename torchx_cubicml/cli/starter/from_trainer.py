@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.toml_text import one_line, toml, with_heading
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.launch import read_config
+from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.space.trainers import TRAINERS
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.trial import Config, Scalar, Workload
+    from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.trainers import Trainer
 
 
@@ -58,6 +60,8 @@ def trainer_text(trainer: Trainer, launch: Launch, *, sections: Sequence[Sequenc
             proposed.append(_proposal(trainer, launch, name))
         except CubicMLError as error:
             commented.append(f'# {name} = "auto" # not available: {one_line(str(error), max_length=300)}')
+    proposed, without_choice = _with_other_values(trainer, launch, proposed)
+    commented += without_choice
     if not proposed:
         head = f'# The parameters of trainer = "{trainer.name}" need more than this command states:'
         return "", [head, *commented] if commented else []
@@ -67,6 +71,35 @@ def trainer_text(trainer: Trainer, launch: Launch, *, sections: Sequence[Sequenc
     parameters = ["[parameters]", *proposed, *commented]
     first = [f"trainer = {json.dumps(trainer.name)} # defines the flags and keys of these parameters"]
     return with_heading(launch.program, first, [header + parameters, *sections]), commented
+
+
+def _with_other_values(trainer: Trainer, launch: Launch, proposed: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the lines of parameters that have another legal value, and comments on those that have none."""
+    if not proposed:
+        return [], []
+    text = "\n".join([f"trainer = {json.dumps(trainer.name)}", "[parameters]", *proposed])
+    space = parse_space(text, where="the command")
+    workload, config = read_config(launch, space)
+    space = with_rule_facts(launch, space)
+    kept, commented = [], []
+    for line in proposed:
+        name = line.partition(" ")[0]
+        others = [value for item in space.parameters if item.name == name for value in item.choices]
+        if any(_is_possible(space, name, value, workload, config) for value in others if value != config[name]):
+            kept.append(line)
+        else:
+            commented.append(f"# {line.partition(' #')[0]} # no other value is legal: see the rules below")
+    return kept, commented
+
+
+def _is_possible(space: SearchSpace, name: str, value: Scalar, workload: Workload, config: Config) -> bool:
+    """Return whether a parameter has a value in some legal config."""
+    parameters = (replace(item, choices=(value,)) if item.name == name else item for item in space.parameters)
+    try:
+        replace(space, parameters=tuple(parameters)).bind(workload=workload, current=config)
+    except CubicMLError:
+        return False
+    return True
 
 
 def _proposal(trainer: Trainer, launch: Launch, name: str) -> str:

@@ -22,6 +22,7 @@ from torchx_cubicml.cli.starter.outputs import (
     output_variables,
     typed_value,
 )
+from torchx_cubicml.cli.starter.rules_comment import rules_comment
 from torchx_cubicml.cli.starter.script import source_of
 from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
@@ -56,12 +57,12 @@ def starter_space(launch: Launch, help_text: str) -> str:
         tune = tune_lines(outputs, uses_wandb=uses_wandb, saving=saving)
         text, remarks = trainer_text(trainer, launch, sections=[tune, log_section(launch)])
         if text:
-            return text
+            return text + rules_comment(text, launch)
     meanings = {flag.meaning for flag in flags}
     flags += keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
     outputs = [*(flag for flag in flags if flag.destination), *variables]
     offered = offered_flags(flags)
-    return starter_text(
+    text = starter_text(
         flags,
         program=launch.program,
         world_size=launch.world_size,
@@ -73,6 +74,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
             log_section(launch),
         ],
     )
+    return text + rules_comment(text, launch)
 
 
 def _script_flags(launch: Launch, help_text: str, *, is_hydra_program: bool) -> list[ScriptFlag]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
 _CHECKPOINTING = ("none", "selective", "full")
+_FACTS = WORKLOAD_NAMES | {"n_kv_heads", "n_experts"}  # which rules of legality read, too
 _MAX_BATCH_FACTOR = 8  # largest factor between a proposed micro batch and the current one, either way
 _FIXED_BATCH = "no accumulation to adjust was found, so other values change the training"
 _MAX_DEGREE = 8  # ranks that share a model; a node rarely has more
@@ -76,7 +77,7 @@ def starter_text(
         sections: lines of each further section.
     """
     meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
-    facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and _count(flag)}
+    facts = {name: flag for name, flag in meanings.items() if name in _FACTS and _count(flag)}
     command = _Command(meanings=meanings, facts=facts, world_size=world_size)
     blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
     written = {name: lines for name, lines in blocks.items() if lines}
@@ -254,13 +255,9 @@ def _fact(name: str, flag: ScriptFlag) -> str:
 
 
 def _constraints(command: _Command) -> list[str]:
-    tuned = [name for name in ("tp_degree", "pp_degree") if command.count(name) is not None]
-    divided = {"tp_degree": "n_heads", "pp_degree": "n_layers"}
-    lines: list[str] = []
-    for name in tuned:
-        if divided[name] in command.facts:
-            lines += ["[[constraints]]", f'require = "{divided[name]} % {name} == 0"']
-    return lines
+    if command.count("pp_degree") is None or "n_layers" not in command.facts:
+        return []
+    return ["[[constraints]]", 'require = "n_layers % pp_degree == 0" # remove it if stages may differ']
 
 
 def _unchanged_flags(flags: Iterable[ScriptFlag]) -> list[str]:

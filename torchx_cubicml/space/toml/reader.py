@@ -4,6 +4,7 @@
 - Expressions read parameters, workload facts and the names in ``PREDEFINED_NAMES``, and nothing else.
 - A name is one that an expression can read.
 - ``log`` contains the pattern of throughput in the program's output.
+- ``ignore_rules`` switches off implied rules.
 - ``trainer`` names a trainer's table, with the bindings and the legal values of known parameters.
 """
 
@@ -23,13 +24,15 @@ from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
 from torchx_cubicml.space.toml.roles import standard_names_of
 from torchx_cubicml.space.toml.schema import TomlTable, choose_from
 from torchx_cubicml.space.toml.sections import read_log, read_rewrite
-from torchx_cubicml.space.toml.trainer import is_auto_accumulation, read_trainer, with_trainer
+from torchx_cubicml.space.toml.trainer import implied_rules, is_auto_accumulation, read_trainer, with_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.space.legality import LegalityRule
+    from torchx_cubicml.space.trainers import Trainer
 
 MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints
@@ -42,6 +45,7 @@ ROOT_KEYS = (
     "workload",
     "parameters",
     "constraints",
+    "ignore_rules",
     "tune",
     "rewrite",
     "trainer",
@@ -110,6 +114,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         statistic=statistic or MEAN,
         tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
         rewrite=read_rewrite(root, list(parameters), names),
+        rules=_read_rules(root, trainer),
         log=read_log(root),
     )
     space = with_derived_world_size(space)
@@ -159,6 +164,16 @@ def _read_constraints(root: TomlTable, names: Mapping[str, str]) -> tuple[Expres
             raise SpaceError(f"{table.place}: missing key 'require'")
         constraints.append(parse_expression(source, where=f"{table.place}.require", names=names))
     return tuple(constraints)
+
+
+def _read_rules(root: TomlTable, trainer: Trainer | None) -> tuple[LegalityRule, ...]:
+    """Return the implied rules, without those of ``ignore_rules``."""
+    rules = implied_rules(trainer)
+    ignored = [str(name) for name in root.values("ignore_rules", most=MAX_ENTRIES)] if "ignore_rules" in root else []
+    for name in ignored:
+        if name not in {rule.name for rule in rules}:
+            raise root.unknown("ignore_rules", "rule", name, [rule.name for rule in rules])
+    return tuple(rule for rule in rules if rule.name not in ignored)
 
 
 def _check_objective(space: SearchSpace, where: str) -> None:

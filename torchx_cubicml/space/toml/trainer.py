@@ -16,11 +16,12 @@ from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, W
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.legality import JOB_RULES, LegalityRule
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.space.trainers import TRAINERS, WORKLOAD_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from torchx_cubicml.records.trial import Scalar
     from torchx_cubicml.space.expression import Expression
@@ -33,7 +34,13 @@ JOB_ACCUMULATION = "job_accumulation_steps"
 _MAX_SAMPLES = 3  # values that a message gives as examples
 
 _IN_BATCH = ("micro_batch_size", "world_size", *NOT_DATA_PARALLEL)
-_FACTS = frozenset({*WORKLOAD_NAMES, *NOT_DATA_PARALLEL, "micro_batch_size", "global_batch_size", ACCUMULATION})
+_FACTS = frozenset(
+    {
+        *WORKLOAD_NAMES,
+        *NOT_DATA_PARALLEL,
+        *("dp_replicate_degree", "dp_shard_degree", "micro_batch_size", "global_batch_size", ACCUMULATION),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +148,7 @@ def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: 
 
 
 def with_trainer(space: SearchSpace, trainer: Trainer, *, accumulates: bool) -> SearchSpace:
-    """Return the space with the additions of a trainer's table: accumulation, rules, and facts read from its flags.
+    """Return the space with the additions of a trainer's table: accumulation, constraints, and facts from its flags.
 
     Args:
         space: the space that the file declares.
@@ -157,7 +164,23 @@ def with_trainer(space: SearchSpace, trainer: Trainer, *, accumulates: bool) -> 
     rules = [parse_expression(rule, where=f"trainer {trainer.name}") for rule in trainer.constraints]
     constraints = [*space.constraints, *(rule for rule in rules if _with_mesh(rule.names) & set(tuned))]
     space = replace(space, parameters=tuple(parameters), constraints=tuple(constraints))
-    return replace(space, workload=(*space.workload, *_facts(space, trainer, names)))
+    space = replace(space, workload=(*space.workload, *_facts(space, trainer, names)))
+    return replace(space, rule_facts=_rule_facts(space, trainer))
+
+
+def implied_rules(trainer: Trainer | None, *, ignored: Container[str] = ()) -> tuple[LegalityRule, ...]:
+    """Return the implied rules of a space file: those of every job, and those of its trainer.
+
+    Args:
+        trainer: the trainer that the file names.
+        ignored: names of the rules that the file ignores.
+    """
+    rules = {rule.name: rule for rule in JOB_RULES}
+    if trainer is not None:
+        scope = f"{trainer.name} {trainer.release.version}"
+        rules |= {name: LegalityRule.of(name, stated, scope=scope) for name, stated in trainer.rules.items()}
+    exempt = trainer.exempt if trainer is not None else ()
+    return tuple(rule for name, rule in rules.items() if name not in ignored and name not in exempt)
 
 
 def _accumulation(trainer: Trainer) -> list[Parameter]:
@@ -195,6 +218,22 @@ def _facts(space: SearchSpace, trainer: Trainer, declared: set[str]) -> list[Wor
         optional = name not in needed or (name == "global_batch_size" and trainer.accumulation != "implied")
         facts.append(WorkloadFact(name=name, binding=binding, value=value, optional=optional))
     return facts
+
+
+def _rule_facts(space: SearchSpace, trainer: Trainer) -> tuple[WorkloadFact, ...]:
+    """Return the facts that only the trainer's rules read, with the flags that state them."""
+    read = set[str]().union(*(rule.expression.names for rule in implied_rules(trainer)))
+    declared = {item.name for item in space.parameters} | {item.name for item in space.workload}
+    return tuple(
+        WorkloadFact(
+            name=name,
+            binding=_binding(trainer, flag),
+            value=flag.default if flag.flag else flag.file_default,
+            optional=flag.default is None,
+        )
+        for name, flag in trainer.flags.items()
+        if name in read - declared
+    )
 
 
 def _names_read(space: SearchSpace) -> set[str]:

@@ -14,7 +14,7 @@ from torchx_cubicml.records.standard_names import (
     WORKLOAD_NAMES,
 )
 from torchx_cubicml.space.trainers.accelerate import ACCELERATE
-from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
 from torchx_cubicml.space.trainers.deepspeed import DEEPSPEED
 from torchx_cubicml.space.trainers.hugging_face import HUGGING_FACE
 from torchx_cubicml.space.trainers.megatron_lm import MEGATRON_LM
@@ -39,4 +39,5 @@ __all__ = [
     "WORKLOAD_NAMES",
     "Trainer",
     "TrainerFlag",
+    "TrainerRelease",
 ]

@@ -5,7 +5,7 @@ The script's own batch and accumulation are not in accelerate's config.
 
 from __future__ import annotations
 
-from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
 
 _FILE = "--config_file"
 
@@ -42,5 +42,9 @@ ACCELERATE = Trainer(
         "zero_stage": TrainerFlag(file=_FILE, key="deepspeed_config.zero_stage", choices=(1, 2, 3)),
     },
     accumulation="per rank",
+    release=TrainerRelease(
+        version="1.15.0", checks=("accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin.__post_init__",)
+    ),
+    exempt=("heads_by_tp",),  # its DeepSpeed file may turn on automatic tensor parallelism
     programs=(r"accelerate\.commands\.launch",),
 )

@@ -5,7 +5,7 @@ To add a trainer, write one module beside this one and name it in ``TRAINERS`` o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -71,6 +71,19 @@ class TrainerFlag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerRelease:
+    """Release of a trainer, whose own argument checks the rules of its table follow.
+
+    Args:
+        version: version of the release; a commit if the trainer has no releases.
+        checks: the checks, each as file and function in the sources of the release.
+    """
+
+    version: str
+    checks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
     """A trainer, with its flags by standard name.
 
@@ -78,7 +91,11 @@ class Trainer:
         name: its name in a space file.
         flags: standard name of a parameter or of a workload fact -> flag.
         accumulation: scope of its accumulation count.
-        constraints: its constraints on a config.
+        release: release that ``rules`` follow.
+        rules: name -> condition that a config must meet for the trainer to start, in words and as an expression; it
+            counts where its names are known.
+        exempt: names of the rules of every job that are not true of this trainer.
+        constraints: conditions that a config must meet in any case, whose names must be known.
         other_defaults: patterns of flags and of files in a command that set other defaults than the table's.
         both_dashes: whether its flags can be typed with ``-`` in the place of ``_``.
         programs: regular expressions of its scripts and modules.
@@ -90,6 +107,9 @@ class Trainer:
     name: str
     flags: Mapping[str, TrainerFlag]
     accumulation: AccumulationScope
+    release: TrainerRelease
+    rules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    exempt: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     other_defaults: tuple[str, ...] = ()
     both_dashes: bool = False

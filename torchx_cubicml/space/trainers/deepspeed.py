@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
 
 STAGE = "zero_optimization.stage"
 STAGE_WORDS = (("NO_SHARD", "0"), ("SHARD_OPTIMIZER", "1"), ("SHARD_GRAD_OP", "2"), ("FULL_SHARD", "3"))
@@ -82,6 +82,9 @@ DEEPSPEED = Trainer(
         **zero_keys(_FILE),
     },
     accumulation="per rank",
+    release=TrainerRelease(version="0.19.8", checks=("deepspeed/runtime/config.py: DeepSpeedConfig",)),
+    rules={"one_half_precision": ("not both bf16 and fp16", "not (bf16 and fp16)")},
+    exempt=("heads_by_tp",),  # automatic tensor parallelism divides heads unevenly
     other_defaults=(_FILE,),
     marks=(
         frozenset({"--per_device_train_batch_size", "--zero_stage"}),

@@ -5,7 +5,7 @@ Its DeepSpeed file may hold ``auto`` for the value of a flag; any other value th
 
 from __future__ import annotations
 
-from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
 from torchx_cubicml.space.trainers.deepspeed import STAGE, STAGE_WORDS, zero_keys
 
 _DEEPSPEED = "--deepspeed"
@@ -60,6 +60,15 @@ HUGGING_FACE = Trainer(
         **zero_keys(_DEEPSPEED),
     },
     accumulation="per rank",
+    release=TrainerRelease(
+        version="5.24.0",
+        checks=(
+            "transformers/training_args.py: TrainingArguments.__post_init__",
+            "DeepSpeed 0.19.8, deepspeed/runtime/config.py: DeepSpeedConfig",
+        ),
+    ),
+    rules={"one_half_precision": ("not both bf16 and fp16", "not (bf16 and fp16)")},
+    exempt=("heads_by_tp",),  # its DeepSpeed file may turn on automatic tensor parallelism
     other_defaults=("--config", "*.json", "*.yaml", "*.yml"),
     both_dashes=True,
     marks=(frozenset({"--per_device_train_batch_size", "--output_dir"}), frozenset({"--do_train", "--output_dir"})),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
 
 _AS_PYTHON = ((True, "True"), (False, "False"))
 
@@ -18,6 +18,7 @@ NANOGPT = Trainer(
         "seq_len": TrainerFlag(flag="--block_size=", default=1024),
     },
     accumulation="whole job",
+    release=TrainerRelease(version="master", checks=("train.py: module", "model.py: CausalSelfAttention")),
     other_defaults=("*.py",),
     source="configurator.py",
     outputs=("--out_dir=",),

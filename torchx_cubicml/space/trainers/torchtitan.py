@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar
@@ -28,6 +28,8 @@ def _flag(name: str, *, choices: tuple[Scalar, ...] = (), when: str = "", is_swi
     )
 
 
+_STAGES = "ceil((n_layers + first_stage_less_layers + last_stage_less_layers) / layers_per_stage)"
+
 TORCHTITAN = Trainer(
     name="torchtitan",
     flags={
@@ -46,12 +48,54 @@ TORCHTITAN = Trainer(
         "async_tp": _flag("parallelism.enable_async_tensor_parallel", when="tp_degree > 1", is_switch=True),
         "activation_checkpointing": _flag("activation_checkpoint.mode", choices=("none", "selective", "full")),
         "compile": _flag("compile.enable", is_switch=True),
+        # Sizes and switches that the rules read; the model's own sizes are not in the command.
+        "sequence_parallel": _flag("parallelism.enable_sequence_parallel", is_switch=True),
+        "pipeline_schedule": _flag("parallelism.pipeline_parallel_schedule"),
+        "pipeline_microbatch_size": _flag("parallelism.pipeline_parallel_microbatch_size"),
+        "layers_per_stage": _flag("parallelism.pipeline_parallel_layers_per_stage"),
+        "first_stage_less_layers": _flag("parallelism.pipeline_parallel_first_stage_less_layers"),
+        "last_stage_less_layers": _flag("parallelism.pipeline_parallel_last_stage_less_layers"),
     },
     accumulation="implied",
-    constraints=(
-        "dp_degree % dp_replicate_degree == 0",
-        "dp_shard_degree == -1 or dp_shard_degree * dp_replicate_degree == dp_degree",
+    release=TrainerRelease(
+        version="0.3.0",
+        checks=(
+            "torchtitan/distributed/parallel_dims.py: ParallelDims",
+            "torchtitan/models/common/decoder.py: Decoder.Config.update_from_config",
+            "torchtitan/trainer.py: Trainer.Config.__post_init__ and Trainer.__init__",
+            "torchtitan/distributed/pipeline_parallel.py: _get_pipeline_metadata",
+            "torchtitan/config/configs.py: CompileConfig.__post_init__",
+        ),
     ),
+    rules={
+        "heads_by_tp": ("tp_degree divides the attention heads", "n_heads % tp_degree == 0"),
+        # It does not replicate key-value heads.
+        "kv_heads_by_tp": ("tp_degree divides the key-value heads", "n_kv_heads % tp_degree == 0"),
+        "dp_shard_in_world": (
+            "dp_shard_degree * dp_replicate_degree is dp_degree",
+            "dp_shard_degree == -1 or dp_shard_degree * dp_replicate_degree == dp_degree",
+        ),
+        "seq_by_cp": ("twice cp_degree divides the sequence", "cp_degree == 1 or seq_len % (2 * cp_degree) == 0"),
+        "seq_by_tp": (
+            "tp_degree, times twice cp_degree, divides the sequence with sequence parallelism",
+            "not sequence_parallel or seq_len % (tp_degree * (2 * cp_degree if cp_degree > 1 else 1)) == 0",
+        ),
+        "ep_in_stage": (
+            "ep_degree divides the ranks that shard a pipeline stage",
+            "(dp_degree // dp_replicate_degree * cp_degree * tp_degree) % ep_degree == 0",
+        ),
+        "pipeline_microbatch": (
+            "the pipeline's micro batch divides the local batch",
+            "pp_degree == 1 or micro_batch_size % pipeline_microbatch_size == 0",
+        ),
+        "stages_by_pp": ("pp_degree divides the virtual stages", f"pp_degree == 1 or {_STAGES} % pp_degree == 0"),
+        "stages_by_schedule": (
+            "a single-stage schedule has one stage per rank, another at least two",
+            f"pp_degree == 1 or ({_STAGES} == pp_degree if pipeline_schedule in ('1F1B', 'GPipe') "
+            f"else {_STAGES} >= 2 * pp_degree)",
+        ),
+        "async_tp_needs_compile": ("asynchronous tensor parallelism needs compilation", "not async_tp or compile"),
+    },
     other_defaults=("*",),
     both_dashes=True,
     programs=(r"torchtitan\.train", r"(?:.*/)?torchtitan/train\.py"),

@@ -31,7 +31,15 @@ def ran(tp: int | None, heads: int) -> Trial:
         ([ran(None, 8)], None),
         ([], None),
     ],
-    ids=str,
+    ids=[
+        "without tensor parallelism",
+        "equal at two degrees",
+        "at one degree alone",
+        "another count at another degree",
+        "halved by tensor parallelism",
+        "at an unknown degree",
+        "no trial",
+    ],
 )
 def test_heads_are_known_if_they_do_not_depend_on_the_degree(trials: list[Trial], known: int | None) -> None:
     assert with_observed_heads(SPACE, trials).known.get("n_heads") == known

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS, MIN_OWN
+from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS, MIN_OWN, with_fantasy_failures
 from torchx_cubicml.advisor.trial_data import are_facts_seen, informative_trials
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE, PREDICTORS, CrossWorkloadFeasibility, Prediction
 from torchx_cubicml.predictors.features.history import config_key
@@ -84,7 +84,7 @@ class CrossWorkloadSurrogate:
         return cls(
             history=history,
             predictor=data.fitted(history, rng=rng),
-            feasibility=CrossWorkloadFeasibility(compare=data.compare).fit(history, rng=rng),
+            feasibility=CrossWorkloadFeasibility(order=data.order).fit(history, rng=rng),
             noise=data.noise or NOISE_FLOOR,
             others=() if has_own else tuple(name for name in ENSEMBLE if name != data.predictor),
             agreeing=data.predictor == DEFAULT_PREDICTOR and not has_own and are_facts_seen(data.workload, trials),
@@ -121,9 +121,11 @@ class CrossWorkloadSurrogate:
         return PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0))
 
     def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """Return this surrogate unchanged: trees gain nothing from their own predictions."""
-        del rows
-        return self
+        """Return this surrogate with fantasy failures alone: trees gain nothing from their own predictions."""
+        if not rows:
+            return self
+        features = encode_rows(self.history.columns, rows)
+        return replace(self, feasibility=with_fantasy_failures(self.feasibility, features, rows))
 
     def optimistic(self) -> Self:
         """Return this surrogate unchanged: trees over all workloads already have a prior mean."""

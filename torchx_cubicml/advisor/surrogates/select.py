@@ -45,7 +45,7 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     own_ids = {id(trial) for trial in data.own}
     of_others = (trial for trial in data.all_trials if id(trial) not in own_ids and trial.measurement is not None)
     others = data.history(nearest_trials(of_others, data.workload, count=MAX_TRIALS))
-    own_feasibility = WorkloadFeasibility(compare=data.compare, tuned=data.tuned).fit(own)
+    own_feasibility = WorkloadFeasibility(order=data.order, tuned=data.tuned).fit(own)
     feasibility: WorkloadFeasibility | CrossWorkloadFeasibility = own_feasibility
     memory_pressure = own_feasibility.memory_pressure if own_feasibility.has_peaks_ else None
     make = partial(GaussianProcess, tuned=data.tuned, noise=data.noise, memory_pressure=memory_pressure)
@@ -55,7 +55,7 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
         prior = TransferPrior(others, fit_cached_predictor(others, data.predictor))
     elif roofline_covers(data.own):
         prior = TransferPrior(own, calibrated_roofline(own, rng=rng))
-        feasibility = CrossWorkloadFeasibility(compare=data.compare).fit(own, rng=rng)
+        feasibility = CrossWorkloadFeasibility(order=data.order).fit(own, rng=rng)
     if prior is not None:
         relative = replace(own, throughput=own.throughput / np.exp(prior.logarithms(own.rows)))
         with_prior = make().fit(relative, rng=rng)

@@ -15,7 +15,8 @@ import numpy as np
 
 from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder
 from torchx_cubicml.predictors.memory.cross_workload import KNOWN_TO_FIT
-from torchx_cubicml.predictors.memory.dominance import BATCH, DominanceRules
+from torchx_cubicml.predictors.memory.dominance import DominanceRules
+from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.usage_model import MemoryUsage
 from torchx_cubicml.predictors.threads import one_thread
 
@@ -50,21 +51,19 @@ class WorkloadFeasibility:
     """Classifier of feasibility: probability that a config of one workload fits in memory.
 
     Args:
-        compare: see ``CrossWorkloadFeasibility``.
+        order: see ``CrossWorkloadFeasibility``.
         tuned: parameters that candidates may vary -> their choices.
     """
 
-    def __init__(self, *, compare: Sequence[str] = (), tuned: Mapping[str, Sequence[Scalar]] | None = None) -> None:
-        self.compare = tuple(compare)
+    def __init__(
+        self, *, order: MemoryOrder | None = None, tuned: Mapping[str, Sequence[Scalar]] | None = None
+    ) -> None:
+        self.order = order or MemoryOrder()
         self.tuned = dict(tuned or {})
 
     def fit(self, history: History) -> Self:
         """Fit on the outcomes of ``history``, one at least, and on its recorded peaks."""
-        self.dominance_ = DominanceRules.of(
-            zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare
-        )
-        self.compared_columns_ = history.columns.of(name for name in self.compare if name != BATCH)
-        self.known_rows_ = {row.tobytes() for row in history.features[:, self.compared_columns_]}
+        self.dominance_ = DominanceRules.of_history(history, self.order)
         features = np.vstack([history.features, history.columns.encode(list(history.failures))])
         fitted = np.concatenate([history.feasible, np.zeros(len(history.failures))]).astype(np.float64)
         peaks = np.full(len(features), np.nan)
@@ -116,9 +115,10 @@ class WorkloadFeasibility:
         """Logits per log of memory, as fitted."""
         return self.observations_.steepness
 
-    def fantasize_failures(self, features: NDArray[np.float64]) -> Self:
-        """Return the classifier conditioned on fantasy outcomes: ``features`` ``[n, n_columns]`` ran out of memory."""
+    def fantasize_failures(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> Self:
+        """Return the classifier conditioned on fantasy outcomes: ``n`` rows, with their features, ran out of memory."""
         feared = copy(self)
+        feared.dominance_ = self.dominance_.fearing(rows)
         feared.features_ = np.vstack([self.features_, features])
         with one_thread():
             feared.observations_ = self.observations_.with_failures(self.usage_.terms(feared.features_))
@@ -127,12 +127,7 @@ class WorkloadFeasibility:
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the probability to fit, float64 ``[n]``; 0.0 exactly where a config is known not to fit."""
-        verdicts = np.full(len(features), np.nan)
-        # Only rows with equal encodings can be equal, and encodings are cheaper to compare than rows.
-        comparable = [
-            index for index, row in enumerate(features[:, self.compared_columns_]) if row.tobytes() in self.known_rows_
-        ]
-        verdicts[comparable] = self.dominance_.verdicts([rows[index] for index in comparable])
+        verdicts = self.dominance_.verdicts(rows)
         with one_thread():
             taken, usage_jacobian, capacity_jacobian = self.usage_.taken(self.usage_.terms(features), self.theta_[:-1])
             slope = capacity_jacobian - usage_jacobian

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.predictors.memory.dominance import BATCH, memory_rank_of
+from torchx_cubicml.predictors.memory.memory_rank import BATCH, memory_rank_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LIKELY_TO_FIT = 0.8  # probability to fit below which a launch under way becomes a fantasy failure
 MAX_TRIALS = 1000  # trials that trees are fitted to: users wait, and the nearest are the most informative
 MIN_TRANSFER = 20  # measured trials of other workloads required to predict how configs compare
+MAX_OWN = 300  # measurements of a workload beyond which trees are as accurate as its own process, and faster
 MIN_OWN = 3  # measurements of a workload from which its own process is more accurate than trees over all workloads
 
 

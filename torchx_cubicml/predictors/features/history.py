@@ -127,6 +127,11 @@ class History:
         )
 
     @property
+    def has_peaks(self) -> bool:
+        """True where the peak memory of any row is known."""
+        return self.peak_memory_gib is not None and bool(np.isfinite(self.peak_memory_gib).any())
+
+    @property
     def measured(self) -> MeasuredRows:
         """Rows with a throughput, in an order that does not depend on trial ids."""
         rows = np.flatnonzero(np.isfinite(self.throughput) & (self.throughput > 0))

@@ -1,12 +1,12 @@
 """Measures whether probabilities to fit in memory are true: how many of the configs given 70 % fit, and so on.
 
-python benchmarks/fit_probability.py [--seeds 10] [--first-seed 400] [--workers 2] [--output FILE]
+python benchmarks/fit_probability.py [--seeds 4] [--first-seed 400] [--workers 2] [--output FILE]
 
-Simulated workloads are those of ``search.py``: layer-wise (black box; sizes and peaks known) and plain (with and without
-peaks). Each is launched up to 48 times, with configs drawn at random, and with those that a tune chooses. After each of
-some counts of launches, configs that were not launched are predicted: drawn at random, and the next that a tune
+Simulated workloads are those of ``search.py``: layer-wise (black box; sizes and peaks known) and plain (with and
+without peaks). Each is launched up to 32 times, with configs drawn at random, and with those that a tune chooses. After
+each of some counts of launches, configs that were not launched are predicted: drawn at random, and the next that a tune
 suggests. The public table of H100 runs has failures without a told cause, which count as not fitting: each model on a
-number of devices is predicted from a fifth of all others' rows and from a few rows of its own.
+number of devices is predicted from the rows of four fifths of the others and a few rows of its own.
 
 Bins are tenths of the probability. Their intervals are bootstrapped over workloads. What a rule decides is told apart.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -36,13 +35,15 @@ from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.space.encoding import config_at, drawn_rows, vectors_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from search import Simulated
 
     from torchx_cubicml.records.trial import Config, Trial
 
-COUNTS = (1, 2, 4, 8, 16, 32, 48)  # launches after which configs are predicted
+COUNTS = (1, 2, 5, 12, 32)  # launches after which configs are predicted
 ASKED = 40  # random configs that are predicted each time
-BATCH = 6  # launches at once of a tune
+BATCH = 5  # launches at once of a tune
 FEWEST = 200  # predictions of a bin that is judged
 NEAR = 0.05  # error of a bin up to which it is near enough
 DRAWS = 2000  # of the bootstrap
@@ -93,7 +94,11 @@ class SimulatedCase:
         for count in COUNTS:
             while len(trials) < count:
                 launched = self._next(simulated, drawn, trials, count)
-                trials += [simulated.launch(each, rng=rng, number=len(trials) + at) for at, each in enumerate(launched)]
+                numbers = range(len(trials), len(trials) + len(launched))
+                trials += [
+                    simulated.launch(each, rng=rng, number=number)
+                    for number, each in zip(numbers, launched, strict=True)
+                ]
             study = _study(simulated, trials)
             suggested = [each.config for each in study.suggest(count=BATCH)] if self.by_tune else []
             found.append(self._predicted(simulated, study, [*asked, *suggested], count))
@@ -239,7 +244,7 @@ def _run(case: Callable[[], list[Predictions]]) -> list[Predictions]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10, help="simulated workloads of each family")
+    parser.add_argument("--seeds", type=int, default=4, help="simulated workloads of each family")
     parser.add_argument("--first-seed", type=int, default=400, help="of the first of them")
     parser.add_argument("--workers", type=int, default=1, help="processes that predict at once")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
@@ -262,7 +267,7 @@ def main() -> None:
         report_on(source, chosen(source=source), report)
     for how in ("random", "tune"):
         report_on(f"simulated, launches chosen by: {how}", [e for e in simulated if e.known.startswith(how)], report)
-    for least, most in ((1, 2), (4, 8), (16, 48)):
+    for least, most in ((1, 2), (5, 12), (32, 32)):
         part = [each for each in simulated if least <= int(each.known.rpartition(" ")[2]) <= most]
         report_on(f"simulated, {least} to {most} launches known", part, report)
     if args.output is not None:

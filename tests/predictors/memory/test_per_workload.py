@@ -121,7 +121,7 @@ def test_recorded_peaks_say_where_the_wall_runs() -> None:
         .probability(history.columns.encode(rows), rows)
         for each in (peaks, None)
     )
-    assert np.square(with_peaks - fits).mean() < 0.8 * np.square(without_peaks - fits).mean()
+    assert np.square(with_peaks - fits).mean() < 0.9 * np.square(without_peaks - fits).mean()
     assert np.square(with_peaks - fits).mean() < 0.1
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
-from torchx_cubicml.predictors.memory.dominance import DominanceRules
+from torchx_cubicml.predictors.memory.dominance import DominanceRules, decided
 from torchx_cubicml.predictors.memory.memory_rank import BATCH, memory_rank_of_row
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.roofline.facts import Facts
@@ -108,7 +108,6 @@ def ratios(layout: TrainingLayout, memory: MemoryCalibration) -> NDArray[np.floa
     return np.where(layout.covered[:, None], table, np.nan)
 
 
-KNOWN_TO_FIT = 0.99  # for a micro batch up to one that ran; machines fail for other reasons, too
 _PRIOR_LOGIT = 3.0  # 95 % for a config that takes about as much memory as those that were tried
 _PRIOR_SLOPE = -1.0  # per memory rank
 _SLOPE_SD = 0.7
@@ -168,9 +167,7 @@ class CrossWorkloadFeasibility:
         with one_thread():
             logit = np.clip(self._logit(features, rows), -_MOST_LOGIT, _MOST_LOGIT)
         probability = 1.0 / (1.0 + np.exp(-logit))
-        return np.where(
-            verdicts == 0.0, 0.0, np.where(verdicts == 1.0, np.maximum(probability, KNOWN_TO_FIT), probability)
-        )
+        return decided(verdicts, probability)
 
     def fantasize_failures(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> Self:
         """Return the classifier as if ``rows`` had run out of memory: what needs at least as much does not fit."""

@@ -161,6 +161,15 @@ class DominanceRules:
         return found
 
 
+KNOWN_TO_FIT = 0.999  # probability of what needs no more than a launch that ran; machines fail for other reasons, too
+
+
+def decided(verdicts: NDArray[np.float64], probability: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return predicted probabilities to fit, replaced where a rule decides; none is surer than what ran, ``[n]``."""
+    predicted = np.minimum(probability, KNOWN_TO_FIT)
+    return np.where(verdicts == 0.0, 0.0, np.where(verdicts == 1.0, KNOWN_TO_FIT, predicted))
+
+
 def at_least(rows: Sequence[Mapping[str, Value]], row: Mapping[str, Value], *, order: MemoryOrder) -> NDArray[np.bool_]:
     """Return whether each of ``rows`` needs at least as much memory as ``row`` in every respect, ``[n]``."""
     rules = DominanceRules.of([(row, False, "")], order=replace(order, own={}))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder
-from torchx_cubicml.predictors.memory.cross_workload import KNOWN_TO_FIT
-from torchx_cubicml.predictors.memory.dominance import DominanceRules
+from torchx_cubicml.predictors.memory.dominance import DominanceRules, decided
 from torchx_cubicml.predictors.memory.expectation_propagation import propagated
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.usage_model import MemoryUsage
@@ -135,6 +134,4 @@ class WorkloadFeasibility:
             # MacKay's moderated output: uncertainty moves the probability towards one half.
             logit = self.steepness_ * margin / np.sqrt(1.0 + np.pi * self.steepness_**2 * variance / 8.0)
         probability = 1.0 / (1.0 + np.exp(-np.clip(logit, -_MOST_LOGIT, _MOST_LOGIT)))
-        return np.where(
-            verdicts == 0.0, 0.0, np.where(verdicts == 1.0, np.maximum(probability, KNOWN_TO_FIT), probability)
-        )
+        return decided(verdicts, probability)

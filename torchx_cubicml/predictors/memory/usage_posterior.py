@@ -1,7 +1,6 @@
 """Posterior of a workload's memory usage after outcomes and recorded peaks, as a normal distribution.
 
-Its mode (Laplace approximation) serves to fit the priors. The final moments are those of expectation propagation (Minka,
-2001): a launch that ran cuts off all usages above the capacity, which no curvature at the mode shows.
+Its mode (Laplace approximation) serves to fit the priors; ``expectation_propagation`` gives the final moments.
 """
 
 from __future__ import annotations
@@ -127,6 +126,7 @@ class Observations:
         return np.asarray(capacity_jacobian @ theta[:-1] - taken, dtype=np.float64), design
 
     def log_posterior(self, theta: NDArray[np.float64]) -> float:
+        """Return the logarithm of the posterior density, up to a constant."""
         taken, _, capacity_jacobian = self.usage.taken(self.terms, theta[:-1])
         logit = self.steepness * (capacity_jacobian @ theta[:-1] - taken)
         residuals, _ = self.peak_residuals(theta)

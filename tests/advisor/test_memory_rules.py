@@ -91,6 +91,7 @@ def test_the_users_own_config_comes_first_whatever_is_thought_of_it() -> None:
         first = suggest(SPACE, workload=WORKLOAD, current=CURRENT, trials=trials, count=3)[0]
         assert (first.config, first.reason.startswith(BASELINE_REASON)) == (CURRENT, True)
         assert 0.0 < first.probability_to_fit < 1.0
+        assert "a config that needs no more memory ran out of it: micro_batch_size 2 instead of 4" in first.reason
 
 
 def test_a_launch_against_the_rule_is_told() -> None:

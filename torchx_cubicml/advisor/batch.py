@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighted_by_fit
+from torchx_cubicml.advisor.explain import differences
 from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses_random_design
 from torchx_cubicml.advisor.surrogates.base import LIKELY_TO_FIT, JointSurrogate
 from torchx_cubicml.errors import SpaceError
@@ -187,7 +188,7 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
     measured = posterior.measured()
     own_failed = posterior.had_error(current)
     if current in posterior.space and not posterior.is_decided(current) and not own_failed:
-        yield current, BASELINE_REASON
+        yield current, "; ".join([BASELINE_REASON, *_what_ran_out_below(posterior, current)])
     if posterior.has_transfer_prior or _is_design_done(posterior, len(measured)):
         return
     best = max(measured, key=lambda config: max(posterior.outcomes[identity(config)].measured), default=None)
@@ -204,6 +205,13 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
         is_baseline = identity(point.config) == identity(current)
         if is_baseline or probability >= _MIN_FIT:
             yield point.config, BASELINE_REASON if is_baseline else f"initial design: {point.why}"
+
+
+def _what_ran_out_below(posterior: Posterior, config: Config) -> list[str]:
+    """Return in words a config that ran out of memory although it needs no more than ``config``; empty without one."""
+    failed = (record.config for record in posterior.outcomes.values() if record.out_of_memory)
+    below = next((other for other in failed if posterior.at_least([config], other)[0]), None)
+    return [] if below is None else [f"a config that needs no more memory ran out of it: {differences(config, below)}"]
 
 
 def without_doubtful_chains(

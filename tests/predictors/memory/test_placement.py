@@ -57,9 +57,10 @@ def test_rows_of_choices_are_placed_as_rows_of_values(seed: int) -> None:
     assert rules.verdicts(rows) == pytest.approx(rules.verdicts(plain), nan_ok=True)
     among, of_values = rules.space.place(rows), rules.space.place(plain)
     assert (among.group >= 0).sum() > 10
-    for name in ("group", "low", "high", "is_own"):
+    for name in ("group", "low", "high"):
         assert np.array_equal(getattr(among, name), getattr(of_values, name)), name
-    assert among.is_own[-1] == (seed % 2 == 0)
+    assert np.array_equal(rules.space.is_own(rows), rules.space.is_own(plain))
+    assert rules.space.is_own(rows)[-1] == (seed % 2 == 0)
 
 
 def test_rows_that_no_outcome_equals_have_no_group() -> None:

@@ -150,14 +150,16 @@ class DominanceRules:
         found = np.full(len(rows), np.nan)
         if not self.groups:
             return found
-        placed = self.space.place(rows)
+        placed, itself = self.space.place(rows), np.zeros(len(rows), dtype=np.bool_)
         for group in np.unique(placed.group[placed.group >= 0]).tolist():
             index = np.flatnonzero(placed.group == group)
             evidence, low, high = self.groups[group], placed.low[index], placed.high[index]
             found[index[_any_at_least(-high, -evidence.most_ran)]] = 1.0
             fails = _any_at_least(low, evidence.least_failed)
-            fails &= ~placed.is_own[index] | _any_equal(low, evidence.failed)
             found[index[fails]] = 0.0
+            itself[index] = _any_equal(low, evidence.failed)
+        if (found == 0.0).any():
+            found[(found == 0.0) & ~itself & self.space.is_own(rows)] = np.nan
         return found
 
 

@@ -32,13 +32,11 @@ class PlacedRows:
         group: number of the group, ``[n]``; -1 where no outcome is equal in everything that has no coordinates.
         low: least coordinates, ``[n, n_coordinates]``.
         high: largest coordinates; they differ from ``low`` only for a value per layer where each outcome has one value.
-        is_own: whether the row is the user's own config, ``[n]``.
     """
 
     group: NDArray[np.intp]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    is_own: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +173,6 @@ class OutcomeSpace:
             group=group,
             low=np.hstack([samples, *(low for _, low, _ in placed)]),
             high=np.hstack([samples, *(high for _, _, high in placed)]),
-            is_own=self._is_own(rows),
         )
 
     def names(self) -> list[tuple[str, ...]]:
@@ -197,7 +194,8 @@ class OutcomeSpace:
             found *= np.array([_number(value) for value in values])[picked[:, :1]]
         return found
 
-    def _is_own(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+    def is_own(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+        """Return whether rows are the user's own config, ``[n]``."""
         own = {**self.order.workload, **self.order.own}
         is_own = np.full(len(rows), bool(self.order.own) and own.keys() >= set(self.order.parameters))
         for name in self.order.parameters if is_own.any() else ():

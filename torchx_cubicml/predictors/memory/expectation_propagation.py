@@ -58,10 +58,12 @@ class _Outcomes:
 
     @classmethod
     def of(cls, observations: Observations) -> Self:
+        ran, place = observations.fitted > 0.5, np.arange(len(observations.fitted))
+        is_feared = place >= len(place) - observations.n_feared
         return cls(
-            sign=np.where(observations.fitted > 0.5, 1.0, -1.0),
+            sign=np.where(ran, 1.0, -1.0),
             # A failure of unknown cause may have another one.
-            least=np.maximum(1.0 - observations.trust, np.where(observations.fitted > 0.5, _RAN, _RAN_OUT)),
+            least=np.maximum(1.0 - observations.trust, np.where(ran | is_feared, _RAN, _RAN_OUT)),
             variance=(LOGIT_PER_SD / observations.steepness) ** 2,
         )
 

@@ -60,7 +60,10 @@ def device_memory_gib(rows: Sequence[Mapping[str, Value]]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Outcomes and peaks with their posterior; the last entry of ``theta`` is the capacity, see ``Capacity``."""
+    """Outcomes and peaks with their posterior; the last entry of ``theta`` is the capacity, see ``Capacity``.
+
+    The last ``n_feared`` outcomes are failures that are taken for certain, though they are not known.
+    """
 
     usage: MemoryUsage
     terms: UsageTerms
@@ -71,6 +74,7 @@ class Observations:
     precision: NDArray[np.float64]
     peak_sd: float
     steepness: float
+    n_feared: int = 0
 
     def with_failures(self, terms: UsageTerms) -> Observations:
         """Return the observations of ``terms``: the known configs come first, and the others are failures."""
@@ -81,6 +85,7 @@ class Observations:
             fitted=np.concatenate([self.fitted, np.zeros(n_failures)]),
             trust=np.concatenate([self.trust, np.ones(n_failures)]),
             peaks=np.concatenate([self.peaks, np.full(n_failures, np.nan)]),
+            n_feared=self.n_feared + n_failures,
         )
 
     def with_effect_prior(self, theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> Observations:

@@ -35,6 +35,7 @@ from torchx_cubicml.cubicrun import plan_launch, split_options
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
+from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.event import trial_events
@@ -193,8 +194,9 @@ def test_predictors(case: Case, name: str, objective: str) -> None:
     features = history.columns.encode(rows)
     rng = np.random.default_rng(0)
     if name == "memory":
+        order = MemoryOrder.of_names(["mode"])
         for fits in (
-            CrossWorkloadFeasibility(compare=["mode"]).fit(history, rng=rng).probability(features, rows),
+            CrossWorkloadFeasibility(order=order).fit(history, rng=rng).probability(features, rows),
             *([WorkloadFeasibility(tuned=tuned).fit(history).probability(features, rows)] if len(history.rows) else []),
         ):
             assert ((fits >= 0.0) & (fits <= 1.0)).all()

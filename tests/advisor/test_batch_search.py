@@ -134,7 +134,7 @@ class TestOfTrees:
         assert places_of(picked) == [60, 35]
         assert searcher.starts == [list(range(24, 4, -1))]  # the 20 fastest
         assert (searcher.counts, searcher.rngs) == ([83], [RNG])
-        assert surrogate.log == ["all"]
+        assert surrogate.log == [[90, 40, 41], "all"]
 
     @pytest.mark.parametrize(("count", "asked"), [(1, "one"), (2, "all"), (3, "all")])
     def test_a_single_config_comes_from_one_surrogate(

@@ -21,7 +21,7 @@ def other(value: object, *, measured: float | None = None, fits: float = 1.0) ->
 
 
 def test_each_other_value_has_a_row() -> None:
-    batch = (other(1, measured=0.81), other(16, fits=0.2))
+    batch = (other(1, measured=0.81), other(16, fits=0.2), other(32, fits=0.0))
     layers = ("NO_SHARD", "NO_SHARD", "FULL_SHARD")
     table = sensitivity_table(
         [
@@ -40,6 +40,7 @@ def test_each_other_value_has_a_row() -> None:
     assert [" ".join(row.split()) for row in rows] == [
         "micro_batch_size 8 1 0.80x 0.75x to 0.85x 0.81x",
         "16, may not fit 0.80x 0.75x to 0.85x",
+        "32, does not fit 0.80x 0.75x to 0.85x",
         "sharding_strategy NO_SHARD in 2, FULL_SHARD in 1 layers FULL_SHARD in all layers 0.80x 0.75x to 0.85x",
         "backend a no other legal value",
     ]

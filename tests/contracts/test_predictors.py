@@ -20,6 +20,7 @@ from torchx_cubicml.predictors.evaluation import evaluate
 from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
+from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 from torchx_cubicml.predictors.roofline.constants import PRIORS
 from torchx_cubicml.records.trial import Measurement, State, Trial
@@ -290,14 +291,15 @@ def of_feasibility(kind: str) -> object:
     features = history.columns.encode(rows)
     found: dict[str, object] = {}
     for compare in ((), ("program", "sharding_strategy", "world_size", "n_layers")):
-        across = CrossWorkloadFeasibility(compare=compare).fit(history, rng=np.random.default_rng(4))
+        order = MemoryOrder.of_names(compare)
+        across = CrossWorkloadFeasibility(order=order).fit(history, rng=np.random.default_rng(4))
         found[f"across {len(compare)}"] = across.probability(features, rows).tolist()
-        within = WorkloadFeasibility(compare=compare, tuned={"sharding_strategy": STRATEGIES}).fit(history)
+        within = WorkloadFeasibility(order=order, tuned={"sharding_strategy": STRATEGIES}).fit(history)
         found[f"within {len(compare)}"] = {
             "probability": within.probability(features, rows).tolist(),
             "pressure": within.memory_pressure(features).ravel().tolist(),
             "steepness": within.steepness_,
-            "feared": within.fantasize_failures(features[:1]).probability(features, rows).tolist(),
+            "feared": within.fantasize_failures(features[:1], rows[:1]).probability(features, rows).tolist(),
         }
     return found
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighted_by_fit
+from torchx_cubicml.advisor.explain import differences
 from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses_random_design
-from torchx_cubicml.advisor.surrogates.base import JointSurrogate
+from torchx_cubicml.advisor.surrogates.base import LIKELY_TO_FIT, JointSurrogate
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
@@ -19,7 +20,7 @@ from torchx_cubicml.searchers.neighbourhood import ascending_choices
 from torchx_cubicml.space.encoding import config_at, drawn_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,7 +35,13 @@ _PENALTY_RANGE = 0.1  # distance (0..1) over which the penalty decays by a facto
 
 
 def diverse_subset(
-    space: SearchSpace, pool: Sequence[Config], scores: NDArray[np.float64], *, count: int, taken: Sequence[Config]
+    space: SearchSpace,
+    pool: Sequence[Config],
+    scores: NDArray[np.float64],
+    *,
+    count: int,
+    taken: Sequence[Config],
+    excluded_by: Callable[[int], NDArray[np.bool_]] | None = None,
 ) -> list[Config]:
     """Return ``count`` high-scoring configs that differ from one another and from ``taken`` (batch diversity).
 
@@ -46,6 +53,7 @@ def diverse_subset(
         scores: of the pool, float64 ``[n]``, or one row per acquisition, used in turn, ``[n_acquisitions, n]``.
         count: maximum number of configs.
         taken: configs under way.
+        excluded_by: returns which of the pool are not picked beside a config of the pool, ``[n]``.
     """
     if not pool:
         return []
@@ -56,9 +64,13 @@ def diverse_subset(
     picked = []
     for number in range(min(count, len(pool))):
         top = int(np.argmax(scores[number % len(scores)]))
+        if excluded_by is not None and scores[number % len(scores), top] == -np.inf:
+            break
         picked.append(pool[top])
         scores -= _proximity_penalty(points, points[top])
         scores[:, top] = -np.inf
+        if excluded_by is not None:
+            scores[:, excluded_by(top)] = -np.inf
     return picked
 
 
@@ -169,30 +181,68 @@ DEFAULT_METHOD = ProposalMethod()
 def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, str]]:
     """Yield the configs of the initial design that are still to be launched, each with its reason.
 
-    See ``first_batch``. Where similar workloads or the roofline model already predict how configs compare, the design
-    is the user's own config alone. Before the first measurement, the fastest configs by the uncalibrated roofline
-    model come second, where it covers the workload.
+    The user's own config comes first whatever is predicted of it. See ``first_batch`` for the others: there are none
+    where similar workloads or the roofline model already predict how configs compare. Before the first measurement, the
+    fastest configs by the uncalibrated roofline model come second, where it covers the workload.
     """
     measured = posterior.measured()
-    if _is_design_done(posterior, len(measured)):
-        return
-    if posterior.has_transfer_prior:
-        if current in posterior.space and not posterior.is_decided(current) and not posterior.had_error(current):
-            yield current, BASELINE_REASON
+    own_failed = posterior.had_error(current)
+    if current in posterior.space and not posterior.is_decided(current) and not own_failed:
+        yield current, "; ".join([BASELINE_REASON, *_what_ran_out_below(posterior, current)])
+    if posterior.has_transfer_prior or _is_design_done(posterior, len(measured)):
         return
     best = max(measured, key=lambda config: max(posterior.outcomes[identity(config)].measured), default=None)
     points = first_batch(posterior.space, current=current, best=best)
     if not measured:
         points[1:1] = roofline_starts(posterior, count=_ROOFLINE_STARTS, taken=points[:1])
     points = [point for point in points if not posterior.is_decided(point.config)]
+    points = [point for point in points if own_failed or identity(point.config) != identity(current)]
     points.sort(key=lambda point: posterior.had_error(point.config))  # configs that failed before come last
     if not points:
         return
     fits = posterior.forecast([point.config for point in points]).fits
     for point, probability in zip(points, fits, strict=True):
-        if probability >= _MIN_FIT:
-            is_baseline = identity(point.config) == identity(current)
+        is_baseline = identity(point.config) == identity(current)
+        if is_baseline or probability >= _MIN_FIT:
             yield point.config, BASELINE_REASON if is_baseline else f"initial design: {point.why}"
+
+
+def _what_ran_out_below(posterior: Posterior, config: Config) -> list[str]:
+    """Return in words a config that ran out of memory although it needs no more than ``config``; empty without one."""
+    failed = (record.config for record in posterior.outcomes.values() if record.out_of_memory)
+    below = next((other for other in failed if posterior.at_least([config], other)[0]), None)
+    return [] if below is None else [f"a config that needs no more memory ran out of it: {differences(config, below)}"]
+
+
+def without_doubtful_chains(
+    posterior: Posterior, points: Iterable[tuple[Config, str]], *, count: int, current: Config
+) -> list[tuple[Config, str]]:
+    """Return the first ``count`` of ``points`` without repeats and without those that likely fail together.
+
+    A config is left out if it needs at least as much memory as another one of them, or one under way, that may well not
+    fit. The user's own config stays.
+    """
+    kept: dict[Hashable, tuple[Config, str]] = {}
+    open_configs = [record.config for record in posterior.outcomes.values() if record.open]
+    doubtful = [config for config in open_configs if _is_doubtful(posterior, config)]
+    for config, why in points:
+        is_own = identity(config) == identity(current)
+        if identity(config) in kept or (not is_own and _needs_more_than_any(posterior, config, doubtful)):
+            continue
+        kept[identity(config)] = config, why
+        if len(kept) == count:
+            break
+        if _is_doubtful(posterior, config):
+            doubtful.append(config)
+    return list(kept.values())
+
+
+def _is_doubtful(posterior: Posterior, config: Config) -> bool:
+    return bool(posterior.forecast([config]).fits[0] < LIKELY_TO_FIT)
+
+
+def _needs_more_than_any(posterior: Posterior, config: Config, others: Sequence[Config]) -> bool:
+    return any(bool(posterior.at_least([config], other)[0]) for other in others)
 
 
 def _is_design_done(posterior: Posterior, n_measured: int) -> bool:
@@ -250,6 +300,7 @@ def _best_first(pool: Sequence[Config], score: Score) -> list[Config]:
 def _from_pool(
     posterior: Posterior, taken: Sequence[Config], method: ProposalMethod, *, count: int, rng: np.random.Generator
 ) -> list[Config]:
+    posterior = posterior.fantasize(taken) if taken else posterior
     name = method.searcher or ("exhaustive" if has_at_most(posterior.space, _MAX_LISTED) else "evolution")
     acquisitions = [Acquisition(each, method.acquisition, rng=rng) for each in posterior.ensemble(one=count == 1)]
     known = {identity(config) for config in taken}
@@ -262,4 +313,10 @@ def _from_pool(
     if not configs:
         return []
     scores = np.stack([acquisition(configs) for acquisition in acquisitions])
-    return diverse_subset(posterior.space, configs, scores, count=count, taken=taken)
+    doubtful = posterior.forecast(configs).fits < LIKELY_TO_FIT
+
+    def excluded_by(index: int) -> NDArray[np.bool_]:
+        needs_more = posterior.at_least(configs, configs[index])
+        return needs_more if doubtful[index] else np.zeros(len(configs), dtype=np.bool_)
+
+    return diverse_subset(posterior.space, configs, scores, count=count, taken=taken, excluded_by=excluded_by)

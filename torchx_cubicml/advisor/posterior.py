@@ -24,6 +24,9 @@ from torchx_cubicml.advisor.trial_data import (
 )
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Prediction
 from torchx_cubicml.predictors.features.rows import FactRows
+from torchx_cubicml.predictors.memory.dominance import DominanceRules, at_least
+from torchx_cubicml.predictors.memory.order import MemoryOrder
+from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import as_legal
@@ -74,9 +77,6 @@ def with_pinned_choices(posterior: Posterior, config: Config) -> Config:
 # Configs at which a Thompson sample is conditioned: random ones, and two variations of each of the fastest.
 _RANDOM_ANCHORS, _FASTEST_VARIED = 60, 60
 
-# Parameters that follow from the micro batch; dominance still compares configs that differ in them.
-_SET_BY_BATCH = frozenset({"gradient_accumulation_steps"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
@@ -91,7 +91,8 @@ class Posterior:
         noise: standard deviation of the logarithm of throughput from run to run.
         surrogate: fitted to the trials of this workload and others.
         has_transfer_prior: whether other workloads, or the roofline model, predict how configs of this space compare.
-        advice: reasons why trials of this workload were left out, one line each.
+        advice: what is left out of the trials or the memory rules, and why, one line each.
+        order: of the configs by the memory that they need.
     """
 
     space: SearchSpace
@@ -103,6 +104,7 @@ class Posterior:
     surrogate: Surrogate
     has_transfer_prior: bool
     advice: tuple[str, ...]
+    order: MemoryOrder
 
     @classmethod
     def of(
@@ -126,7 +128,8 @@ class Posterior:
         outcomes = outcomes_by_config(pinned_space, chosen.own, pinned)
         repeats = [(each.measured, each.uncertainties) for each in outcomes.values() if len(each.measured) > 1]
         elsewhere = repeated_measurements(chosen.others, objective=space.objective)
-        data = _training_data(clean, space=pinned_space, workload=workload, predictor=predictor)
+        order = MemoryOrder.of_space(pinned_space.parameters, workload=workload, own=with_choices(current, pinned))
+        data = _training_data(clean, space=pinned_space, workload=workload, predictor=predictor, order=order)
         data = replace(data, noise=median_noise(repeats, elsewhere) if repeats else None)
         varied = {name for name, choices in data.tuned.items() if len(choices) > 1}
         return cls(
@@ -142,7 +145,8 @@ class Posterior:
             noise=pooled_noise(repeats, elsewhere),
             surrogate=fit_surrogate(data, rng=rng),
             has_transfer_prior=_are_informative(chosen.others, varied) or roofline_covers(data.own),
-            advice=chosen.advice,
+            advice=(*chosen.advice, *_disproved(data, order)),
+            order=order,
         )
 
     def forecast(self, configs: Sequence[Config]) -> Prediction:
@@ -265,6 +269,10 @@ class Posterior:
         """Return the decided rows of choice indices, as ``ConfigOutcome.row``."""
         return frozenset(record.row for record in self.outcomes.values() if record.is_decided)
 
+    def at_least(self, configs: Sequence[Config], config: Config) -> NDArray[np.bool_]:
+        """Return whether configs are known to need at least as much memory as ``config``, ``[n]``."""
+        return at_least(self._rows(configs), self.rows.of(config), order=self.order)
+
     @property
     def n_tried(self) -> int:
         """Number of configs of the space with a launch that was not broken off."""
@@ -276,21 +284,29 @@ class Posterior:
         return sum(record.out_of_memory for record in self.outcomes.values())
 
 
-def _training_data(clean: CleanTrials, *, space: SearchSpace, workload: Workload, predictor: str) -> TrainingData:
+def _training_data(
+    clean: CleanTrials, *, space: SearchSpace, workload: Workload, predictor: str, order: MemoryOrder
+) -> TrainingData:
     """Return the training data of the surrogate: the clean trials, and what is compared and tuned."""
-    compared = [item.name for item in space.parameters if item.derive is None and item.name not in _SET_BY_BATCH]
     tuned = {item.name: item.choices for item in space.parameters if item.derive is None}
     return TrainingData(
         all_trials=clean.trials,
         own=[trial for trial in clean.own if _has_config(trial, tuned)],
         objective=space.objective,
         observe=clean.observe,
-        compare=[*workload, *compared],
+        order=order,
         tuned=tuned,
         noise=None,
         workload=workload,
         predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
     )
+
+
+def _disproved(data: TrainingData, order: MemoryOrder) -> list[str]:
+    """Return what the workload's own launches disprove about the order of memory, one line each."""
+    if not any(map(proves_too_large, data.own)):
+        return []  # saves the time of making the table
+    return [each.text() for each in DominanceRules.of_history(data.own_history(), order).contradictions]
 
 
 def _are_informative(others: Iterable[Trial], names: set[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod, designed, searched
+from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod, designed, searched, without_doubtful_chains
 from torchx_cubicml.advisor.claims import claims_of
 from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import Posterior, ranked
@@ -23,13 +23,13 @@ from torchx_cubicml.predictors import DEFAULT_PREDICTOR
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
 from torchx_cubicml.records.workload import is_same_workload
-from torchx_cubicml.searchers.base import has_at_most, identity
+from torchx_cubicml.searchers.base import has_at_most
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.space.encoding import vectors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -186,13 +186,11 @@ class Study:
         posterior, rng = self.posterior, deepcopy(self.rng)
         method.check(posterior.space)
         with one_thread():
-            reasons: dict[Hashable, tuple[Config, str]] = {}
-            for config, why in designed(posterior, self.current):
-                reasons.setdefault(identity(config), (config, why))
-            chosen = list(reasons.values())[:count]
+            designs = designed(posterior, self.current)
+            chosen = without_doubtful_chains(posterior, designs, count=count, current=self.current)
             if missing := count - len(chosen):
-                designs = [config for config, _ in chosen]
-                more = searched(posterior, designs, method, count=missing, rng=rng)
+                taken = [config for config, _ in chosen]
+                more = searched(posterior, taken, method, count=missing, rng=rng)
                 chosen += [(config, "") for config in more]
             return build_suggestions(posterior, chosen, self.current, n_nearest=_N_NEAREST)
 

@@ -12,6 +12,7 @@ from torchx_cubicml.advisor.ineffective import ineffective_parameters
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import training_row
+from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, State
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.searchers.base import identity
@@ -240,7 +241,7 @@ class ConfigOutcome:
         config: made of the space's own literals, never of a store's.
         row: its choice indices as ``np.intp``, in bytes.
         measured: throughputs of the whole job, the lowest first.
-        out_of_memory: whether it ever ran out of memory.
+        out_of_memory: whether it ever ran out of memory on a device that no others shared.
         open: whether it is planned or running.
         failed: whether it ended without a measurement and would do so again; see ``_is_given_up``.
         trial_ids: of the trials that measured it, in the order of ``measured``.
@@ -356,10 +357,10 @@ def _outcome(
         measured=tuple(value for value, _, _ in measured),
         trial_ids=tuple(trial_id for _, trial_id, _ in measured),
         uncertainties=tuple(uncertainty for _, _, uncertainty in measured),
-        out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
+        out_of_memory=any(map(proves_too_large, trials)),
         open=any(not trial.state.ended for trial in trials),
         failed=_is_given_up(unmeasured),
-        had_error=any(trial.state in _CONCLUSIVE_IF_REPEATED for trial in unmeasured),
+        had_error=any(map(_had_error, unmeasured)),
         refuted=_last_good(trials, refuted)
         < max((trial.started_at for trial in trials if trial.trial_id in refuted), default=""),
     )
@@ -379,7 +380,13 @@ def _is_given_up(unmeasured: Sequence[Trial]) -> bool:
     """
     if any(trial.state in _CONCLUSIVE or trial.measurement is not None for trial in unmeasured):
         return True
-    return sum(trial.state in _CONCLUSIVE_IF_REPEATED for trial in unmeasured) > 1
+    return sum(map(_had_error, unmeasured)) > 1
+
+
+def _had_error(trial: Trial) -> bool:
+    """Return whether an unmeasured launch failed so that another may, too; a crowded device counts as such an error."""
+    is_crowded = trial.state is State.OUT_OF_MEMORY and not proves_too_large(trial)
+    return trial.state in _CONCLUSIVE_IF_REPEATED or is_crowded
 
 
 def _decoded(space: SearchSpace, config: Config) -> tuple[Config, bytes] | None:

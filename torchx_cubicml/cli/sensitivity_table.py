@@ -41,6 +41,8 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity]) -> Table:
 
 def _cells(other: Alternative) -> tuple[str, ...]:
     risk = ", may not fit" if other.probability_to_fit < _LIKELY_TO_FIT else ""
+    if other.probability_to_fit == 0.0:  # by a rule; see ``predictors/memory/dominance.py``
+        risk = ", does not fit"
     return (
         f"{_value_text(other.value)}{risk}",
         f"{other.predicted:.2f}x",

@@ -12,6 +12,7 @@ import numpy as np
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.splits import SplitRequest, make_splits
 from torchx_cubicml.records.trial import State
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 PROPOSALS = (3, 5, 10)
 _CURVE = (10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)
 _FEW = 20  # predicted trials, below which a card is a rough guide
-_FOLLOWS_BATCH = "gradient_accumulation_steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,8 @@ def grade(
     rows = [training_row(trial) for trial, _ in outcomes]
     features = history.columns.encode(rows)
     prediction = PREDICTORS[predictor]().fit(history, rng=rng).predict(features)
-    feasibility = CrossWorkloadFeasibility(compare=_identity(train)).fit(history, rng=rng).probability(features, rows)
+    order = MemoryOrder.of_names(sorted({name for trial in train for name in (*trial.workload, *trial.config)}))
+    feasibility = CrossWorkloadFeasibility(order=order).fit(history, rng=rng).probability(features, rows)
     uncertainty = np.array([trial.measurement.uncertainty if trial.measurement else 0.0 for trial, _ in outcomes])
     # Each prediction gets the uncertainty of its own run.
     with_noise = replace(prediction, spread=np.hypot(prediction.spread, uncertainty))
@@ -260,14 +261,6 @@ def grade(
         n_train=n_train,
         n_test=int(ran.sum()),
     )
-
-
-def _identity(trials: Sequence[Trial]) -> list[str]:
-    """Return the facts by which two rows are the same config but for the micro batch.
-
-    Gradient accumulation is not among them, because it follows from the micro batch.
-    """
-    return sorted({name for trial in trials for name in (*trial.workload, *trial.config)} - {_FOLLOWS_BATCH})
 
 
 def _outcome(trial: Trial, objective: str) -> float | None:

@@ -12,6 +12,7 @@ from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrog
 from torchx_cubicml.advisor.surrogates.select import fit_surrogate
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.greybox import Greybox
+from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.trial import Trial
 
 WORKLOAD = {"program": "new.py", "world_size": 2}
@@ -29,7 +30,7 @@ def surrogate_of(own: list[Trial], **given: object) -> CrossWorkloadSurrogate:
         own=own,
         objective="tokens_per_second",
         observe={},
-        compare=["program", "batch"],
+        order=MemoryOrder.of_names(["program", "batch"]),
         tuned={"batch": (1, 2, 4)},
         noise=None,
         workload=WORKLOAD,

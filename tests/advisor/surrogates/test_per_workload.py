@@ -11,6 +11,7 @@ import pytest
 from torchx_cubicml.advisor.surrogates.base import TrainingData
 from torchx_cubicml.advisor.surrogates.per_workload import PerWorkloadSurrogate
 from torchx_cubicml.advisor.surrogates.select import fit_surrogate
+from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.trial import Trial
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def surrogate() -> PerWorkloadSurrogate:
         own=trials,
         objective="tokens_per_second",
         observe={},
-        compare=["batch"],
+        order=MemoryOrder.of_names(["batch"]),
         tuned={"batch": (1, 2, 4, 8)},
         noise=None,
     )
@@ -107,18 +108,24 @@ class TestMixture:
 
 
 @dataclass
+@dataclass(frozen=True)
 class Chances:
-    """A memory model of all workloads: no fantasies, a chance for each batch."""
+    """A memory model with a chance for each batch."""
+
+    feared: tuple[Mapping[str, object], ...] = ()
+
+    def fantasize_failures(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, object]]) -> Chances:
+        assert len(features) == len(rows)
+        return Chances((*self.feared, *rows))
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, object]]) -> NDArray[np.float64]:
         del features
         return np.array([1.0 / each["batch"] for each in rows])
 
 
-def test_a_memory_model_of_others_learns_no_fantasies(surrogate: PerWorkloadSurrogate) -> None:
-    chosen = replace(surrogate, memory=Chances(), process=TwoModes())
-    after = chosen.fantasize(ROWS)
-    assert after.memory is chosen.memory
+def test_what_may_well_not_fit_becomes_a_fantasy_failure(surrogate: PerWorkloadSurrogate) -> None:
+    after = replace(surrogate, memory=Chances(), process=TwoModes()).fantasize(ROWS)
+    assert after.memory.feared == tuple(ROWS[1:])
     assert after.process.taught == 3
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.memory.cross_workload import CrossWorkloadFeasibility
+from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.trial import Trial
 
 WORKLOAD = {"program": "a.py", "world_size": 2}
@@ -26,7 +27,7 @@ def chances(
 ) -> list[float]:
     history = History.from_trials(trials, objective="tokens_per_second")
     names = ("program", "world_size", "micro_batch_size", "sharding_strategy") if compare else ()
-    fitted = CrossWorkloadFeasibility(compare=names).fit(history, rng=np.random.default_rng(0))
+    fitted = CrossWorkloadFeasibility(order=MemoryOrder.of_names(names)).fit(history, rng=np.random.default_rng(0))
     rows = [{**WORKLOAD, "micro_batch_size": batch, "sharding_strategy": strategy} for batch in batches]
     return fitted.probability(history.columns.encode(rows), rows).tolist()
 

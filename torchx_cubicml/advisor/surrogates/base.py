@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar, runtime_checkable
+
+import numpy as np
 
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.predictors.features.history import History
@@ -11,15 +13,17 @@ from torchx_cubicml.predictors.features.history import History
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors import Prediction, Predictor
+    from torchx_cubicml.predictors.memory.order import MemoryOrder
     from torchx_cubicml.records.trial import Scalar, Trial, Value, Workload
 
 
+LIKELY_TO_FIT = 0.8  # probability to fit below which a launch under way becomes a fantasy failure
 MAX_TRIALS = 1000  # trials that trees are fitted to: users wait, and the nearest are the most informative
 MIN_TRANSFER = 20  # measured trials of other workloads required to predict how configs compare
+MAX_OWN = 300  # measurements of a workload beyond which trees are as accurate as its own process, and faster
 MIN_OWN = 3  # measurements of a workload from which its own process is more accurate than trees over all workloads
 
 
@@ -32,7 +36,7 @@ class TrainingData:
         own: those among them of the workload itself.
         objective: name of the throughput.
         observe: see ``training_row``.
-        compare: see ``CrossWorkloadFeasibility``.
+        order: of the workload's configs by the memory that they need.
         tuned: parameters that candidates vary -> their choices.
         noise: standard deviation of the logarithm of throughput from run to run; ``None`` before any config was
             measured twice.
@@ -44,7 +48,7 @@ class TrainingData:
     own: Sequence[Trial]
     objective: str
     observe: Mapping[str, str]
-    compare: Sequence[str]
+    order: MemoryOrder
     tuned: Mapping[str, Sequence[Scalar]]
     noise: float | None
     workload: Workload = field(default_factory=dict)
@@ -61,6 +65,25 @@ class TrainingData:
     def own_history(self) -> History:
         """Return the table of the workload's own trials, whose columns distinguish all choices."""
         return History.from_trials(self.own, objective=self.objective, observe=self.observe, choices=self.tuned)
+
+
+class FeasibilityModel(Protocol):
+    """A classifier of memory fit."""
+
+    def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """Return the probability to fit, ``[n]``."""
+
+    def fantasize_failures(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> Self:
+        """Return the classifier as if ``rows`` had run out of memory."""
+
+
+ModelT = TypeVar("ModelT", bound=FeasibilityModel)
+
+
+def with_fantasy_failures(memory: ModelT, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> ModelT:
+    """Return the classifier as if those of ``rows`` that may well not fit had run out of memory."""
+    risky = np.flatnonzero(memory.probability(features, rows) < LIKELY_TO_FIT)
+    return memory.fantasize_failures(features[risky], [rows[at] for at in risky.tolist()]) if len(risky) else memory
 
 
 class Forecaster(Protocol):
@@ -83,7 +106,10 @@ class Surrogate(Forecaster, Protocol):
         """
 
     def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """Return this surrogate with fantasy observations: ``rows`` measured at their predicted means."""
+        """Return this surrogate with fantasy observations: ``rows`` measured at their predicted means.
+
+        Rows that may well not fit become fantasy failures.
+        """
 
     def optimistic(self) -> Self:
         """Return this surrogate with an optimistic prior mean where data is lacking.

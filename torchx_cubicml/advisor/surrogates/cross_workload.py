@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS, MIN_OWN
+from torchx_cubicml.advisor.surrogates.base import MAX_OWN, MAX_TRIALS, MIN_OWN, with_fantasy_failures
+from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
 from torchx_cubicml.advisor.trial_data import are_facts_seen, informative_trials
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE, PREDICTORS, CrossWorkloadFeasibility, Prediction
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.greybox import Greybox
 from torchx_cubicml.predictors.intervals import NOISE_FLOOR
+from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.surrogates.base import Forecaster, Surrogate, TrainingData
+    from torchx_cubicml.advisor.surrogates.base import FeasibilityModel, Forecaster, Surrogate, TrainingData
+    from torchx_cubicml.predictors.features.columns import Columns
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.records.trial import Value
 
@@ -62,7 +65,8 @@ class CrossWorkloadSurrogate:
     Args:
         history: training trials.
         predictor: fitted on them.
-        feasibility: fitted on them.
+        feasibility: fitted on them, or on the workload's own trials where these tell more.
+        feasibility_columns: meaning of its features.
         noise: part of the predictor's spread that is measurement noise.
         others: methods besides the predictor that propose launches.
         agreeing: whether the search uses the ensemble's mean, rather than each predictor in turn.
@@ -70,7 +74,8 @@ class CrossWorkloadSurrogate:
 
     history: History
     predictor: FittedPredictor
-    feasibility: CrossWorkloadFeasibility
+    feasibility: FeasibilityModel
+    feasibility_columns: Columns
     noise: float
     others: tuple[str, ...]
     agreeing: bool
@@ -81,10 +86,13 @@ class CrossWorkloadSurrogate:
         has_own = sum(trial.measurement is not None for trial in data.own) >= MIN_OWN
         trials = informative_trials(data.all_trials, data.workload, count=MAX_TRIALS)
         history = data.history(trials)
+        predictor = data.fitted(history, rng=rng)
+        feasibility, columns = _fit_feasibility(data, history, rng=rng)
         return cls(
             history=history,
-            predictor=data.fitted(history, rng=rng),
-            feasibility=CrossWorkloadFeasibility(compare=data.compare).fit(history, rng=rng),
+            predictor=predictor,
+            feasibility=feasibility,
+            feasibility_columns=columns,
             noise=data.noise or NOISE_FLOOR,
             others=() if has_own else tuple(name for name in ENSEMBLE if name != data.predictor),
             agreeing=data.predictor == DEFAULT_PREDICTOR and not has_own and are_facts_seen(data.workload, trials),
@@ -96,6 +104,7 @@ class CrossWorkloadSurrogate:
         prediction = self.predictor.predict(features)
         # The predictor's spread includes measurement noise, unlike that of the true value.
         spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
+        features = encode_rows(self.feasibility_columns, rows)
         return replace(prediction, spread=spread, fits=self.feasibility.probability(features, rows))
 
     def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
@@ -121,9 +130,11 @@ class CrossWorkloadSurrogate:
         return PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0))
 
     def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """Return this surrogate unchanged: trees gain nothing from their own predictions."""
-        del rows
-        return self
+        """Return this surrogate with fantasy failures alone: trees gain nothing from their own predictions."""
+        if not rows:
+            return self
+        features = encode_rows(self.feasibility_columns, rows)
+        return replace(self, feasibility=with_fantasy_failures(self.feasibility, features, rows))
 
     def optimistic(self) -> Self:
         """Return this surrogate unchanged: trees over all workloads already have a prior mean."""
@@ -133,6 +144,22 @@ class CrossWorkloadSurrogate:
         """Return a Thompson sample, independent per config: trees have no covariance between configs."""
         del rows
         return ThompsonSample(source=self, seed=int(rng.integers(2**31)))
+
+
+def _fit_feasibility(
+    data: TrainingData, history: History, *, rng: np.random.Generator
+) -> tuple[FeasibilityModel, Columns]:
+    """Return the classifier of memory fit and the columns of its features.
+
+    The workload's own recorded peaks tell more than all outcomes of others. Without peaks, its own outcomes suffice if
+    no other workload is known and the memory formula does not cover it. Beyond ``MAX_OWN`` measurements the trees know
+    the limit as well.
+    """
+    if len(data.own) > 0 and sum(trial.measurement is not None for trial in data.own) <= MAX_OWN:
+        own, is_alone = data.own_history(), len(data.own) == len(data.all_trials)
+        if len(own.rows) and (own.has_peaks or (is_alone and not roofline_covers(data.own))):
+            return WorkloadFeasibility(order=data.order, tuned=data.tuned).fit(own), own.columns
+    return CrossWorkloadFeasibility(order=data.order).fit(history, rng=rng), history.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

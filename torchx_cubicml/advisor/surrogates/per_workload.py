@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.advisor.surrogates.base import with_fantasy_failures
 from torchx_cubicml.predictors import Prediction
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.gaussian_process.process import sample_normal
-from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors import CrossWorkloadFeasibility
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
+    from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
     from torchx_cubicml.records.trial import Value
-
-_LIKELY_TO_FIT = 0.8  # probability to fit below which a launch under way becomes a fantasy failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +63,12 @@ class PerWorkloadSurrogate:
     def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Return this surrogate with fantasy observations at ``rows`` (kriging believer); see ``Surrogate``.
 
-        Rows that may well not fit become fantasy failures, so that the batch stays away from similar configs.
+        After a fantasy failure the batch stays away from similar configs, and from all that need as much memory.
         """
         if not rows:
             return self
         features = encode_rows(self.history.columns, rows)
-        risky = features[self.memory.probability(features, rows) < _LIKELY_TO_FIT]
-        memory = (
-            self.memory.fantasize_failures(risky)
-            if isinstance(self.memory, WorkloadFeasibility) and len(risky)
-            else self.memory
-        )
+        memory = with_fantasy_failures(self.memory, features, rows)
         return replace(self, process=self.process.fantasize(features), memory=memory)
 
     def optimistic(self) -> Self:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS, MIN_OWN, MIN_TRANSFER
+from torchx_cubicml.advisor.surrogates.base import MAX_OWN, MAX_TRIALS, MIN_OWN, MIN_TRANSFER
 from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate
 from torchx_cubicml.advisor.surrogates.per_workload import PerWorkloadSurrogate
 from torchx_cubicml.advisor.surrogates.transfer_prior import (
@@ -32,12 +32,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import Surrogate, TrainingData
     from torchx_cubicml.predictors.features.history import History
 
-_MAX_OWN = 300  # measurements of a workload beyond which trees are as accurate as its own process, and faster
-
 
 def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     """Fit the surrogate of one workload's configs to its training data."""
-    if not MIN_OWN <= sum(trial.measurement is not None for trial in data.own) <= _MAX_OWN:
+    if not MIN_OWN <= sum(trial.measurement is not None for trial in data.own) <= MAX_OWN:
         return CrossWorkloadSurrogate.of(data, rng=rng)
     own = data.own_history()
     if int(np.isfinite(own.throughput).sum()) < MIN_OWN:  # measured in another unit
@@ -45,7 +43,7 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     own_ids = {id(trial) for trial in data.own}
     of_others = (trial for trial in data.all_trials if id(trial) not in own_ids and trial.measurement is not None)
     others = data.history(nearest_trials(of_others, data.workload, count=MAX_TRIALS))
-    own_feasibility = WorkloadFeasibility(compare=data.compare, tuned=data.tuned).fit(own)
+    own_feasibility = WorkloadFeasibility(order=data.order, tuned=data.tuned).fit(own)
     feasibility: WorkloadFeasibility | CrossWorkloadFeasibility = own_feasibility
     memory_pressure = own_feasibility.memory_pressure if own_feasibility.has_peaks_ else None
     make = partial(GaussianProcess, tuned=data.tuned, noise=data.noise, memory_pressure=memory_pressure)
@@ -55,7 +53,8 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
         prior = TransferPrior(others, fit_cached_predictor(others, data.predictor))
     elif roofline_covers(data.own):
         prior = TransferPrior(own, calibrated_roofline(own, rng=rng))
-        feasibility = CrossWorkloadFeasibility(compare=data.compare).fit(own, rng=rng)
+        if not own.has_peaks:  # without peaks the memory formula tells more than outcomes
+            feasibility = CrossWorkloadFeasibility(order=data.order).fit(own, rng=rng)
     if prior is not None:
         relative = replace(own, throughput=own.throughput / np.exp(prior.logarithms(own.rows)))
         with_prior = make().fit(relative, rng=rng)

@@ -11,6 +11,7 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.columns import Columns
+from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.trial import OBJECTIVES, State
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 
@@ -40,7 +41,8 @@ class History:
         throughput: of the whole job in units of the objective, float64 ``[n]``; NaN where infeasible.
         feasible: bool ``[n]``; false where memory ran out.
         trial_ids: of the rows.
-        failures: rows of trials that failed for an unknown cause without a throughput; they are weak evidence only.
+        failures: rows of trials that failed without a throughput for an unknown cause, or ran out of memory on a device
+            that others shared; they are weak evidence only.
         peak_memory_gib: largest memory of one process, float64 ``[n]``; NaN where unknown. ``None``: all unknown.
         uncertainty: of the logarithm of each throughput, as its run reported it, float64 ``[n]``; 0.0 where unknown.
             ``None``: all unknown.
@@ -85,11 +87,11 @@ class History:
             if trial.measurement is not None:
                 measurements[trial.trial_id] = trial.measurement
             throughput = _throughput(trial, objective)
-            if trial.state is State.OUT_OF_MEMORY:
+            if proves_too_large(trial):
                 outcomes.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))
             elif throughput is not None:
                 outcomes.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
-            elif trial.state in _UNKNOWN_CAUSE:
+            elif trial.state in _UNKNOWN_CAUSE or trial.state is State.OUT_OF_MEMORY:
                 failures.append(training_row(trial, observe=observe))
         return cls._from_outcomes(outcomes, failures, measurements, choices)
 
@@ -123,6 +125,11 @@ class History:
             peak_memory_gib=np.array([np.nan if peak is None else peak for peak in peaks], dtype=np.float64),
             uncertainty=np.array([each.uncertainty if each else 0.0 for each in measured], dtype=np.float64),
         )
+
+    @property
+    def has_peaks(self) -> bool:
+        """True where the peak memory of any row is known."""
+        return self.peak_memory_gib is not None and bool(np.isfinite(self.peak_memory_gib).any())
 
     @property
     def measured(self) -> MeasuredRows:

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from torchx_cubicml.predictors.features.columns import Columns
 from torchx_cubicml.records.trial import Value
 from torchx_cubicml.space.encoding import config_at, distinct_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.columns import Columns
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.space import SearchSpace
+
+
+_NO_COLUMNS = Columns(names=(), categorical=(), blocks=())
 
 
 class VectorColumns:
@@ -74,6 +77,19 @@ class VectorColumns:
                 block.encode_entries(*self._entries(name, vectors), out)
             start = stop
         return table
+
+    def choices(self, name: str, vectors: NDArray[np.intp]) -> tuple[Sequence[Value | None], NDArray[np.intp]]:
+        """Return the values of one fact at legal rows; see ``choices_of``."""
+        if name not in self._chosen:
+            return [self._known.get(name)], np.zeros((len(vectors), 1), dtype=np.intp)
+        if name in self._derived or not self._dimensions[name][0][1].positions:
+            values, inverse = self._values(name, vectors)
+            return values, inverse[:, None]
+        dimensions = self._dimensions[name]
+        entries = np.empty((len(vectors), sum(len(dimension.positions) for _, dimension in dimensions)), dtype=np.intp)
+        for column, dimension in dimensions:
+            entries[:, dimension.positions] = vectors[:, [column]]
+        return dimensions[0][1].choices, entries
 
     def _values(self, name: str, vectors: NDArray[np.intp]) -> tuple[list[Value], NDArray[np.intp]]:
         """Return the distinct values of a parameter, and for every row the index of its value."""
@@ -145,6 +161,10 @@ class VectorRows(Sequence[Mapping[str, Value]]):
             self._rows_cache = [self[index] for index in range(len(self))]
         return iter(self._rows_cache)
 
+    def choices(self, name: str) -> tuple[Sequence[Value | None], NDArray[np.intp]]:
+        """Return the values of one fact; see ``choices_of``."""
+        return self._source.encoder(_NO_COLUMNS).choices(name, self._vectors)
+
     def encode_rows(self, columns: Columns) -> NDArray[np.float64]:
         """Return the features, float64 ``[n, n_columns]``."""
         return self._source.encoder(columns).encode(self._vectors)
@@ -153,3 +173,20 @@ class VectorRows(Sequence[Mapping[str, Value]]):
 def encode_rows(columns: Columns, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
     """Return the features of ``rows`` by ``columns``, float64 ``[n, n_columns]``; vectorised for ``VectorRows``."""
     return rows.encode_rows(columns) if isinstance(rows, VectorRows) else columns.encode(rows)
+
+
+def choices_of(rows: Sequence[Mapping[str, Value]], name: str) -> tuple[Sequence[Value | None], NDArray[np.intp]]:
+    """Return values of one fact of ``rows``, and the index of the value of each row or of each of its entries.
+
+    The indices are ``[n, 1]``, or ``[n, n_entries]`` for a value per layer, whose entries the values then are. A row
+    without the fact has ``None``.
+
+    >>> values, index = choices_of([{"tp_degree": 2}, {}, {"tp_degree": 2}], "tp_degree")
+    >>> values, index[:, 0].tolist()
+    ([2, None], [0, 1, 0])
+    """
+    if isinstance(rows, VectorRows):
+        return rows.choices(name)
+    found: dict[Value | None, int] = {}
+    index = [found.setdefault(row.get(name), len(found)) for row in rows]
+    return list(found), np.array(index, dtype=np.intp).reshape(len(rows), 1)

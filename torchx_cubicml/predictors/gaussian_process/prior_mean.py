@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.predictors.memory.dominance import BATCH
+from torchx_cubicml.predictors.memory.memory_rank import BATCH
 from torchx_cubicml.predictors.memory.usage_model import memory_rank_of_indicators, memory_rank_of_layers
 
 if TYPE_CHECKING:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
-from torchx_cubicml.predictors.memory.dominance import BATCH, DominanceRules, memory_rank_of_row
+from torchx_cubicml.predictors.memory.dominance import DominanceRules, decided
+from torchx_cubicml.predictors.memory.memory_rank import BATCH, memory_rank_of_row
+from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import N_GROUPS, MemoryCalibration, calibrate_memory
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
@@ -105,7 +108,6 @@ def ratios(layout: TrainingLayout, memory: MemoryCalibration) -> NDArray[np.floa
     return np.where(layout.covered[:, None], table, np.nan)
 
 
-KNOWN_TO_FIT = 0.99  # for a micro batch up to one that ran; machines fail for other reasons, too
 _PRIOR_LOGIT = 3.0  # 95 % for a config that takes about as much memory as those that were tried
 _PRIOR_SLOPE = -1.0  # per memory rank
 _SLOPE_SD = 0.7
@@ -124,12 +126,11 @@ class CrossWorkloadFeasibility:
     never raises the probability.
 
     Args:
-        compare: names of the workload facts and free parameters by which two rows are known to be the same config but
-            for the micro batch; without them nothing is known for certain.
+        order: of the configs of one workload by the memory that they need; without one nothing is known for certain.
     """
 
-    def __init__(self, *, compare: Sequence[str] = ()) -> None:
-        self.compare = tuple(compare)
+    def __init__(self, *, order: MemoryOrder | None = None) -> None:
+        self.order = order or MemoryOrder()
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Fit on the outcomes of ``history``; none at all is legal."""
@@ -138,9 +139,7 @@ class CrossWorkloadFeasibility:
         return self
 
     def _fit(self, history: History, *, seed: int) -> None:
-        self.dominance_ = DominanceRules.of(
-            zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare
-        )
+        self.dominance_ = DominanceRules.of_history(history, self.order)
         outcomes = Outcomes.of(history)
         self.memory_ = MemoryCalibration.default()
         self.trees_: _Classifier | None = None
@@ -168,9 +167,14 @@ class CrossWorkloadFeasibility:
         with one_thread():
             logit = np.clip(self._logit(features, rows), -_MOST_LOGIT, _MOST_LOGIT)
         probability = 1.0 / (1.0 + np.exp(-logit))
-        return np.where(
-            verdicts == 0.0, 0.0, np.where(verdicts == 1.0, np.maximum(probability, KNOWN_TO_FIT), probability)
-        )
+        return decided(verdicts, probability)
+
+    def fantasize_failures(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> Self:
+        """Return the classifier as if ``rows`` had run out of memory: what needs at least as much does not fit."""
+        del features
+        feared = copy(self)
+        feared.dominance_ = self.dominance_.fearing(rows)
+        return feared
 
     def _logit(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         layout = TrainingLayout.of(Facts.from_rows(rows))

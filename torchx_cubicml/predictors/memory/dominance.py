@@ -1,106 +1,240 @@
-"""Dominance rules for memory: hard limits from outcomes, and the order of configs by the memory that they take."""
+"""Dominance rules for memory: what outcomes prove about configs that need at least as much, or no more.
+
+A config that needs at least as much memory in every respect (``order``) as one that ran out does not fit, and one that
+needs no more than one that ran does. Allocators are not perfectly monotone: where a launch ran although the rule says
+that it cannot, the respects in which it needs more are no longer ordered for that workload.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.predictors.memory.placement import OutcomeSpace
+
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.memory.order import MemoryOrder
     from torchx_cubicml.records.trial import Value
 
-BATCH = "micro_batch_size"
 
-# Memory ranks: rough doublings of memory above the least value; parameters not listed have no rank.
-_MEMORY_RANKS: dict[str, dict[Value, float]] = {
-    "sharding_strategy": {
-        "FULL_SHARD": 0.0,
-        "HYBRID_SHARD": 0.5,
-        "SHARD_GRAD_OP": 1.0,
-        "_HYBRID_SHARD_ZERO2": 1.5,
-        "NO_SHARD": 2.0,
-        "DDP": 2.0,
-        "NONE": 2.0,
-    },
-    "activation_checkpointing": {"full": 0.0, "selective": 1.0, "none": 2.0},
-    "precision": {"bf16": 0.0, "fp16": 0.0, "fp32": 1.0},
-}
-
-
-def memory_rank_of_row(row: Mapping[str, Value]) -> float:
-    """Return the memory rank of a row: 1 more is about one doubling of its activations or states.
-
-    >>> memory_rank_of_row({"micro_batch_size": 8}) - memory_rank_of_row({"micro_batch_size": 4})
-    1.0
-    """
-    sizes = sum(math.log2(size) for name in (BATCH, "seq_len") if (size := _number(row.get(name))) > 0)
-    return sizes + sum(_mean_memory_rank(row.get(name), table) for name, table in _MEMORY_RANKS.items())
-
-
-def memory_rank_of(name: str) -> Mapping[Value, float]:
-    """Return the memory ranks of the choices of a parameter, 0 for the least; empty for a parameter without ranks."""
-    return _MEMORY_RANKS.get(name, {})
-
-
-@dataclass(frozen=True, slots=True)
-class DominanceRules:
-    """Dominance over the micro batch: the largest that ran and the smallest that did not, per config without it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """A launch that ran although it needs at least as much memory as one that ran out.
 
     Args:
-        names: workload facts and parameters that must be equal for two rows to be compared.
-        ran: key of the config without its micro batch -> largest micro batch that ran.
-        failed: the same key -> smallest micro batch that ran out of memory.
+        ran: id of the trial that ran.
+        failed: id of the trial that ran out of memory.
+        parameters: parameters in which the first needs more.
     """
 
-    names: tuple[str, ...]
-    ran: Mapping[Hashable, float]
-    failed: Mapping[Hashable, float]
+    ran: str
+    failed: str
+    parameters: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return it in words.
+
+        >>> Contradiction(ran="t2", failed="t1", parameters=("micro_batch_size",)).text()
+        'memory is predicted without the order of micro_batch_size: t2 ran, and t1, which needs no more, ran out of it'
+        """
+        names = " and ".join(self.parameters)
+        return (
+            f"memory is predicted without the order of {names}: "
+            f"{self.ran} ran, and {self.failed}, which needs no more, ran out of it"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evidence:
+    """Coordinates of outcomes whose other facts are equal.
+
+    Args:
+        failed: of all that failed, ``[n_failed, n_coordinates]``.
+        least_failed: those of them that are at least no other.
+        most_ran: of those that ran and are at most no other.
+    """
+
+    failed: NDArray[np.float64]
+    least_failed: NDArray[np.float64]
+    most_ran: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DominanceRules:
+    """Dominance rules of one workload.
+
+    Args:
+        order: of its configs.
+        space: coordinates and groups of the outcomes.
+        groups: outcomes of each group.
+        outcomes: rows, whether each fitted, and the ids of their trials.
+        contradictions: launches that ran against the rules, with the parameters whose order they disprove.
+        feared: rows that are taken to run out of memory, though that is not known.
+    """
+
+    order: MemoryOrder
+    space: OutcomeSpace
+    groups: tuple[_Evidence, ...]
+    outcomes: tuple[tuple[Mapping[str, Value], bool, str], ...]
+    contradictions: tuple[Contradiction, ...] = ()
+    feared: tuple[Mapping[str, Value], ...] = ()
 
     @classmethod
-    def of(cls, outcomes: Iterable[tuple[Mapping[str, Value], bool]], *, names: Sequence[str]) -> Self:
-        """Return the rules from pairs of a row and whether it fitted; without ``names`` there are none."""
-        rules = cls(tuple(name for name in names if name != BATCH), {}, {})
-        ran: dict[Hashable, float] = {}
-        failed: dict[Hashable, float] = {}
-        for row, fitted in outcomes if names else ():
-            key, batch = rules._key_and_batch(row)
-            if fitted:
-                ran[key] = max(batch, ran.get(key, -math.inf))
-            else:
-                failed[key] = min(batch, failed.get(key, math.inf))
-        return cls(rules.names, ran, failed)
+    def of_history(cls, history: History, order: MemoryOrder) -> Self:
+        """Return the rules from the outcomes of a history, in which memory alone decides."""
+        return cls.of(
+            zip(history.rows, history.feasible.tolist(), history.trial_ids, strict=True),
+            order=order,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        outcomes: Iterable[tuple[Mapping[str, Value], bool, str]],
+        *,
+        order: MemoryOrder,
+        feared: Sequence[Mapping[str, Value]] = (),
+    ) -> Self:
+        """Return the rules from outcomes: a row, whether it fitted, and the id of its trial.
+
+        Args:
+            outcomes: of any workload; those of others are left out.
+            order: of the configs; without parameters there are no rules.
+            feared: see ``DominanceRules``.
+        """
+        own = tuple(each for each in outcomes if order.parameters and _is_of_workload(each[0], order))
+        rows, fitted = [*(row for row, _, _ in own), *feared], np.array([fits for _, fits, _ in own], dtype=np.bool_)
+        if not rows or not order.parameters:
+            return cls(order=order, space=OutcomeSpace(order=order, columns=(), equal=()), groups=(), outcomes=own)
+        space = OutcomeSpace.of(rows, order)
+        contradictions = _contradictions(space, rows[: len(own)], fitted, [name for _, _, name in own])
+        disproved = [each.parameters for each in contradictions]
+        if disproved:
+            space = OutcomeSpace.of(rows, order, unordered=frozenset(chain.from_iterable(disproved)))
+        placed, ran = space.place(rows), np.concatenate([fitted, np.zeros(len(feared), dtype=np.bool_)])
+        groups = (
+            _Evidence(
+                failed=placed.low[(placed.group == group) & ~ran],
+                least_failed=_minimal(placed.low[(placed.group == group) & ~ran]),
+                most_ran=-_minimal(-placed.low[(placed.group == group) & ran]),
+            )
+            for group in range(int(placed.group.max(initial=-1)) + 1)
+        )
+        return cls(
+            order=order,
+            space=space,
+            groups=tuple(groups),
+            outcomes=own,
+            contradictions=tuple(contradictions),
+            feared=tuple(feared),
+        )
+
+    def fearing(self, rows: Sequence[Mapping[str, Value]]) -> DominanceRules:
+        """Return the rules as if ``rows`` had run out of memory."""
+        return DominanceRules.of(self.outcomes, order=self.order, feared=(*self.feared, *rows))
 
     def verdicts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return 0.0 for rows known not to fit, 1.0 for those known to fit, else NaN, float64 ``[n]``.
 
-        A config that ran out of memory once counts as infeasible, even if it ran at another time.
+        A config that ran out of memory once counts as infeasible, even if it ran at another time. The user's own config
+        is excluded by a launch of itself alone.
         """
-        if not (self.ran or self.failed):
-            return np.full(len(rows), np.nan)
-        return np.array([self._verdict(row) for row in rows], dtype=np.float64)
-
-    def _verdict(self, row: Mapping[str, Value]) -> float:
-        key, batch = self._key_and_batch(row)
-        if batch >= self.failed.get(key, math.inf):
-            return 0.0
-        return 1.0 if batch <= self.ran.get(key, -math.inf) else math.nan
-
-    def _key_and_batch(self, row: Mapping[str, Value]) -> tuple[Hashable, float]:
-        # A missing fact is a value of its own, and a missing micro batch counts as 0.
-        return tuple(row.get(name) for name in self.names), _number(row.get(BATCH))
-
-
-def _number(value: Value | None) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+        found = np.full(len(rows), np.nan)
+        if not self.groups:
+            return found
+        placed, itself = self.space.place(rows), np.zeros(len(rows), dtype=np.bool_)
+        for group in np.unique(placed.group[placed.group >= 0]).tolist():
+            index = np.flatnonzero(placed.group == group)
+            evidence, low, high = self.groups[group], placed.low[index], placed.high[index]
+            found[index[_any_at_least(-high, -evidence.most_ran)]] = 1.0
+            fails = _any_at_least(low, evidence.least_failed)
+            found[index[fails]] = 0.0
+            itself[index] = _any_equal(low, evidence.failed)
+        if (found == 0.0).any():
+            found[(found == 0.0) & ~itself & self.space.is_own(rows)] = np.nan
+        return found
 
 
-def _mean_memory_rank(value: Value | None, table: Mapping[Value, float]) -> float:
-    entries = value if isinstance(value, tuple) else (value,)
-    known = [table[entry] for entry in entries if entry is not None and entry in table]
-    return sum(known) / len(known) if known else 0.0
+KNOWN_TO_FIT = 0.999  # probability of what needs no more than a launch that ran; machines fail for other reasons, too
+
+
+def decided(verdicts: NDArray[np.float64], probability: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return predicted probabilities to fit, replaced where a rule decides; none is surer than what ran, ``[n]``."""
+    predicted = np.minimum(probability, KNOWN_TO_FIT)
+    return np.where(verdicts == 0.0, 0.0, np.where(verdicts == 1.0, KNOWN_TO_FIT, predicted))
+
+
+def at_least(rows: Sequence[Mapping[str, Value]], row: Mapping[str, Value], *, order: MemoryOrder) -> NDArray[np.bool_]:
+    """Return whether each of ``rows`` needs at least as much memory as ``row`` in every respect, ``[n]``."""
+    rules = DominanceRules.of([(row, False, "")], order=replace(order, own={}))
+    return np.asarray(rules.verdicts(rows) == 0.0, dtype=np.bool_)
+
+
+def _is_of_workload(row: Mapping[str, Value], order: MemoryOrder) -> bool:
+    return all(row.get(name) == value for name, value in order.workload.items() if name not in order.respects)
+
+
+def _contradictions(
+    space: OutcomeSpace, rows: Sequence[Mapping[str, Value]], fitted: NDArray[np.bool_], trial_ids: Sequence[str]
+) -> list[Contradiction]:
+    """Return contradictions that explain every pair; of those that one parameter explains, that one is to blame."""
+    if fitted.all() or not fitted.any():
+        return []
+    placed, names = space.place(rows), space.names()
+    found: list[Contradiction] = []
+    for failed in np.flatnonzero(~fitted).tolist():
+        others = np.flatnonzero(fitted & (placed.group == placed.group[failed]))
+        more = placed.low[others] > placed.low[failed]
+        against = (placed.low[others] >= placed.low[failed]).all(axis=1) & more.any(axis=1)
+        for ran, columns in zip(others[against].tolist(), more[against], strict=True):
+            parameters = dict.fromkeys(name for column in np.flatnonzero(columns).tolist() for name in names[column])
+            found.append(
+                Contradiction(ran=trial_ids[ran], failed=trial_ids[failed], parameters=tuple(sorted(parameters)))
+            )
+    found.sort(key=lambda each: (len(each.parameters), each.parameters, each.failed, each.ran))
+    kept: list[Contradiction] = []
+    blamed: set[str] = set()
+    for each in found:
+        if blamed.isdisjoint(each.parameters):
+            kept.append(each)
+            blamed.update(each.parameters)
+    return kept
+
+
+def _any_at_least(points: NDArray[np.float64], limits: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return whether each of ``points`` is at least one of ``limits`` in every coordinate, ``[n]``."""
+    found = np.zeros(len(points), dtype=np.bool_)
+    for limit in limits:
+        left = np.flatnonzero(~found)
+        for columns in (slice(0, _FIRST_COLUMNS), slice(_FIRST_COLUMNS, None)):  # most points differ in the first ones
+            left = left[(points[left, columns] >= limit[columns]).all(axis=1)]
+        found[left] = True
+    return found
+
+
+_FIRST_COLUMNS = 6
+
+
+def _any_equal(points: NDArray[np.float64], limits: NDArray[np.float64]) -> NDArray[np.bool_]:
+    found = np.zeros(len(points), dtype=np.bool_)
+    for limit in limits:
+        found |= (points == limit).all(axis=1)
+    return found
+
+
+def _minimal(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the distinct points that are at least no other point in every coordinate."""
+    distinct = np.unique(points, axis=0)
+    kept: list[NDArray[np.float64]] = []
+    for point in distinct[np.argsort(distinct.sum(axis=1), kind="stable")]:
+        if not any((point >= other).all() for other in kept):
+            kept.append(point)
+    return np.array(kept).reshape(len(kept), points.shape[1])

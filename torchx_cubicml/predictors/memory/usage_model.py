@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.predictors.memory.dominance import BATCH, memory_rank_of
+from torchx_cubicml.predictors.memory.memory_rank import BATCH, memory_rank_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Prior medians as shares of the whole memory, and standard deviations of logarithms.
 _ALWAYS, _BATCH, _STATES = 0.1, 0.5, 0.8
-_PART_SD = np.array([0.8, 1.2, 0.8])  # of constant, batch and states; the largest batch size of a space may be anything
+_PART_SD = np.array([0.6, 0.9, 0.6])  # of constant, batch and states; the largest batch size of a space may be anything
 _LAYER_SD = 0.8  # of one layer relative to the others: sizes explain half, optimizers and activations differ
 _PER_STEP, _STEP_SD = 0.3, 0.5  # share of its states that a layer keeps, per memory rank below the largest
 _LARGEST_RANK = 2.0

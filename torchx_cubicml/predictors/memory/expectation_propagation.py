@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _ROUNDS, _DAMPING = 40, 0.6  # updates of all factors at once, and the share of each that is made
 _TOLERANCE = 0.01  # change of a margin, in its deviations, at which they end
 # Least likelihood of a launch that ran, and of one that ran out of memory. A config may need more than the model of all
-# configs says, so a failure tells less of others; with 0.001 configs given 0.2 to 0.5 fitted more often by 0.1 to 0.15.
+# configs says, so a failure tells less of others. With 0.08 probabilities of 0.1 to 0.5 are truer (they are 0.1 too low
+# with 0.02), but a search of layer-wise FSDP runs out of memory more often.
 _RAN, _RAN_OUT = 1e-3, 0.02
 _LEAST_CAVITY = 1e-6  # share of a margin's precision that the other factors have at least
 _MOST_STEP = 1.0  # of a parameter between two linearisations, in deviations of its prior

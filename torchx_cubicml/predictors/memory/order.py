@@ -73,7 +73,8 @@ def respect_of(names: Iterable[str]) -> str:
     >>> respect_of(["bs", "micro_batch_size"]), respect_of(["tp_degree"])
     ('micro_batch_size', '')
     """
-    return next((name for name in sorted(names) if name in _RESPECTS), "")
+    ordered = sorted(_RESPECTS.intersection(names), key=lambda name: (name in BATCH_FLAGS, name))
+    return ordered[0] if ordered else ""
 
 
 def coordinates(respect: str, value: Scalar) -> Coordinates | None:

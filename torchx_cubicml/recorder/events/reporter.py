@@ -7,7 +7,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.scheduler import is_on_this_machine
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.events.sender import EventSender
@@ -107,7 +106,10 @@ class Reporter:
         if not self._obstacle:
             if not is_declared:
                 notice(f"recording to {contract.store}")
-        elif not is_declared or (contract.scheduler and not is_on_this_machine(contract.scheduler)):
+            return
+        from torchx_cubicml.launch.scheduler import is_on_this_machine  # loads much, and is seldom asked
+
+        if not is_declared or (contract.scheduler and not is_on_this_machine(contract.scheduler)):
             warn(f"this launch will not be recorded: {self._obstacle}")
 
     def _send(self, kind: EventKind, *, state: State | None = None, reason: str = "") -> Event:

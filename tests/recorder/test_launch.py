@@ -107,7 +107,8 @@ def test_ddp(tmp_path: Path) -> None:
     assert ended.warnings() == []
     trial = ended.trial()
     assert trial.state is State.COMPLETED
-    assert trial.workload == {"program": str(JOBS / "train_ddp.py"), "world_size": 2, "project": "torchx-cubicml"}
+    project = ("torchx-cubicml:tests/jobs",)
+    assert trial.workload == {"program": str(JOBS / "train_ddp.py"), "world_size": 2, "project": project}
     assert trial.observed == {
         **trial.observed,
         "world_size": 2,

@@ -25,6 +25,7 @@ _WHOLE = frozenset(
         *("lr", "learning_rate", "min_lr", "max_lr", "base_lr", "peak_lr", "init_lr", "end_lr", "final_lr"),
         *("blr", "lrf", "lr0", "weight_decay", "wd", "beta", "beta1", "beta2", "betas", "eps", "epsilon"),
         *("adam_beta1", "adam_beta2", "adam_eps", "adam_epsilon", "gamma", "decay"),
+        *("default_root_dir", "results", "exit_interval", "exit_duration_in_mins"),
         *("grad_clip", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clip_val", "clip", "clip_norm"),
     }
 )
@@ -66,7 +67,12 @@ _CADENCES = frozenset({"every", "interval", "freq", "frequency", "steps", "epoch
 _OF_CADENCE = _EVENTS | _CADENCES | {"n", "num", "per", "step", "epoch", "iter", "total", "model", "state", "metrics"}
 """Names of these parts alone say how often something is logged, saved or evaluated: ``save_every_n_steps``."""
 
-_STARTS = frozenset({"run", "exp", "experiment", "output", "save", "ckpt", "checkpoint", "wandb", "log", "job"})
+_STARTS = frozenset(
+    {
+        *("run", "exp", "experiment", "out", "output", "save", "ckpt", "checkpoint", "wandb", "log", "logging", "job"),
+        *("work", "working", "result", "results", "dump", "trace", "profile", "profiler", "cache", "tmp", "scratch"),
+    }
+)
 _ADDRESSES = frozenset(
     {
         "name",

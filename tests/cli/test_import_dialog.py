@@ -75,7 +75,7 @@ def test_without_a_terminal_the_mapping_is_proposed_and_nothing_imported(folder:
     assert "outcomes, never used as facts: MFU (%)" in done.out
     assert "left over: 'note' (unknown heading, 2 values)" in done.out
     assert "column 'batch size' may be micro_batch_size or global_batch_size; holds 7, 9" in done.out
-    assert "--map 'batch size='<micro_batch_size|global_batch_size> --yes" in done.out
+    assert "--map 'batch size=<micro_batch_size|global_batch_size>' --yes" in done.out
     assert not (folder / "store").exists()
 
 
@@ -201,6 +201,13 @@ def test_bad_options_are_refused_with_a_sentence(folder: Path, case: str) -> Non
     assert done.status == 2
     assert expected in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_mapping_file_and_an_option_that_it_states_are_refused(folder: Path) -> None:
+    (folder / "jobs.toml").write_text('throughput = "x"\n')
+    done = importing("--mapping", "jobs.toml", "--program", "train.py")
+    assert done.status == 2
+    assert "give --program or --mapping, not both: the file states it" in done.err
 
 
 def test_rows_that_disagree_and_unknown_words_are_named(folder: Path) -> None:

@@ -81,7 +81,7 @@ def _split(source: SourceTable, given: GivenMapping) -> SourceTable:
 def _confirmed(
     args: argparse.Namespace, source: SourceTable, given: GivenMapping, plans: list[ColumnPlan]
 ) -> ConfirmedMapping | None:
-    if sys.stdin.isatty() and not args.json and not args.yes:
+    if sys.stdin is not None and sys.stdin.isatty() and not args.json and not args.yes:
         _print_proposal(source, plans, given)
         plans = propose_columns(source, {**given.named(), **_answers(plans)})
         _check_throughput(plans, given)
@@ -96,7 +96,8 @@ def _confirmed(
         _print_proposal(source, plans, given)
     _check_throughput(plans, given)
     if not args.json:
-        sys.stdout.write(f"nothing is imported yet; to import the table so, run:\n    {_command(args, plans)}\n")
+        how = "answer the questions in <>, then run" if any(plan.choices for plan in plans) else "run"
+        sys.stdout.write(f"nothing is imported yet; to import the table so, {how}:\n    {_command(args, plans)}\n")
     return None
 
 
@@ -201,9 +202,19 @@ def _command(args: argparse.Namespace, plans: Sequence[ColumnPlan]) -> str:
     return ready_command(Path(args.table), options, plans)
 
 
+_OF_A_MAPPING = (
+    *("workload", "parameters", "throughput", "unit", "program", "status", "completed", "out_of_memory", "time"),
+    "peak_memory_gib",
+)
+
+
 def _given(args: argparse.Namespace) -> GivenMapping:
     if args.mapping:
         from dataclasses import replace
+
+        doubled = next((name for name in _OF_A_MAPPING if getattr(args, name)), "")
+        if doubled:
+            raise RecordError(f"give --{doubled.replace('_', '-')} or --mapping, not both: the file states it")
 
         given = GivenMapping.of(TableMapping.from_toml(Path(args.mapping)))
         facts = {**given.facts, **fact_values(args.fact)}

@@ -11,6 +11,7 @@ A launch whose settings none of these covers is another job until it has run: it
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,7 +113,10 @@ def with_same_work(
             left_out[_left_out_reason(changed, difference)] += group.trials
     kept = _without(trials, [trial for found in left_out.values() for trial in found])
     found = [f"{count_of_launches(len(found))} left out: {why}" for why, found in left_out.items()]
-    return ComparedTrials(trials=kept, certain=kept, lines=(*lines, *found[:_NAMED]))
+    if len(found) > _NAMED:
+        more = sum(map(len, list(left_out.values())[_NAMED:]))
+        found[_NAMED:] = [f"{count_of_launches(more)} left out for other changes of this kind"]
+    return ComparedTrials(trials=kept, certain=kept, lines=(*lines, *found))
 
 
 def _without(trials: Iterable[Trial], others: Iterable[Trial]) -> list[Trial]:
@@ -250,4 +254,4 @@ def _listed(names: Sequence[str]) -> str:
 
 def _example(names: Sequence[str]) -> str:
     flag = next((name for name in names if name.startswith("--") and ":" not in name), "")
-    return f': {flag.strip("-").replace(".", "_")} = {{ flag = "{flag}" }}' if flag else ""
+    return f': {re.sub(r"[.-]", "_", flag.strip("-"))} = {{ flag = "{flag}" }}' if flag else ""

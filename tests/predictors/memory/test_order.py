@@ -82,5 +82,15 @@ def test_derived_parameters_count_where_their_order_is_known() -> None:
     )
 
 
+@pytest.mark.parametrize("batch", ["global_batch_size", "total_batch_size"])
+def test_accumulation_that_may_divide_the_batch_has_no_order(batch: str) -> None:
+    accumulation = Parameter(name="gradient_accumulation_steps", choices=(1, 2))
+    parameters = [Parameter(name=batch, choices=(64, 128)), accumulation]
+    assert "gradient_accumulation_steps" not in MemoryOrder.of_space(parameters, workload={}, own={}).respects
+    assert MemoryOrder.of_space([accumulation], workload={}, own={}).respects == {}
+    fixed = MemoryOrder.of_space([accumulation], workload={"micro_batch_size": 4}, own={})
+    assert fixed.respects == {"gradient_accumulation_steps": "gradient_accumulation_steps"}
+
+
 def test_names_without_an_order_have_no_respect() -> None:
     assert respect_of(["tp_degree", "world_size", "precision"]) == ""

@@ -76,16 +76,15 @@ def question_lines(plans: Sequence[ColumnPlan]) -> list[str]:
 
 
 def ready_command(path: Path, words: Sequence[str], plans: Sequence[ColumnPlan]) -> str:
-    """Return the command that imports the table as proposed; a question has its first answer in angle brackets.
+    """Return the command that imports the table as proposed; a question has its answers in angle brackets.
 
     Args:
         path: of the table.
         words: options that the user gave.
         plans: of the columns.
     """
-    answers = [
-        f"--map {shlex.quote(f'{plan.heading.text}=')}<{'|'.join(plan.choices)}>" for plan in plans if plan.choices
-    ]
+    open_ = [(plan.heading.text, "|".join(plan.choices)) for plan in plans if plan.choices]
+    answers = [f"--map {shlex.quote(f'{heading}=<{choices}>')}" for heading, choices in open_]
     given = [shlex.quote(word) for word in words if word != str(path)]
     return " ".join(["torchx cubicml history import", shlex.quote(str(path)), *given, *answers, "--yes"])
 

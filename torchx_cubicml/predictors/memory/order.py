@@ -129,12 +129,18 @@ class MemoryOrder:
         return cls(
             workload=workload,
             parameters=tuple(compared),
-            respects=_respects(compared),
+            respects=_respects(compared, workload),
             own=own,
         )
 
 
-def _respects(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters with a known order -> respect, of which accumulation depends on the others."""
+def _respects(found: Mapping[str, str], workload: Workload = MappingProxyType({})) -> dict[str, str]:
+    """Return the parameters with a known order -> respect, of which accumulation depends on the others.
+
+    Without a known micro batch, accumulation may divide the batch of a step: then its order is not known.
+    """
     accumulation = ACCUMULATION if _SHARDS.isdisjoint(found.values()) else SHARDED_ACCUMULATION
-    return {name: accumulation if respect == ACCUMULATION else respect for name, respect in found.items() if respect}
+    if BATCH not in found.values() and BATCH not in workload:
+        accumulation = ""
+    respects = {name: accumulation if respect == ACCUMULATION else respect for name, respect in found.items()}
+    return {name: respect for name, respect in respects.items() if respect}

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from torchx_cubicml import Trial, TrialStore
+from torchx_cubicml.records.trial import State
+
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.launch
 
@@ -112,3 +115,42 @@ def test_an_ordinary_launch_is_rewritten_and_says_why(
     assert rewritten["observed"]["global_batch_size"] == 16
     assert rewritten["suggestion"]["reason"]
     assert (workspace / "out" / "ckpt.pt").exists()
+
+
+SLEEPING = """
+import argparse, time
+from torchx_cubicml import measure
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int)
+slow = parser.parse_args().batch_size == 2
+for _ in range(3000 if slow else 60):
+    time.sleep(0.2 if slow else 0.02)
+    measure.step(samples=100.0)
+"""
+SLEEPING_SPACE = """
+objective = "samples_per_second"
+[parameters.micro_batch_size]
+choices = [1, 2]
+flag = "--batch_size"
+changes_training = true
+"""
+
+
+def test_a_hopeless_launch_of_torchrun_is_ended_early(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text(SLEEPING_SPACE)
+    (tmp_path / "train.py").write_text(SLEEPING)
+    options = "--space space.toml --store store --budget 2 --repeats 1 --json --scratch scratch"
+    training = "dist.ddp -j 1x1 --script train.py -- --batch_size 1"
+    words = f"torchx cubicml tune {options} -- {training}".split()
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["launches"] == 2
+    trials: dict[object, Trial] = {trial.config["micro_batch_size"]: trial for trial in TrialStore(f"{tmp_path}/store")}
+    assert trials[1].state is State.COMPLETED
+    slow = trials[2]
+    assert slow.state is State.STOPPED_EARLY
+    assert slow.reason.startswith("ended early: ")
+    assert "below the best" in slow.reason
+    assert slow.measurement is not None
+    assert 10 <= slow.measurement.steps_counted < 3000
+    assert 300.0 < slow.measurement.samples_per_second <= 500.0  # 100 samples, and a sleep of at least 0.2 s

@@ -107,7 +107,9 @@ def test_ddp(tmp_path: Path) -> None:
     assert ended.warnings() == []
     trial = ended.trial()
     assert trial.state is State.COMPLETED
-    project = ("torchx-cubicml:tests/jobs",)
+    project = trial.workload["project"]  # a clone has the name of its remote besides
+    assert isinstance(project, tuple)
+    assert "torchx-cubicml:tests/jobs" in project
     assert trial.workload == {"program": str(JOBS / "train_ddp.py"), "world_size": 2, "project": project}
     assert trial.observed == {
         **trial.observed,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchx_cubicml.predictors.memory.order import MemoryOrder, coordinates, respect_of
+from torchx_cubicml.predictors.memory.order import SHARDED_ACCUMULATION, MemoryOrder, coordinates, respect_of
 from torchx_cubicml.space import Binding, Parameter
 from torchx_cubicml.space.expression import parse_expression
 
@@ -88,8 +88,17 @@ def test_accumulation_that_may_divide_the_batch_has_no_order(batch: str) -> None
     parameters = [Parameter(name=batch, choices=(64, 128)), accumulation]
     assert "gradient_accumulation_steps" not in MemoryOrder.of_space(parameters, workload={}, own={}).respects
     assert MemoryOrder.of_space([accumulation], workload={}, own={}).respects == {}
-    fixed = MemoryOrder.of_space([accumulation], workload={"micro_batch_size": 4}, own={})
+    whole = {"micro_batch_size": 4, "sharding_strategy": "DDP"}
+    fixed = MemoryOrder.of_space([accumulation], workload=whole, own={})
     assert fixed.respects == {"gradient_accumulation_steps": "gradient_accumulation_steps"}
+
+
+@pytest.mark.parametrize("workload", [{}, {"sharding_strategy": "FULL_SHARD"}], ids=["unknown", "sharded"])
+def test_gradients_count_as_sharded_unless_stated_otherwise(workload: dict[str, str]) -> None:
+    accumulation = Parameter(name="gradient_accumulation_steps", choices=(1, 2))
+    parameters = [Parameter(name="micro_batch_size", choices=(4, 8)), accumulation]
+    order = MemoryOrder.of_space(parameters, workload=workload, own={})
+    assert order.respects["gradient_accumulation_steps"] == SHARDED_ACCUMULATION
 
 
 def test_names_without_an_order_have_no_respect() -> None:

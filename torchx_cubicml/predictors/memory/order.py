@@ -114,7 +114,7 @@ class MemoryOrder:
     def of_names(cls, names: Iterable[str]) -> MemoryOrder:
         """Return the order of rows that are compared in ``names``, parameters and facts, known by their names alone."""
         found = {name: respect_of({name, standard_flag_name(name)}) for name in names}
-        return cls(parameters=tuple(found), respects=_respects(found))
+        return cls(parameters=tuple(found), respects=_respects(found, {}, may_shard=False))
 
     @classmethod
     def of_space(cls, parameters: Iterable[Parameter], *, workload: Workload, own: Mapping[str, Value]) -> MemoryOrder:
@@ -129,17 +129,28 @@ class MemoryOrder:
         return cls(
             workload=workload,
             parameters=tuple(compared),
-            respects=_respects(compared, workload),
+            respects=_respects(compared, workload, may_shard=not _states_whole_gradients(workload)),
             own=own,
         )
 
 
-def _respects(found: Mapping[str, str], workload: Workload = MappingProxyType({})) -> dict[str, str]:
+def _states_whole_gradients(workload: Workload) -> bool:
+    """Return whether the facts of a workload state that gradients are not sharded."""
+    return str(workload.get("sharding_strategy", "")).upper() in {"NO_SHARD", "DDP", "NONE"}
+
+
+def _respects(found: Mapping[str, str], workload: Workload, *, may_shard: bool) -> dict[str, str]:
     """Return the parameters with a known order -> respect, of which accumulation depends on the others.
 
     Without a known micro batch, accumulation may divide the batch of a step: then its order is not known.
+
+    Args:
+        found: parameter -> respect; empty for none.
+        workload: facts of the workload.
+        may_shard: whether gradients may be sharded although no parameter says so.
     """
-    accumulation = ACCUMULATION if _SHARDS.isdisjoint(found.values()) else SHARDED_ACCUMULATION
+    is_sharded = may_shard or not _SHARDS.isdisjoint(found.values())
+    accumulation = SHARDED_ACCUMULATION if is_sharded else ACCUMULATION
     if BATCH not in found.values() and BATCH not in workload:
         accumulation = ""
     respects = {name: accumulation if respect == ACCUMULATION else respect for name, respect in found.items()}

@@ -101,5 +101,13 @@ def test_gradients_count_as_sharded_unless_stated_otherwise(workload: dict[str, 
     assert order.respects["gradient_accumulation_steps"] == SHARDED_ACCUMULATION
 
 
+@pytest.mark.parametrize("workload", [{"world_size": 1}, {"world_size": 2, "sharding_strategy": "ddp"}])
+def test_gradients_of_one_process_or_a_stated_copy_are_whole(workload: dict[str, str | int]) -> None:
+    accumulation = Parameter(name="gradient_accumulation_steps", choices=(1, 2))
+    parameters = [Parameter(name="micro_batch_size", choices=(4, 8)), accumulation]
+    order = MemoryOrder.of_space(parameters, workload=workload, own={})
+    assert order.respects["gradient_accumulation_steps"] == "gradient_accumulation_steps"
+
+
 def test_names_without_an_order_have_no_respect() -> None:
     assert respect_of(["tp_degree", "world_size", "precision"]) == ""

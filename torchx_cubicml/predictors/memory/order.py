@@ -25,6 +25,7 @@ BATCH, SEQUENCE, ACCUMULATION = "micro_batch_size", "seq_len", "gradient_accumul
 # Ranks that shard gradients may keep them whole between micro batches, and need less memory with one micro batch.
 SHARDED_ACCUMULATION = "gradient_accumulation_steps of sharded gradients"
 _SHARDS = frozenset({"sharding_strategy", "zero_stage", "reshard_after_forward"})
+_WHOLE_GRADIENTS = frozenset({"NO_SHARD", "DDP", "NONE"})
 
 # Coordinates of values. Two that are smaller in one coordinate each cannot be compared.
 _STRATEGIES: dict[str, Coordinates] = {
@@ -135,8 +136,8 @@ class MemoryOrder:
 
 
 def _states_whole_gradients(workload: Workload) -> bool:
-    """Return whether the facts of a workload state that gradients are not sharded."""
-    return str(workload.get("sharding_strategy", "")).upper() in {"NO_SHARD", "DDP", "NONE"}
+    """Return whether the facts of a workload state that gradients are not sharded; one process shards none."""
+    return workload.get("world_size") == 1 or str(workload.get("sharding_strategy", "")).upper() in _WHOLE_GRADIENTS
 
 
 def _respects(found: Mapping[str, str], workload: Workload, *, may_shard: bool) -> dict[str, str]:

@@ -21,5 +21,6 @@ def test_the_keys_of_a_result_stay() -> None:
         "others_measured",
         "set_aside",
         "values_set_aside",
+        "refused",
         "ending",
     }

@@ -24,11 +24,17 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(x)))
 
 
+def wrapped_early(block):
+    if HOW == "fsdp1-in-constructor":
+        return FullyShardedDataParallel(block, device_id=torch.device("cpu"))
+    return fully_shard(block) if HOW == "fsdp2-in-constructor" else block
+
+
 class Model(nn.Module):
     def __init__(self, layers):
         super().__init__()
         self.embedding = nn.Embedding(40, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(layers))
+        self.blocks = nn.ModuleList([wrapped_early(Block()) for _ in range(layers)])
         self.head = nn.Linear(WIDTH, 40)
 
     def forward(self, tokens):
@@ -42,6 +48,10 @@ def wrapped(model):
     if HOW == "fsdp1-policy":
         policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
         return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"))
+    if HOW == "fsdp1-in-constructor":
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    if HOW == "fsdp2-in-constructor":
+        return fully_shard(model)
     if HOW == "fsdp1-by-hand":
         model.embedding = FullyShardedDataParallel(model.embedding, device_id=torch.device("cpu"))
         for index, block in enumerate(model.blocks):

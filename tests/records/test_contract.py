@@ -38,6 +38,7 @@ FULL = Contract(
         FilePatch(path="c d.yaml", variable="CONFIG"),
     ),
     hooks={"fsdp": ("FULL_SHARD", "NO_SHARD")},
+    checked_hooks={"torchrec": "row_wise"},
     as_typed=TypedCommand(args=("--a", "b c"), env={"A": None, "B": "x"}, config={"micro_batch_size": 2}),
 )
 
@@ -55,6 +56,7 @@ WRITTEN = {
     "step_limit": 20,
     "trial_id": "",
     "hooks": {"fsdp": ["FULL_SHARD", "NO_SHARD"]},
+    "checked_hooks": {"torchrec": "row_wise"},
     "files": [
         {
             "path": "ds.json",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.advisor.hook_refusals import hook_refusals
 from torchx_cubicml.advisor.noise import median_noise, pooled_noise, repeated_measurements, updated_forecast
 from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.select import fit_surrogate
@@ -69,8 +70,9 @@ def ranked(posterior: Posterior) -> RankedConfigs:
 
 
 def with_pinned_choices(posterior: Posterior, config: Config) -> Config:
-    """Return ``config`` as the posterior records it: parameters without effect have their one pinned choice."""
-    pinned = {item.name: item.choices[0] for item in posterior.space.parameters if item.name in posterior.ineffective}
+    """Return ``config`` as the posterior records it: parameters that are kept have their one pinned choice."""
+    kept = {*posterior.ineffective, *posterior.refused}
+    pinned = {item.name: item.choices[0] for item in posterior.space.parameters if item.name in kept}
     return with_choices(config, pinned)
 
 
@@ -85,6 +87,7 @@ class Posterior:
     Args:
         space: bound to the workload, without the choices of parameters that have no effect on it.
         ineffective: parameters that have no effect, as observed and measured.
+        refused: parameters that a hook cannot set in this program.
         rows: facts of the workload known before a launch, combined with each config.
         outcomes: identity of a config -> its outcome.
         n_trials: ended trials of this workload of which any parameter is known.
@@ -97,6 +100,7 @@ class Posterior:
 
     space: SearchSpace
     ineffective: tuple[str, ...]
+    refused: tuple[str, ...]
     rows: FactRows
     outcomes: Mapping[Hashable, ConfigOutcome]
     n_trials: int
@@ -122,8 +126,10 @@ class Posterior:
         ``space`` is bound to ``workload``; ``predictor`` is as in ``TrainingData``, or the default where it is unknown.
         """
         chosen = select_trials(trials, space=space, workload=workload)
+        refusals = hook_refusals(space, current, chosen.own)
+        space = refusals.without_values(space)
         clean = drop_leaking_facts(chosen, space=space)
-        pinned = pinned_choices(space, current, clean.idle)
+        pinned = pinned_choices(space, current, clean.idle | refusals.parameters.keys())
         pinned_space = narrowed(space, pinned)
         outcomes = outcomes_by_config(pinned_space, chosen.own, pinned)
         repeats = [(each.measured, each.uncertainties) for each in outcomes.values() if len(each.measured) > 1]
@@ -134,7 +140,8 @@ class Posterior:
         varied = {name for name, choices in data.tuned.items() if len(choices) > 1}
         return cls(
             space=pinned_space,
-            ineffective=tuple(sorted(pinned)),
+            ineffective=tuple(sorted(pinned.keys() - refusals.parameters.keys())),
+            refused=tuple(sorted(pinned.keys() & refusals.parameters.keys())),
             rows=FactRows(
                 pinned_space,
                 facts={**clean.known_facts, **space.facts, **workload},
@@ -145,7 +152,7 @@ class Posterior:
             noise=pooled_noise(repeats, elsewhere),
             surrogate=fit_surrogate(data, rng=rng),
             has_transfer_prior=_are_informative(chosen.others, varied) or roofline_covers(data.own),
-            advice=(*chosen.advice, *_disproved(data, order)),
+            advice=(*refusals.texts(), *chosen.advice, *_disproved(data, order)),
             order=order,
         )
 

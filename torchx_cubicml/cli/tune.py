@@ -266,6 +266,8 @@ def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
             for text, why in result.values_set_aside.items()
         ),
     ]
+    for text in result.refused:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
     for text, reason in kept:
         console.print(f"{text} failed: {mask(reason)}", soft_wrap=True, markup=False, highlight=False)
     text = f"{'; '.join(filter(None, (result.ending, lack)))} ({result.device_hours:.2f} device hours)"

@@ -145,6 +145,19 @@ def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
     return written
 
 
+def checked_hooks(launch: Launch, space: SearchSpace, config: Config) -> dict[str, Value]:
+    """Return the hooks that a launch does not set, with the program's own values.
+
+    The job finds out whether the hooks could set other values.
+    """
+    return {
+        item.binding.name: config[item.name]
+        for item in space.parameters
+        if item.binding is not None and item.binding.kind == BindingKind.HOOK and item.name in config
+        if item.binding.name not in launch.hooks
+    }
+
+
 def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str, str]) -> Launch:
     """Return the launch with the flags, variables and file keys that ``[tune]`` changes, placeholders filled in.
 

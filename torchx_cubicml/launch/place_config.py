@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.config_file import patches_of
 from torchx_cubicml.launch.command_texts import program_digest, program_path, program_texts, recorded_variables
-from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
+from torchx_cubicml.launch.config_io import change_for_profiling, checked_hooks, read_config, write_config
 from torchx_cubicml.launch.messages import message_line
 from torchx_cubicml.records.contract import Contract, TypedCommand
 
@@ -96,6 +96,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
         step_limit=step_limit,
         log=space.log,
         hooks=placed.hooks,
+        checked_hooks=checked_hooks(placed, space, config),
         variables=recorded_variables(program, launch.env),
         program=program_digest(program_texts(program)),
     )

@@ -217,22 +217,24 @@ class Session:
             self._after_step(self._training, news=news)
 
     def _install_hooks(self, peers: Peers) -> None:
-        if not self._assignment.contract.hooks:
+        contract = self._assignment.contract
+        if not contract.hooks and not contract.checked_hooks:
             return
         from torchx_cubicml.recorder.apply.hooks import installed
 
-        self._hooks = installed(self._assignment.contract.hooks, peers=peers, guard=self.guarded)
+        self._hooks = installed(contract.hooks, contract.checked_hooks, peers=peers, guard=self.guarded)
 
     def _release_hooks(self) -> None:
         """Remove the hooks around the wrapping of layers, and record the changes that they refused."""
         if not self._hooks:
             return
-        from torchx_cubicml.recorder.apply.hooks import refusal_facts
+        from torchx_cubicml.recorder.apply.hooks import hook_facts
 
         hooks, self._hooks = self._hooks, {}
+        requested = self._assignment.contract.hooks
         for name, hook in hooks.items():
             hook.release()
-            self._hook_facts |= refusal_facts(name, hook, leads=self._assignment.leads)
+            self._hook_facts |= hook_facts(name, hook, is_requested=name in requested, leads=self._assignment.leads)
 
     def _new_training(self) -> Training:
         from torchx_cubicml.recorder.steps.training import Training

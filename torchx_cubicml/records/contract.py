@@ -79,6 +79,7 @@ class Contract:
         suggestion: prediction for the config (throughput, interval, reason), as JSON values.
         step_limit: optimizer steps after which a profiling launch ends; ``None`` for an ordinary launch.
         hooks: hook name -> value that the recorder sets in the job, where the program has no flag for it.
+        checked_hooks: hook name -> the program's own value: the recorder finds out whether it could set another one.
         trial_id: name of the trial where the scheduler gives none; empty where rank 0 chooses it.
         files: config files of which the job reads a changed copy.
         log: user-defined log format of the program; ``None`` where none is declared.
@@ -100,6 +101,7 @@ class Contract:
     step_limit: int | None = None
     trial_id: str = ""
     hooks: Mapping[str, Value] = field(default_factory=dict)
+    checked_hooks: Mapping[str, Value] = field(default_factory=dict)
     files: tuple[FilePatch, ...] = ()
     as_typed: TypedCommand | None = None
     log: LogPattern | None = None
@@ -161,6 +163,7 @@ def decode_contract(value: str) -> Contract:
             trial_id=text_of(payload.get("trial_id", ""), "trial_id"),
             log=_log(payload.get("log")),
             hooks=freeze_values(payload.get("hooks", {}), where="contract.hooks"),
+            checked_hooks=freeze_values(payload.get("checked_hooks", {}), where="contract.checked_hooks"),
             files=tuple(map(_patch, items_of(payload.get("files") or [], "files"))),
             as_typed=_as_typed(payload.get("as_typed")),
             refused=text_of(payload.get("refused", ""), "refused"),

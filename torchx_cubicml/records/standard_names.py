@@ -39,6 +39,17 @@ The groups of FSDP shard over all ranks, or within replicated groups. ``recorder
 so on.
 """
 
+
+def hook_fact(hook: str) -> str:
+    """Return the name of the fact that a hook made no change, with the reason."""
+    return f"{hook}_hook"
+
+
+def illegal_hook_fact(hook: str) -> str:
+    """Return the name of the fact with the values of a hook that the program does not allow."""
+    return f"{hook}_hook_illegal"
+
+
 FLAG_ALIASES: dict[str, str] = {
     "batch_size": "micro_batch_size",
     "micro_batch_size": "micro_batch_size",

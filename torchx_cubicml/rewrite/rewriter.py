@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, with_rule_facts, workload_of, write_config
 from torchx_cubicml.launch.command_texts import program_digest, program_path, program_texts, recorded_variables
+from torchx_cubicml.launch.config_io import checked_hooks
 from torchx_cubicml.launch.messages import (
     KEPT,
     NOT_RECORDED,
@@ -206,7 +207,14 @@ def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace
         ContractError: it is too large to be passed to the job.
     """
     workload, config = read_config(launch, space)
-    contract = replace(contract, workload=workload, config=config, objective=space.objective, log=space.log)
+    contract = replace(
+        contract,
+        workload=workload,
+        config=config,
+        objective=space.objective,
+        log=space.log,
+        checked_hooks=checked_hooks(launch, space, config),
+    )
     encode_contract(contract)
     return contract
 
@@ -245,6 +253,7 @@ def _with_choice(
         origin=choice.origin,
         suggestion=suggestion.promise(),
         hooks=written.hooks,
+        checked_hooks=checked_hooks(written, space, choice.config),
     )
     contract = with_files(contract, typed=launch, wanted=written, own=current)
     if contract.files and written.world_size != launch.world_size:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.hook_refusals import HookRefusals, hook_refusals
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import collapsed, value_key
@@ -36,6 +37,7 @@ class CertainFailures:
         set_aside: parameter that stays at the user's own value -> failed trial that shows that no other value runs.
         values: parameter and value that is not tried again, while others are -> failed trial that shows it.
         configs: ``config_key`` of the configs that are not launched again.
+        refusals: parameters and values that a hook cannot set in this program.
         repeated: latest of two equal failures that no single parameter explains, while no other config ran; ``None``
             without one. The tune is over then, unless a launch in flight runs.
     """
@@ -43,14 +45,21 @@ class CertainFailures:
     set_aside: Mapping[str, Trial] = field(default_factory=dict)
     values: Mapping[tuple[str, Scalar], Trial] = field(default_factory=dict)
     configs: frozenset[str] = frozenset()
+    refusals: HookRefusals = field(default_factory=HookRefusals)
     repeated: Trial | None = None
 
     def held(self, space: SearchSpace, current: Config) -> SearchSpace:
         """Return the space without the values that are set aside, and with the own values of such parameters alone."""
-        if not (self.set_aside or self.values):
+        if not (self.kept or self.values or self.refusals.values):
             return space
+        space = self.refusals.without_values(space)
         parameters = tuple(map(self._without_values, space.parameters))
         return with_fixed_values(replace(space, parameters=parameters), current, self._fixed(space))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Parameters that stay at the user's own value."""
+        return (*self.set_aside, *self.refusals.parameters)
 
     def _without_values(self, parameter: Parameter) -> Parameter:
         left_out = {value_key(value) for name, value in self.values if name == parameter.name}
@@ -65,7 +74,7 @@ class CertainFailures:
             for item in space.parameters
             if item.choices and all((item.name, value_key(choice)) in gone for choice in item.choices)
         }
-        return {*self.set_aside, *without}
+        return {*self.kept, *without}
 
     def value_texts(self) -> dict[str, Trial]:
         """Return the values that are set aside, in words, with their trials."""
@@ -94,7 +103,11 @@ def certain_failures(
         if is_early_failure(trial) and config_key(trial.config) != baseline:
             found.add(trial)
     return CertainFailures(
-        set_aside=found.set_aside, values=found.values, configs=frozenset(found.configs), repeated=found.repeated
+        set_aside=found.set_aside,
+        values=found.values,
+        configs=frozenset(found.configs),
+        refusals=hook_refusals(space, current, [*before, *own]),
+        repeated=found.repeated,
     )
 
 

@@ -316,7 +316,9 @@ class _Loop:
         values = certain.value_texts()
         new = [name for name in certain.set_aside if name not in self._set_aside]
         new_values = [text for text in values if text not in self._set_aside]
-        self._set_aside = frozenset({*certain.set_aside, *values})
+        refused = [text for text in certain.refusals.texts() if text not in self._set_aside]
+        self._set_aside = frozenset({*certain.set_aside, *values, *certain.refusals.texts()})
+        yield from (Notice(text=text) for text in refused)
         if new:
             names = " and ".join(new)
             stay, them = ("stays", "it") if len(new) == 1 else ("stay", "them")
@@ -421,6 +423,7 @@ class _Loop:
             launches_lacking=lacking_for_claim(self._prepared, evidence, best) if best is not None else 0,
             others_measured=evidence.others_measured(self._prepared),
             set_aside={name: last_line(trial.reason) for name, trial in certain.set_aside.items()},
+            refused=tuple(certain.refusals.texts()),
             values_set_aside={text: last_line(trial.reason) for text, trial in certain.value_texts().items()},
             ending=f"{self._prepared.request.budget.describe_used(self._spent())}: {self._why}",
         )

@@ -222,7 +222,7 @@ def _spares_own(prepared: Prepared, evidence: Evidence, launches_left: int) -> b
 
 
 def _nothing_to_try(certain: CertainFailures) -> str:
-    kept = f" with your own {' and '.join(certain.set_aside)}" if certain.set_aside else ""
+    kept = f" with your own {' and '.join(certain.kept)}" if certain.kept else ""
     left_out = f" without {' and '.join(certain.value_texts())}" if certain.values else ""
     return f"no legal config is left to try{kept}{left_out}"
 

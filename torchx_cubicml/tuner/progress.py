@@ -142,6 +142,7 @@ class TuneResult:
         launches_lacking: launches until both were measured often enough for a claim.
         others_measured: configs besides the user's own that were measured, in this tune or before it.
         set_aside: parameter that was kept at the user's own value -> reason of the failure that any other value meets.
+        refused: what hooks cannot set in this program, one line for each parameter.
         values_set_aside: value that was not tried again, in words -> reason of the failure that it meets.
         ending: used part of the budget, and why the tune ended, in words.
     """
@@ -157,6 +158,7 @@ class TuneResult:
     launches_lacking: int = 0
     others_measured: int = 0
     set_aside: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
     values_set_aside: Mapping[str, str] = field(default_factory=dict)
     ending: str = ""
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
-from torchx_cubicml.recorder.apply.hooks import refusal_facts
+from torchx_cubicml.recorder.apply.hooks import hook_facts
 from torchx_cubicml.recorder.ranks.peers import Peers
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.trial import State, Trial
@@ -53,7 +53,9 @@ def test_a_torch_without_fsdp_refuses_and_is_still_recorded(monkeypatch: pytest.
     monkeypatch.delattr(torch.distributed, "fsdp", raising=False)
     hook = FsdpHook("FULL_SHARD", peers=Peers(read_job_environment({})), guard=lambda call: call)
     hook.install()
-    assert refusal_facts("fsdp", hook, leads=False)["fsdp_hook"].startswith("refused: this torch has no FSDP")
+    assert hook_facts("fsdp", hook, is_requested=True, leads=False)["fsdp_hook"].startswith(
+        "refused: this torch has no FSDP"
+    )
     hook.release()
 
 
@@ -74,7 +76,9 @@ def unhooked() -> list[float]:
     [
         ("fsdp1-policy", MIXED),
         ("fsdp1-by-hand", MIXED),
+        ("fsdp1-in-constructor", MIXED),
         ("fsdp2", ("SHARD_GRAD_OP", "FULL_SHARD", "SHARD_GRAD_OP", "FULL_SHARD")),
+        ("fsdp2-in-constructor", ("SHARD_GRAD_OP", "FULL_SHARD", "SHARD_GRAD_OP", "FULL_SHARD")),
     ],
 )
 def test_each_layer_is_sharded_as_asked_and_the_loss_is_the_same(
@@ -83,6 +87,7 @@ def test_each_layer_is_sharded_as_asked_and_the_loss_is_the_same(
     trial, warnings, seen = hooked(how, strategies, tmp_path)
     assert trial.observed["sharding_strategy"] == strategies
     assert "fsdp_hook" not in trial.observed
+    assert ("NO_SHARD" in trial.observed["fsdp_hook_illegal"]) == how.startswith("fsdp2")
     assert warnings == []
     assert len(seen) == 9
     assert seen == pytest.approx(unhooked, abs=2e-6)

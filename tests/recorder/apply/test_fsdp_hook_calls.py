@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,7 +13,10 @@ from torch import nn
 from torch.distributed.fsdp import ShardingStrategy
 
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
-from torchx_cubicml.recorder.apply.hooks import installed, refusal_facts
+from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PLAIN = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 
@@ -60,6 +63,7 @@ def fsdp(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
             device_mesh: object = None,
         ) -> None:
             super().__init__()
+            self._fsdp_wrapped_module = module
             calls.append((module, sharding_strategy, process_group))
 
     def fully_shard(
@@ -79,8 +83,8 @@ def fsdp(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def hooked(strategies: object, ranks: Ranks | None = None) -> FsdpHook:
-    hook = FsdpHook(strategies, peers=ranks or Ranks(), guard=lambda call: call)
+def hooked(strategies: object, ranks: Ranks | None = None, *, only_checks: bool = False) -> FsdpHook:
+    hook = FsdpHook(strategies, peers=ranks or Ranks(), guard=lambda call: call, only_checks=only_checks)
     hook.install()
     return hook
 
@@ -270,14 +274,14 @@ def test_a_call_that_fsdp_refuses_fails_as_before(fsdp: ModuleType) -> None:
 
 
 def test_known_hooks_of_a_contract_are_installed(fsdp: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    hooks = installed({"fsdp": "NO_SHARD", "none": 1}, peers=Ranks(), guard=lambda call: call)
+    hooks = installed({"fsdp": "NO_SHARD", "none": 1}, {}, peers=Ranks(), guard=lambda call: call)
     assert list(hooks) == ["fsdp"]
     model = Model(2)
-    assert refusal_facts("fsdp", hooks["fsdp"], leads=False) == {
+    assert hook_facts("fsdp", hooks["fsdp"], is_requested=True, leads=False) == {
         "fsdp_hook": "refused: the program wraps no module in FSDP"
     }
     assert capsys.readouterr().err == ""
-    refusal_facts("fsdp", hooks["fsdp"], leads=True)
+    hook_facts("fsdp", hooks["fsdp"], is_requested=True, leads=True)
     assert capsys.readouterr().err == (
         "torchx-cubicml: warning: hook = 'fsdp' was not applied as requested: the program wraps no module in FSDP\n"
     )
@@ -285,4 +289,90 @@ def test_known_hooks_of_a_contract_are_installed(fsdp: ModuleType, capsys: pytes
         fsdp.FullyShardedDataParallel(layer)
     hooks["fsdp"].release()
     assert strategies_of(fsdp) == ["NO_SHARD"] * 2
-    assert refusal_facts("fsdp", hooks["fsdp"], leads=True) == {}
+    assert hook_facts("fsdp", hooks["fsdp"], is_requested=True, leads=True) == {
+        "fsdp_hook_illegal": ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+    }
+
+
+class BuiltInside(nn.Module):
+    """A model whose constructor wraps its layers, and another module before them."""
+
+    def __init__(self, wrap: Callable[[nn.Module], nn.Module], n_layers: int = 3, *, first: type = nn.Identity) -> None:
+        super().__init__()
+        self.first = wrap(first())
+        self.layers = nn.ModuleList([wrap(Block()) for _ in range(n_layers)])
+
+
+class Stem(Block):
+    """A module with submodules that is no repeated layer."""
+
+
+class TestLayersWrappedInAConstructor:
+    def test_the_first_fsdp_counts_them_in_order(self, fsdp: ModuleType) -> None:
+        hook, model = hooked(PLAIN), BuiltInside(fsdp.FullyShardedDataParallel)
+        assert strategies_of(fsdp) == [None, *PLAIN]
+        assert reason_left(hook) == ""
+        assert len(model.layers) == 3
+
+    def test_more_layers_than_requested_are_told(self, fsdp: ModuleType) -> None:
+        hook = hooked(PLAIN)
+        model = BuiltInside(fsdp.FullyShardedDataParallel, 4)
+        fsdp.FullyShardedDataParallel(model, None, ShardingStrategy.FULL_SHARD)
+        assert strategies_of(fsdp) == [None, *PLAIN, None, "FULL_SHARD"]
+        told = "3 layers were requested, but the model repeats 4; 3 layers were set before that was known"
+        assert reason_left(hook) == told
+
+    def test_another_module_in_the_constructor_is_told(self, fsdp: ModuleType) -> None:
+        hook = hooked(PLAIN)
+        model = BuiltInside(fsdp.FullyShardedDataParallel, first=Stem)
+        fsdp.FullyShardedDataParallel(model)
+        assert reason_left(hook).startswith("the constructor wraps other modules than the repeated layers")
+
+    def test_ranks_that_disagree_change_nothing(self, fsdp: ModuleType) -> None:
+        hook = hooked(PLAIN, Ranks(False, False, False, False, False))
+        model = BuiltInside(fsdp.FullyShardedDataParallel)
+        assert strategies_of(fsdp) == [None] * 4
+        assert reason_left(hook) == "the ranks do not wrap the same layers in the same way"
+        assert len(model.layers) == 3
+
+    def test_the_second_fsdp_changes_them_with_the_model(self, fsdp: ModuleType) -> None:
+        set_later: list[tuple[bool, bool]] = []
+
+        def wrap(layer: nn.Module) -> nn.Module:
+            fsdp.fully_shard(layer)
+            kind = type(layer)
+
+            def set_reshard_after_forward(self: nn.Module, reshards: bool, recurse: bool = True) -> None:
+                set_later.append((reshards, recurse))
+
+            methods = {"set_reshard_after_forward": set_reshard_after_forward, "_get_fsdp_state": None}
+            layer.__class__ = type(f"FSDP{kind.__name__}", (kind,), methods)
+            return layer
+
+        hook = hooked(("FULL_SHARD", "SHARD_GRAD_OP", "FULL_SHARD"))
+        fsdp.fully_shard(BuiltInside(wrap))
+        assert strategies_of(fsdp) == [None] * 5
+        assert set_later == [(True, False), (False, False), (True, False)]
+        assert reason_left(hook) == ""
+
+
+@pytest.mark.parametrize("built_inside", [False, True])
+def test_a_check_changes_nothing_and_tells_what_is_illegal(fsdp: ModuleType, built_inside: bool) -> None:
+    hook = hooked(("FULL_SHARD",) * 3, only_checks=True)
+    model = BuiltInside(fsdp.FullyShardedDataParallel) if built_inside else Model()
+    for layer in [] if built_inside else model.layers:
+        fsdp.FullyShardedDataParallel(layer)
+    fsdp.FullyShardedDataParallel(model)
+    assert set(strategies_of(fsdp)) == {None}
+    assert reason_left(hook) == ""
+    assert hook.illegal_values() == ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+
+
+def test_a_check_tells_the_refusal_without_a_warning(fsdp: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    hooks = installed({}, {"fsdp": ("FULL_SHARD",) * 2}, peers=Ranks(), guard=lambda call: call)
+    model = Model(3)
+    fsdp.FullyShardedDataParallel(model.layers[0])
+    hooks["fsdp"].release()
+    facts = hook_facts("fsdp", hooks["fsdp"], is_requested=False, leads=True)
+    assert facts == {"fsdp_hook": "refused: 2 layers were requested, but the model repeats 3"}
+    assert capsys.readouterr().err == ""

@@ -49,6 +49,8 @@ VOLATILE_FACTS = (
     "trainings",
     "trial_id",
     "visible_devices",
+    *map(hook_fact, HOOKS),
+    *map(illegal_hook_fact, HOOKS),
 )
 """Facts that differ from launch to launch whatever the config is, or say nothing of speed; they become no columns."""
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.recorder.process.console import warn
+from torchx_cubicml.records.standard_names import hook_fact, illegal_hook_fact
 from torchx_cubicml.space.trainers import HOOKS
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 class Hook(Protocol):
     """Hook that changes a program between the import of torch and its first step: the whole request, or nothing.
 
-    ``hook(value, peers=peers, guard=guard)`` of the module ``<name>_hook`` makes it. ``value`` is the requested value.
-    ``peers`` are the other ranks, which must all make the same change. ``guard`` wraps every call that the program's
-    own calls make to the hook.
+    ``hook(value, peers=peers, guard=guard, only_checks=only_checks)`` of the module ``<name>_hook`` makes it. ``value``
+    is the requested value. ``peers`` are the other ranks, which must all make the same change. ``guard`` wraps every
+    call that the program's own calls make to the hook. With ``only_checks`` the hook changes nothing, and finds out
+    whether it could: ``value`` is the program's own.
     """
 
     def install(self) -> None:
@@ -37,20 +39,41 @@ class Hook(Protocol):
     def refusal(self) -> str:
         """Return the reason why the requested change was not made, in words; empty if it was."""
 
+    def illegal_values(self) -> tuple[str, ...]:
+        """Return the values that the program does not allow, whatever was requested."""
 
-def installed(requested: Mapping[str, Value], *, peers: Peers, guard: Guard) -> dict[str, Hook]:
-    """Create and install the hooks that a contract requests, and return them by name."""
+
+def installed(
+    requested: Mapping[str, Value], checked: Mapping[str, Value], *, peers: Peers, guard: Guard
+) -> dict[str, Hook]:
+    """Create and install the hooks of a contract, and return them by name.
+
+    Args:
+        requested: hook -> value to set.
+        checked: hook -> the program's own value; the hook only finds out whether it could set another one.
+        peers: the other ranks.
+        guard: wraps code that runs within the program's calls.
+    """
     hooks: dict[str, Hook] = {}
-    for name in [name for name in requested if name in HOOKS]:
-        module = import_module(f"torchx_cubicml.recorder.apply.{name}_hook")
-        hooks[name] = module.hook(requested[name], peers=peers, guard=guard)
-        hooks[name].install()
+    for name, value in {**checked, **requested}.items():
+        if name in HOOKS:
+            module = import_module(f"torchx_cubicml.recorder.apply.{name}_hook")
+            hooks[name] = module.hook(value, peers=peers, guard=guard, only_checks=name not in requested)
+            hooks[name].install()
     return hooks
 
 
-def refusal_facts(name: str, hook: Hook, *, leads: bool) -> dict[str, Value]:
-    """Return the fact that a hook refused its change, with one warning on rank 0; nothing if the hook made it."""
+def hook_facts(name: str, hook: Hook, *, is_requested: bool, leads: bool) -> dict[str, Value]:
+    """Return the facts of a hook: its refusal, and the values that it cannot set.
+
+    A refused change gives one warning on rank 0.
+    """
+    facts: dict[str, Value] = {}
     refusal = hook.refusal()
-    if refusal and leads:
+    if refusal and leads and is_requested:
         warn(f"hook = '{name}' was not applied as requested: {refusal}")
-    return {f"{name}_hook": f"refused: {refusal}"} if refusal else {}
+    if refusal:
+        facts[hook_fact(name)] = f"refused: {refusal}"
+    if illegal := hook.illegal_values():
+        facts[illegal_hook_fact(name)] = illegal
+    return facts

@@ -1,0 +1,96 @@
+"""Parameters and values that a hook cannot set in a program, as its launches have shown.
+
+Each launch of a space with a hook tells: one that sets no value by it finds out whether it could.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.standard_names import hook_fact, illegal_hook_fact
+from torchx_cubicml.space.parameter import BindingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Config, Scalar, Trial
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.space.parameter import Parameter
+
+_PREFIX = "refused: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRefusals:
+    """What the hooks of a space cannot do in a program.
+
+    Args:
+        parameters: parameter that its hook cannot set -> reason in words.
+        values: parameter -> choices that the program does not allow.
+    """
+
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+
+    def without_values(self, space: SearchSpace) -> SearchSpace:
+        """Return the space without the choices that the program does not allow."""
+        if not self.values:
+            return space
+        kept = [
+            replace(item, choices=tuple(each for each in item.choices if each not in self.values.get(item.name, ())))
+            for item in space.parameters
+        ]
+        return replace(space, parameters=tuple(kept))
+
+    def texts(self) -> list[str]:
+        """Return what is left out and why, one line for each parameter."""
+        lines = [f"{name} kept as typed: its hook cannot set it: {reason}" for name, reason in self.parameters.items()]
+        for name, values in self.values.items():
+            lines.append(f"{name} is not set to {' or '.join(map(str, values))}: the program does not allow it")
+        return lines
+
+
+def hook_refusals(space: SearchSpace, current: Config, own: Iterable[Trial]) -> HookRefusals:
+    """Return what the hooks of ``space`` cannot do, by the latest launch that tells.
+
+    Args:
+        space: search space.
+        current: the user's own config, whose values are always legal.
+        own: trials of the workload.
+    """
+    hooked = [item for item in space.parameters if item.binding is not None and item.binding.kind == BindingKind.HOOK]
+    if not hooked:
+        return HookRefusals()
+    trials = sorted((trial for trial in own if trial.measurement is not None), key=lambda trial: trial.started_at)
+    parameters: dict[str, str] = {}
+    values: dict[str, tuple[Scalar, ...]] = {}
+    for item in hooked:
+        latest = _latest(item, current, trials)
+        if latest is None:
+            continue
+        hook = item.binding.name if item.binding is not None else ""
+        reason = str(latest.observed.get(hook_fact(hook), ""))
+        if reason.startswith(_PREFIX):
+            parameters[item.name] = reason.removeprefix(_PREFIX)
+        if illegal := _illegal(item, current, latest.observed.get(illegal_hook_fact(hook))):
+            values[item.name] = illegal
+    return HookRefusals(parameters=parameters, values=values)
+
+
+def _latest(parameter: Parameter, current: Config, trials: Sequence[Trial]) -> Trial | None:
+    """Return the latest trial with a value of the parameter of as many entries as today."""
+    entries = _n_entries(current.get(parameter.name))
+    return next((each for each in reversed(trials) if _n_entries(each.config.get(parameter.name)) == entries), None)
+
+
+def _n_entries(value: object) -> int | None:
+    return len(value) if isinstance(value, tuple) else 1 if value is not None else None
+
+
+def _illegal(parameter: Parameter, current: Config, observed: object) -> tuple[Scalar, ...]:
+    """Return the choices among the values observed to be illegal; none where the own value is one of them."""
+    illegal = tuple(choice for choice in parameter.choices if isinstance(observed, tuple) and choice in observed)
+    value = current.get(parameter.name)
+    own = set(value) if isinstance(value, tuple) else {value}
+    return () if own & set(illegal) or len(illegal) == len(parameter.choices) else illegal

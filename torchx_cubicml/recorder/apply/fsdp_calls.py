@@ -1,0 +1,84 @@
+"""Calls of FSDP1's constructor and of FSDP2's ``fully_shard``: the arguments of a sharding strategy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from torchx_cubicml.space.trainers import HOOKS
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Mapping
+
+    from torch import nn
+
+_PLAIN, _HYBRID = HOOKS["fsdp"]
+_RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
+
+
+class WrapperKind(Protocol):
+    """Generation of FSDP."""
+
+    can_follow: bool
+    """Whether the strategy of a layer that is already wrapped can be changed."""
+
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the arguments for ``strategy``; raise ``ValueError`` if it is not legal here."""
+
+    def follow(self, layer: nn.Module, strategy: str) -> bool:
+        """Change the strategy of a layer that is already wrapped, and return whether it is one that can be changed.
+
+        With an empty strategy nothing is changed.
+        """
+
+
+class Fsdp1:
+    """``FullyShardedDataParallel``."""
+
+    can_follow = False
+
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the ``sharding_strategy`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
+        from torch.distributed.fsdp import ShardingStrategy
+
+        given = call.arguments
+        own = getattr(given.get("sharding_strategy"), "name", _PLAIN[0])
+        hybrid = own in _HYBRID or isinstance(given.get("process_group"), tuple) or _is_hybrid(given)
+        _check_family(strategy, hybrid=hybrid)
+        return {"sharding_strategy": ShardingStrategy[strategy]}
+
+    def follow(self, layer: nn.Module, strategy: str) -> bool:
+        """Return ``False``: FSDP1 lays out the storage of parameters as it wraps them."""
+        return False
+
+
+class Fsdp2:
+    """``fully_shard``."""
+
+    can_follow = True
+
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the ``reshard_after_forward`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
+        if strategy == "NO_SHARD":
+            raise ValueError("fully_shard has no NO_SHARD; choose from FULL_SHARD, SHARD_GRAD_OP")
+        _check_family(strategy, hybrid=_is_hybrid(call.arguments))
+        return {"reshard_after_forward": strategy in _RESHARDS}
+
+    def follow(self, layer: nn.Module, strategy: str) -> bool:
+        """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it is wrapped."""
+        change = getattr(type(layer), "set_reshard_after_forward", None)  # a wrapper would forward the name
+        if change is not None and strategy:
+            change(layer, strategy in _RESHARDS, recurse=False)
+        return change is not None
+
+
+def _is_hybrid(given: Mapping[str, object]) -> bool:
+    mesh = given.get("device_mesh") or given.get("mesh")
+    return getattr(mesh, "ndim", 1) > 1
+
+
+def _check_family(strategy: str, *, hybrid: bool) -> None:
+    legal = _HYBRID if hybrid else _PLAIN
+    if strategy not in legal:
+        kind = "within replicated groups" if hybrid else "over all ranks"
+        raise ValueError(f"the script shards {kind}, where {strategy} is illegal; choose from {', '.join(legal)}")

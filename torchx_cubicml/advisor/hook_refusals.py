@@ -23,7 +23,7 @@ _PREFIX = "refused: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookRefusals:
-    """What the hooks of a space cannot do in a program.
+    """Changes that the hooks of a space cannot make in a program.
 
     Args:
         parameters: parameter that its hook cannot set -> reason in words.
@@ -44,7 +44,7 @@ class HookRefusals:
         return replace(space, parameters=tuple(kept))
 
     def texts(self) -> list[str]:
-        """Return what is left out and why, one line for each parameter."""
+        """Return the parameters and values left out, with the reasons, one line each."""
         lines = [f"{name} kept as typed: its hook cannot set it: {reason}" for name, reason in self.parameters.items()]
         for name, values in self.values.items():
             lines.append(f"{name} is not set to {' or '.join(map(str, values))}: the program does not allow it")
@@ -52,7 +52,7 @@ class HookRefusals:
 
 
 def hook_refusals(space: SearchSpace, current: Config, own: Iterable[Trial]) -> HookRefusals:
-    """Return what the hooks of ``space`` cannot do, by the latest launch that tells.
+    """Return the changes that the hooks of ``space`` cannot make, by the latest launch that tells.
 
     Args:
         space: search space.

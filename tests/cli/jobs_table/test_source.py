@@ -92,3 +92,21 @@ def test_a_file_without_a_table_is_refused(tmp_path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(RecordError, match="cannot read"):
         read_source(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tp|speed|peak\n2|1.5|\n4||\n8|2.5|9\n",
+        "tp|speed|peak|\n2|1.5||\n4|||\n8|2.5|9|\n",
+        "tp | speed | peak\n--- | --- | ---\n2 | 1.5 |\n4 | |\n8 | 2.5 | 9\n",
+        "| tp | speed | peak |\n| --- | --- | --- |\n| 2 | 1.5 | |\n| 4 | | |\n| 8 | 2.5 | 9 |\n",
+    ],
+    ids=["plain", "bars-behind", "rule", "markdown"],
+)
+def test_an_empty_last_cell_between_bars_loses_no_row(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text)
+    source = read_source(path)
+    assert source.problems == ()
+    assert [cells for _, cells in source.rows] == [("2", "1.5", ""), ("4", "", ""), ("8", "2.5", "9")]

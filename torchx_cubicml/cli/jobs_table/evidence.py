@@ -113,8 +113,8 @@ def _is_legal(name: str, cell: str, heading: Heading) -> bool:
     return not is_vocabulary(name) or read_cell(name, cell, heading)[1]
 
 
-def _is_number(read: Callable[[str], float | None], cell: str) -> bool:
-    return read(cell) is not None or read(cell.replace(",", ".")) is not None
+def _is_number(read: Callable[..., float | None], cell: str) -> bool:
+    return read(cell) is not None or read(cell, decimal_comma=True) is not None
 
 
 def _is_memory(cell: str) -> bool:

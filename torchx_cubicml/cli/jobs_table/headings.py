@@ -41,7 +41,10 @@ _PREFIXES = re.compile(
 )
 _SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|type)$")
 _OUTCOME_WORDS = frozenset({"mfu", "hfu", "perplexity", "ppl", "loss", "speedup", "accuracy", "reserved"})
+_SHARES = frozenset({"%", "pct", "percent", "share", "fraction", "ratio", "relative", "rel", "rel.", "normalized", "norm."})
 _OUTCOME_KEY = re.compile(r"flop|ofpeak|utili[sz]|gradnorm|gpuhours")
+_UNIT_OF_DEVICE = re.compile(r"(.+?)[\s_-]+([KMGT]i?B|bytes)[\s_-]*(?:/|per[\s_-]?)[\s_-]*(?:gpu|device|rank)s?", re.IGNORECASE)
+_UNIT_BEHIND_SLASH = re.compile(r"(.+?)\s*/\s*([KMGT]i?B|bytes|m?s)", re.IGNORECASE)  # a quantity over its unit, ISO 80000-1
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TGS = {"tgs": "tokens_per_second_per_device"}  # tokens per GPU and second, as Megatron's and InternEvo's logs say
 
@@ -121,6 +124,9 @@ def _bare_forms(bare: str, unit: str) -> list[tuple[str, str]]:
     last = words[-1].lower()
     if len(words) > 1 and (is_memory_unit(last) or is_time_unit(last) or last in {*_COUNT_UNITS, "tokens"}):
         forms.insert(0, (" ".join(words[:-1]), unit or last))
+    found = _UNIT_OF_DEVICE.fullmatch(bare) or _UNIT_BEHIND_SLASH.fullmatch(bare)
+    if found and (is_memory_unit(found[2].lower()) or _STEP_TIME.fullmatch(heading_key(found[1]))):
+        forms.insert(0, (found[1], unit or found[2].lower()))
     camel = re.fullmatch(r"(.+[a-z])(Ms|MS|GB|GiB|MB|MiB|Gb|Sec|Seconds|Tokens)", bare)
     if camel:
         forms.insert(0, (camel[1], unit or camel[2].lower()))
@@ -170,7 +176,7 @@ def _is_legal_unit(name: str, unit: str) -> bool:
         return name == STEP_TIME
     if is_memory_unit(unit):
         return name in {PEAK_MEMORY, "device_memory_gib"}
-    return unit not in {"%", "pct", "percent"} and not (name == "micro_batch_size" and unit in {"token", "tokens"})
+    return unit not in _SHARES and not (name == "micro_batch_size" and unit in {"token", "tokens"})
 
 
 def _rate_of(text: str, key: str, unit: str) -> Heading | None:

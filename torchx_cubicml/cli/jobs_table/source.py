@@ -22,6 +22,7 @@ MISSING = frozenset({"", "-", "--", "\u2013", "\u2014", "?", "na", "n/a", "#n/a"
 
 _DELIMITERS = ",\t;|"
 _MOST_BYTES = 2**28
+_DECIMAL_COMMA = re.compile(r"\d+,(?!\d{3}$)\d+|0,\d+|\d{1,3}(?:\.\d{3})+,\d+")
 _SAMPLE = 50  # first lines, which show the delimiter and the width of the table
 _PANDAS = "python -c \"import pandas; pandas.{reader}('{name}'{more}).to_csv('{stem}.csv', index=False)\""
 _OTHER_FORMATS = {
@@ -97,7 +98,7 @@ class SourceTable:
     def decimal_comma(self) -> bool:
         """Flag: a comma is the decimal sign, as some number has one that separates no thousands."""
         cells = [cell for _, row in self.rows for cell in row if "," in cell]
-        return self.delimiter != "," and any(re.fullmatch(r"\d+(?:\.\d{3})*,(?!\d{3}$)\d+", cell) for cell in cells)
+        return self.delimiter != "," and any(map(_DECIMAL_COMMA.fullmatch, cells))
 
     def number(self, text: str) -> float | None:
         """Return a cell as a number, by the decimal sign of the table; ``None`` where it is none."""
@@ -122,7 +123,7 @@ def read_source(path: Path) -> SourceTable:
     lines = text.splitlines()
     delimiter = _delimiter(lines[:_SAMPLE])
     try:
-        return _table(path, _markdown(text) if delimiter == "|" else text, delimiter)
+        return _table(path, _without_outer_bars(text) if delimiter == "|" else text, delimiter)
     except csv.Error as error:
         raise RecordError(f"cannot read {path}: {error}") from error
 
@@ -165,10 +166,19 @@ def _split(lines: Sequence[str], delimiter: str) -> list[list[str]]:
         return []
 
 
-def _markdown(text: str) -> str:
-    """Return a Markdown table as lines separated by bars, without its rule and its outer bars."""
-    lines = (line.strip().removeprefix("|").removesuffix("|") for line in text.splitlines())
-    return "\n".join(line for line in lines if not re.fullmatch(r"[\s|:-]+", line))
+def _without_outer_bars(text: str) -> str:
+    """Return a table with bars without its Markdown rule, and without the bars around all of its lines.
+
+    A bar that ends some lines only stands before an empty last cell.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    lines = ["" if re.fullmatch(r"[\s|:-]*-[\s|:-]*", line) else line for line in lines]  # lines keep their numbers
+    filled = [line for line in lines if "|" in line]
+    if all(line.startswith("|") for line in filled):
+        lines = [line.removeprefix("|").removesuffix("|") for line in lines]
+    elif all(line.endswith("|") for line in filled):
+        lines = [line.removesuffix("|") for line in lines]
+    return "\n".join(lines)
 
 
 def _table(path: Path, text: str, delimiter: str) -> SourceTable:

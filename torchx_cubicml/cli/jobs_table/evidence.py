@@ -28,6 +28,10 @@ _MOST_ROWS = 2000  # rows that evidence is taken from
 _LEAST_SHARE = 0.5  # of the cells that must be legal under a name
 _AGREEING_SHARE = 0.95  # of the rows in which two readings of one number agree
 _TOLERANCE = 0.02  # relative, between a number and its rounded label
+_DEVICE_SIZES = frozenset(
+    map(float, (8, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256, 288))
+)  # GB of memory of accelerators
+_LEAST_ROWS_PER_SIZE = 5  # so many round peaks of memory are no accident
 _LEAST_UTILISATION, _MOST_UTILISATION = 0.002, 1.0  # of a device's peak, by any training
 
 
@@ -71,6 +75,11 @@ class ColumnEvidence:
             if cells and prove is not None and prove(self, heading, cells):
                 return choice
         return ""
+
+    def tokens_per_step(self) -> list[float | None]:
+        """Return micro batch x accumulation x data-parallel degree x sequence length of each row, where known."""
+        rows = ((_batch(row), count(row, "seq_len")) for row in self.facts())
+        return [None if batch is None or length is None else batch * length for batch, length in rows]
 
     def numbers(self, heading: Heading) -> list[float | None]:
         """Return the numbers of a column, ``None`` for any other cell."""
@@ -210,6 +219,25 @@ def _proves_peak_memory(evidence: ColumnEvidence, heading: Heading, cells: Seque
     return all(map(_is_memory, cells)) and len(set(cells)) > 2 * len(devices) + 2
 
 
+def _proves_device_memory(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
+    """A memory is that of devices if all of many rows hold one of a few sizes in which devices are sold."""
+    comma = evidence.source.decimal_comma
+    sizes = {cell: gibibytes(cell, unit=heading.unit or "gib", decimal_comma=comma) for cell in set(cells)}
+    return set(sizes.values()) <= _DEVICE_SIZES and len(cells) >= _LEAST_ROWS_PER_SIZE * len(sizes)
+
+
+def _proves_accumulation(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
+    """A number is the accumulation if micro batch x it x data-parallel degree is the global batch."""
+    if not {"micro_batch_size", "global_batch_size"} <= evidence.names.keys():
+        return False
+    rows, found = evidence.facts(), evidence.numbers(heading)
+    expected = [
+        _batch({**row, "gradient_accumulation_steps": number or 0.0, "global_batch_size": 0.0})
+        for row, number in zip(rows, found, strict=True)
+    ]
+    return evidence.agree([count(row, "global_batch_size") for row in rows], expected)
+
+
 def _proves_step_time(unit: str) -> Callable[[ColumnEvidence, Heading, Sequence[str]], bool]:
     def proves(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
         """A number is a step time in a unit if no other unit gives a possible share of the devices' peak."""
@@ -255,6 +283,8 @@ _PROOFS: dict[str, Callable[[ColumnEvidence, Heading, Sequence[str]], bool]] = {
     "sharding_strategy": _proves_sharding,
     "dp_shard_degree": _proves_shards,
     PEAK_MEMORY: _proves_peak_memory,
+    "device_memory_gib": _proves_device_memory,
+    "gradient_accumulation_steps": _proves_accumulation,
     "seconds_per_step": _proves_step_time("seconds_per_step"),
     "milliseconds_per_step": _proves_step_time("milliseconds_per_step"),
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, OUTCOME, PEAK_MEMORY, STEP_TIME
 from torchx_cubicml.cli.jobs_table.synonyms import AMBIGUOUS_HEADINGS, NAME_BY_HEADING, heading_key
+from torchx_cubicml.cli.jobs_table.word_order import NAME_BY_WORDS, heading_words
 from torchx_cubicml.cli.jobs_table.written_numbers import is_memory_unit, is_time_unit
 
 _BRACKETED = re.compile(r"\s*[(\[{<]([^()\[\]{}<>]*)[)\]}>]\s*")
@@ -37,14 +38,20 @@ _PEAK_MEMORY = re.compile(
 )
 _PRECISION = re.compile(r"(?:params?|model|compute|train|training|torch|weights?|amp|base|default)*dtypes?")
 _PREFIXES = re.compile(
-    r"^(?:number(?:s)?of|num(?:ber)?|count(?:of)?|no(?:of)?|nb|n|total|use|enable|with|is|the|model)"
+    r"^(?:(?:num(?:ber)?s?|size|len|count|degree|type)of|num(?:ber)?|count(?:of)?|no(?:of)?|nb|n|total|use|enable|with|is|the|model)"
 )
 _SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|type)$")
 _OUTCOME_WORDS = frozenset({"mfu", "hfu", "perplexity", "ppl", "loss", "speedup", "accuracy", "reserved"})
-_SHARES = frozenset({"%", "pct", "percent", "share", "fraction", "ratio", "relative", "rel", "rel.", "normalized", "norm."})
+_SHARES = frozenset(
+    {"%", "pct", "percent", "share", "fraction", "ratio", "relative", "rel", "rel.", "normalized", "norm."}
+)
 _OUTCOME_KEY = re.compile(r"flop|ofpeak|utili[sz]|gradnorm|gpuhours")
-_UNIT_OF_DEVICE = re.compile(r"(.+?)[\s_-]+([KMGT]i?B|bytes)[\s_-]*(?:/|per[\s_-]?)[\s_-]*(?:gpu|device|rank)s?", re.IGNORECASE)
-_UNIT_BEHIND_SLASH = re.compile(r"(.+?)\s*/\s*([KMGT]i?B|bytes|m?s)", re.IGNORECASE)  # a quantity over its unit, ISO 80000-1
+_UNIT_OF_DEVICE = re.compile(
+    r"(.+?)[\s_-]+([KMGT]i?B|bytes)[\s_-]*(?:/|per[\s_-]?)[\s_-]*(?:gpu|device|rank)s?", re.IGNORECASE
+)
+_UNIT_BEHIND_SLASH = re.compile(
+    r"(.+?)\s*/\s*([KMGT]i?B|bytes|m?s)", re.IGNORECASE
+)  # a quantity over its unit, ISO 80000-1
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TGS = {"tgs": "tokens_per_second_per_device"}  # tokens per GPU and second, as Megatron's and InternEvo's logs say
 
@@ -95,6 +102,9 @@ def read_heading(text: str) -> Heading:
             return found
     if _states_outcome(text):
         return Heading(text=text, name=OUTCOME, unit=unit)
+    ordered = _with_unit(text, NAME_BY_WORDS.get(heading_words(bare), ""), unit)
+    if ordered is not None and ordered.name:
+        return ordered
     tails = (_meaning(text, base, its_unit) for base, its_unit in _tail_forms(bare, unit))
     return next((found for found in tails if found is not None), Heading(text=text, unit=forms[0][1]))
 

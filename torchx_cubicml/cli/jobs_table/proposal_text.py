@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.cells import COUNTS, blank_value, is_text_column, is_vocabulary, read_cell
 from torchx_cubicml.cli.jobs_table.column_roles import (
+    DEVICE_BATCH,
     GLOBAL_BATCH_TOKENS,
     OUTCOME,
     PEAK_MEMORY,
@@ -72,8 +73,10 @@ def skipped_lines(source: SourceTable) -> list[str]:
     if not count:
         return []
     first = source.problems[0].partition(":")[0]
-    return [f"{count} {'row has' if count == 1 else 'rows have'} another number of cells than the header ({first}"
-            f"{'' if count == 1 else ' is the first'}): skipped"]
+    return [
+        f"{count} {'row has' if count == 1 else 'rows have'} another number of cells than the header ({first}"
+        f"{'' if count == 1 else ' is the first'}): skipped"
+    ]
 
 
 def question_lines(plans: Sequence[ColumnPlan]) -> list[str]:
@@ -118,6 +121,7 @@ def _reading(source: SourceTable, plan: ColumnPlan) -> str:
         STATUS: _status_text(source, heading.text),
         STARTED_AT: "start of the job, ISO 8601",
         GLOBAL_BATCH_TOKENS: "tokens of a step, divided by seq_len",
+        DEVICE_BATCH: "samples of a step on one data-parallel rank",
     }
     if name in fixed:
         return fixed[name]

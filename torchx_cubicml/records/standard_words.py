@@ -31,7 +31,18 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "activation_checkpointing": {
         "full": (
             *_YES,
-            *("full", "all", "every_layer", "each_layer", "per_layer", "all_layers", "every_block", "layer", "uniform"),
+            *(
+                "full",
+                "all",
+                "every_layer",
+                "each_layer",
+                "per_layer",
+                "all_layers",
+                "every_block",
+                "block",
+                "layer",
+                "uniform",
+            ),
             *("full_recompute", "full_recomputation", "full_uniform", "full_block", "full_ac", "full_checkpointing"),
         ),
         "selective": (

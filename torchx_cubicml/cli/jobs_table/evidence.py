@@ -31,6 +31,7 @@ _TOLERANCE = 0.02  # relative, between a number and its rounded label
 _DEVICE_SIZES = frozenset(
     map(float, (8, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256, 288))
 )  # GB of memory of accelerators
+_FEWEST_PARAMETERS = 1000.0
 _LEAST_ROWS_PER_SIZE = 5  # so many round peaks of memory are no accident
 _LEAST_UTILISATION, _MOST_UTILISATION = 0.002, 1.0  # of a device's peak, by any training
 
@@ -110,6 +111,8 @@ def is_plausible(name: str, heading: Heading, cells: Sequence[str]) -> bool:
 
 def _is_legal(name: str, cell: str, heading: Heading) -> bool:
     """Return whether a cell can be a value of ``name``, whatever the decimal sign."""
+    if name == "n_params":  # 7 without a unit are no parameters: billions or millions of them
+        return _number(cell) * (heading.scale if _number(cell) < _FEWEST_PARAMETERS else 1.0) >= _FEWEST_PARAMETERS
     if name in COUNTS:
         return _is_number(scaled_number, cell) or (name in DEGREES and switch_value(cell) is False)
     if name in UNITS:
@@ -124,6 +127,10 @@ def _is_legal(name: str, cell: str, heading: Heading) -> bool:
 
 def _is_number(read: Callable[..., float | None], cell: str) -> bool:
     return read(cell) is not None or read(cell, decimal_comma=True) is not None
+
+
+def _number(cell: str) -> float:
+    return scaled_number(cell) or scaled_number(cell, decimal_comma=True) or 0.0
 
 
 def _is_memory(cell: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, OUTCOME, PEAK_MEMORY, STEP_TIME
+from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, OUTCOME, PEAK_MEMORY, STEP_TIME, UNITS
 from torchx_cubicml.cli.jobs_table.synonyms import AMBIGUOUS_HEADINGS, NAME_BY_HEADING, heading_key
 from torchx_cubicml.cli.jobs_table.word_order import NAME_BY_WORDS, heading_words
 from torchx_cubicml.cli.jobs_table.written_numbers import is_memory_unit, is_time_unit
@@ -13,6 +13,7 @@ from torchx_cubicml.cli.jobs_table.written_numbers import is_memory_unit, is_tim
 _BRACKETED = re.compile(r"\s*[(\[{<]([^()\[\]{}<>]*)[)\]}>]\s*")
 _COUNT_UNITS = {"k": 1e3, "thousand": 1e3, "thousands": 1e3, "m": 1e6, "million": 1e6, "millions": 1e6}
 _COUNT_UNITS |= {"b": 1e9, "bn": 1e9, "billion": 1e9, "billions": 1e9, "t": 1e12, "trillion": 1e12}
+_COUNTED = re.compile(r"^in\s+|\s*(?:params?|parameters?|weights?)$")
 _AROUND = (
     r"(?:avg|average|mean|median|throughput|training|train|measured|achieved|total|global|aggregate|overall|steady|"
     r"cluster|whole|job|model|p50|max|end2end|e2e|perf|performance|speed|rate|in|of|all)*"
@@ -23,6 +24,7 @@ _WORK = (
     r"(?:optim)?steps?|iters?|it|batch(?:es)?)"
 )
 _DEVICE = r"(?P<{name}>(?:per|p)?(?:gpus?|devices?|accelerators?|ranks?|chips?|cards?|tpus?))?"
+_RATED = re.compile(_AROUND + _DEVICE.format(name="device") + _AROUND)
 _SECOND = r"(?:per|p)?(?:seconds?|secs?|s)"
 _RATE = re.compile(_AROUND + _WORK + _DEVICE.format(name="before") + _SECOND + _DEVICE.format(name="behind") + _AROUND)
 _INVERSE = re.compile(
@@ -40,7 +42,7 @@ _PRECISION = re.compile(r"(?:params?|model|compute|train|training|torch|weights?
 _PREFIXES = re.compile(
     r"^(?:(?:num(?:ber)?s?|size|len|count|degree|type)of|num(?:ber)?|count(?:of)?|no(?:of)?|nb|n|total|use|enable|with|is|the|model)"
 )
-_SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|type)$")
+_SUFFIXES = re.compile(r"(?:size|sz|degree|deg|count|ways?|dim|enabled|used|mode|num|setting|value|type|policy)$")
 _OUTCOME_WORDS = frozenset({"mfu", "hfu", "perplexity", "ppl", "loss", "speedup", "accuracy", "reserved"})
 _SHARES = frozenset(
     {"%", "pct", "percent", "share", "fraction", "ratio", "relative", "rel", "rel.", "normalized", "norm."}
@@ -77,7 +79,7 @@ class Heading:
         """Factor of a count that is headed in thousands, millions or billions."""
         if self.name != "n_params" and self.unit in {"b", "t"}:  # batches and tokens, not billions and trillions
             return 1.0
-        return _COUNT_UNITS.get(self.unit, 1.0)
+        return _COUNT_UNITS.get(_COUNTED.sub("", self.unit), 1.0)
 
 
 def read_heading(text: str) -> Heading:
@@ -97,7 +99,7 @@ def read_heading(text: str) -> Heading:
     if "flop" in unit:
         return Heading(text=text, name=OUTCOME, unit=unit)
     for base, its_unit in forms:
-        found = _meaning(text, base, its_unit)
+        found = _rate_in_unit(text, base, its_unit) or _meaning(text, base, its_unit)
         if found is not None:
             return found
     if _states_outcome(text):
@@ -207,6 +209,15 @@ def _rate_of(text: str, key: str, unit: str) -> Heading | None:
     return Heading(text=text, name=f"{kind}_per_second{'_per_device' if per_device else ''}", unit=scale)
 
 
+def _rate_in_unit(text: str, base: str, unit: str) -> Heading | None:
+    """Return the meaning of a throughput whose unit is a rate: Throughput per GPU (tokens/s); ``None`` for others."""
+    around = _RATED.fullmatch(heading_key(base))
+    if around is None or "per" not in heading_key(unit):
+        return None
+    found = _rate_of(text, heading_key(unit) + (around["device"] or ""), "")
+    return found if found is None or found.name in UNITS else None
+
+
 _SAMPLES = frozenset(
     {
         *("sample", "samples", "seq", "seqs", "sequence", "sequences", "image", "images"),
@@ -220,6 +231,8 @@ def _settled_by_unit(text: str, choices: tuple[str, ...], unit: str) -> Heading:
     if unit and "tokens_per_second" in choices:
         found = _rate_of(text, heading_key(unit), "")
         return Heading(text=text, choices=choices) if found is None else found
+    if "per" in heading_key(unit) and "seconds_per_step" in choices:
+        return _rate_of(text, heading_key(unit), "") or Heading(text=text, choices=choices, unit=unit)
     if is_time_unit(unit) and "seconds_per_step" in choices:
         return Heading(text=text, choices=("seconds_per_step", OUTCOME), unit=unit)
     if unit in {"tokens", "token"} and "global_batch_size" in choices:

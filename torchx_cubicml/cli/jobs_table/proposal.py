@@ -73,6 +73,7 @@ def propose_columns(source: SourceTable, given: Mapping[str, str]) -> list[Colum
                 name = evidence.chosen(plan.heading)
                 plans[heading] = replace(plan, name=name, choices=(), reason="") if name else plan
         plans = _without_duplicates(source, plans)
+    plans = _without_read_choices(plans)
     plans = _with_devices_per_node(source, _with_batch_in_tokens(source, plans))
     return list(_with_one_throughput(source, plans).values())
 
@@ -199,6 +200,16 @@ def _is_same_status(source: SourceTable, one: Heading, other: Heading) -> bool:
         for heading in (one, other)
     )
     return next(ran) == next(ran)
+
+
+def _without_read_choices(plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
+    """Return the plans where a question does not offer only what other columns certainly are."""
+    column_of = {plan.name: plan.heading.text for plan in plans.values() if plan.name and plan.name not in UNITS}
+    for heading, plan in plans.items():
+        if plan.choices and plan.choices == plan.heading.choices and {*plan.choices} <= column_of.keys():
+            reason = ", ".join(f"{name} is read from {column_of[name]!r}" for name in plan.choices)
+            plans[heading] = replace(plan, choices=(), reason=reason)
+    return plans
 
 
 def _with_devices_per_node(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:

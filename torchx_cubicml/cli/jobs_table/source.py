@@ -184,7 +184,8 @@ def _without_outer_bars(text: str) -> str:
 def _table(path: Path, text: str, delimiter: str) -> SourceTable:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     numbered = [(reader.line_num, row) for row in reader]
-    numbered = [(line, [cell.strip() for cell in row]) for line, row in numbered if any(map(str.strip, row))]
+    clean = _without_markup if delimiter == "|" else str.strip
+    numbered = [(line, [clean(cell) for cell in row]) for line, row in numbered if any(map(str.strip, row))]
     widths = Counter(len(row) for _, row in numbered[:_SAMPLE])
     width = max(widths, key=lambda size: (widths[size], size), default=0)
     start = next((place for place, (_, row) in enumerate(numbered) if len(row) >= width), 0)
@@ -198,6 +199,16 @@ def _table(path: Path, text: str, delimiter: str) -> SourceTable:
         else:
             problems.append(f"line {line}: the number of fields differs from the header")
     return SourceTable(path, headings, tuple(rows), tuple(problems), delimiter=delimiter)
+
+
+def _without_markup(cell: str) -> str:
+    """Return the text of a cell without the marks of Markdown around it.
+
+    >>> [_without_markup(text) for text in ("**1,024** ", "`fsdp`", "[7B](https://example.com/7b)", "2*", "*")]
+    ['1,024', 'fsdp', '7B', '2*', '*']
+    """
+    cell = re.sub(r"^\[([^\[\]]+)\]\([^()]*\)$", r"\1", cell.strip())
+    return re.sub(r"^(\*{1,3}|_{1,3}|`)([^*_`]|[^*_`].*[^*_`])\1$", r"\2", cell).strip()
 
 
 def _headings(row: Sequence[str]) -> tuple[str, ...]:

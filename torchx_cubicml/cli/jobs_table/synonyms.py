@@ -33,13 +33,13 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
     {
         "tp_degree": (
             "TP, tensor parallel, tensor parallelism, tensor model parallel, tensor parallel degree, tensor MP, "
-            "tp world size, tensor"
+            "tp world size, tensor, tensor par"
         ),
         "pp_degree": (
             "PP, pipeline parallel, pipeline parallelism, pipeline model parallel, pipe parallel, pipe, pipeline "
-            "stages, pp stages, pipeline, num stages, pipeline depth"
+            "stages, pp stages, pipeline, num stages, pipeline depth, pipeline par"
         ),
-        "dp_degree": "DP, data parallel, data parallelism, data parallel replicas, DP world size, dp ranks",
+        "dp_degree": "DP, data parallel, data parallelism, data parallel replicas, DP world size, dp ranks, data par",
         "cp_degree": "CP, context parallel, context parallelism, ring attention degree",
         "ep_degree": "EP, expert parallel, expert parallelism, expert model parallel, moe expert parallel",
         "dp_replicate_degree": "data parallel replicate, replicas, DDP degree, hsdp replicas, dp replicate",
@@ -69,7 +69,8 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
             "GA, GA steps, GAS, grad acc, grad accum, gradient accumulation, accumulation, accumulation steps, "
             "accum, accum steps, gradient accumulation steps, batch accumulation per replica, grad accumulation, "
             "num microbatches, micro batches, microbatches per step, num micro batches, grad acc steps, "
-            "accumulate grad batches, grad accum steps, accum iters, device train grad accum, # acc, acc steps"
+            "accumulate grad batches, grad accum steps, accum iters, device train grad accum, # acc, acc steps, "
+            "gradient accumulation iters"
         ),
         "sharding_strategy": "sharding, FSDP strategy, shard strategy, FSDP sharding, sharding mode, FSDP mode, "
         "shard params, params sharded, sharded params, params sharding",
@@ -251,7 +252,7 @@ _AMBIGUOUS: dict[tuple[str, ...], str] = {
     (
         "sharding_strategy",
         "dp_shard_degree",
-    ): "fsdp, strategy, parallelstrategy",
+    ): "fsdp, strategy, parallelstrategy, parallelism",
     (
         "seconds_per_step",
         "milliseconds_per_step",

@@ -203,12 +203,14 @@ def _is_same_status(source: SourceTable, one: Heading, other: Heading) -> bool:
 
 
 def _without_read_choices(plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
-    """Return the plans where a question does not offer only what other columns certainly are."""
+    """Return the plans where a heading of one possible meaning is no question if another column has that meaning."""
     column_of = {plan.name: plan.heading.text for plan in plans.values() if plan.name and plan.name not in UNITS}
     for heading, plan in plans.items():
-        if plan.choices and plan.choices == plan.heading.choices and {*plan.choices} <= column_of.keys():
-            reason = ", ".join(f"{name} is read from {column_of[name]!r}" for name in plan.choices)
-            plans[heading] = replace(plan, choices=(), reason=reason)
+        if plan.choices and plan.choices == plan.heading.choices and len(plan.choices) == 1:
+            (name,) = plan.choices
+            if name in column_of:
+                reason = f"{name} is read from {column_of[name]!r}"
+                plans[heading] = replace(plan, choices=(), reason=reason)
     return plans
 
 

@@ -42,8 +42,9 @@ NAMES = {
     "sharding_strategy": ("Shard params", "fsdp_config.sharding_strategy"),
     "n_layers": ("Number of layers", "num of layers", "Layers (#)"),
     "started_at": ("Start", "created_at"),
-    "zero_stage": ("ZeRO stage", "zero_optimization.stage", "use-distributed-optimizer", "dist. optim."),
+    "zero_stage": ("ZeRO stage", "zero_optimization.stage", "use-distributed-optimizer", "dist. optim.", "Dist. opt."),
     "activation_checkpointing": ("Recompute", "Act. Ckpt.", "activations_checkpoint_granularity"),
+    "activation_cpu_offload": ("activation_cpu_offload", "CPU offload of activations?"),
     "precision": ("dtype", "params dtype", "Precision", "torch_dtype", "AMP", "Prec."),
     "seq_len": ("seqlen", "SeqLen (T)", "Seq. Length", "context length", "model_max_length", "block_size"),
     "d_model": ("hidden dim", "config.model.n_embd", "Emb. dim", "hidden-size"),
@@ -127,6 +128,7 @@ def test_an_ambiguous_heading_is_not_guessed(heading: str, choices: set[str]) ->
     [
         *[("Params (B)", "b", 1e9), ("n_params_m", "m", 1e6), ("Mem [MiB]", "mib", 1.0), ("max_mem_mb", "mb", 1.0)],
         *[("Model size [B params]", "b params", 1e9), ("Params (in millions)", "in millions", 1e6)],
+        *[("Params (10⁹)", "10⁹", 1e9), ("Params (1e6)", "1e6", 1e6), ("Params [10^9]", "10^9", 1e9)],
         *[("peak_mem_mb_per_gpu", "mb", 1.0), ("Peak memory / GiB", "gib", 1.0), ("Step time / ms", "ms", 1.0)],
     ],
 )

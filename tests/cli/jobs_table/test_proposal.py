@@ -58,6 +58,9 @@ SETTLED = {
     "amp-switch": ("mbs,AMP\n1,on\n2,off\n", "AMP", ""),
     "parameters-without-unit": ("mbs,parameters\n1,7\n2,13\n", "parameters", ""),
     "checkpoint-path": ("mbs,checkpoint\n1,/a/1\n2,/a/2\n", "checkpoint", ""),
+    "formats": ("mbs,fp\n1,bf16\n2,fp8\n", "fp", "precision"),
+    "no-formats": ("mbs,fp\n1,16 bit\n2,odd\n", "fp", ""),
+    "notation": ("mbs,m\n1,8\n2,4\n", "m", ""),
     "taken": ("mbs,GPU type,Cluster\n1,H100,JUWELS\n2,A100,JUWELS\n", "Cluster", ""),
     "other-remarks": ("mbs,notes\n1,\n2,on the new cluster\n", "notes", ""),
 }

@@ -313,6 +313,25 @@ def test_a_batch_of_tokens_becomes_one_of_samples(table: Path) -> None:
     assert [trial.config["global_batch_size"] for trial in read_table(table, given).trials] == [1024, 256]
 
 
+@pytest.mark.parametrize(
+    ("heading", "cell", "samples"),
+    [
+        ("batch (k tokens)", "512", 128),
+        ("batch (k tokens)", "262.1", 64),
+        ("batch (k tokens)", "6291.5", 1536),
+        ("batch (M tokens)", "4", 1024),
+        ("batch (tokens)", "1048576", 256),
+        ("batch (tokens)", "10240", 2.5),
+    ],
+)
+def test_a_rounded_batch_of_tokens_is_a_whole_number_of_samples(
+    table: Path, heading: str, cell: str, samples: float
+) -> None:
+    table.write_text(f"GPUs,seq,mbs,{heading},speed\n8,4k,4,{cell},5\n")
+    given = plain(parameters={"micro_batch_size": "mbs", "global_batch_tokens": heading})
+    assert [trial.config["global_batch_size"] for trial in read_table(table, given).trials] == [samples]
+
+
 def test_columns_of_which_nothing_is_said_are_counted(table: Path) -> None:
     table.write_text("GPUs,seq,mbs,speed\n8,1k,4,5\n8,?,4,5\n8,1k,,5\n")
     read = read_table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -215,6 +216,10 @@ def _proves_sharding(evidence: ColumnEvidence, heading: Heading, cells: Sequence
     return bool(known) and len(known) >= _LEAST_SHARE * len(distinct)
 
 
+def _proves_precision(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
+    return all(re.search(r"[a-z]", cell.lower()) and standard_word("precision", cell) for cell in set(cells))
+
+
 def _proves_shards(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     numbers = [scaled_number(cell) for cell in set(cells)]
     return all(numbers) and any(number > 1 for number in numbers if number)
@@ -287,6 +292,7 @@ _PROOFS: dict[str, Callable[[ColumnEvidence, Heading, Sequence[str]], bool]] = {
     "attention_kernel": _proves_kernel,
     "tp_degree": _proves_tensor_parallel,
     "cp_degree": _proves_sequence_degree,
+    "precision": _proves_precision,
     "sharding_strategy": _proves_sharding,
     "dp_shard_degree": _proves_shards,
     PEAK_MEMORY: _proves_peak_memory,

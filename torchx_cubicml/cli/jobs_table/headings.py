@@ -13,7 +13,10 @@ from torchx_cubicml.cli.jobs_table.written_numbers import is_memory_unit, is_tim
 _BRACKETED = re.compile(r"\s*[(\[{<]([^()\[\]{}<>]*)[)\]}>]\s*")
 _COUNT_UNITS = {"k": 1e3, "thousand": 1e3, "thousands": 1e3, "m": 1e6, "million": 1e6, "millions": 1e6}
 _COUNT_UNITS |= {"b": 1e9, "bn": 1e9, "billion": 1e9, "billions": 1e9, "t": 1e12, "trillion": 1e12}
-_COUNTED = re.compile(r"^in\s+|\s*(?:params?|parameters?|weights?)$")
+_TOKENS = re.compile(r"(?:in\s+)?(?:[km]|million|thousand)?\s*(?:tokens?|toks?)")
+_POWER = re.compile(r"(?:in\s+)?[x\u00d7*\u00b7]?\s*(?:10\s*\^?|1e\+?)\s*([369]|12)")  # such as 10^9
+_SUPERSCRIPTS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079", "0123456789")
+_COUNTED = re.compile(r"^in\s+|\s*(?:params?|parameters?|weights?|tokens?|toks?)$")
 _AROUND = (
     r"(?:avg|average|mean|median|throughput|training|train|measured|achieved|total|global|aggregate|overall|steady|"
     r"cluster|whole|job|model|p50|max|end2end|e2e|perf|performance|speed|rate|in|of|all)*"
@@ -79,6 +82,9 @@ class Heading:
         """Factor of a count that is headed in thousands, millions or billions."""
         if self.name != "n_params" and self.unit in {"b", "t"}:  # batches and tokens, not billions and trillions
             return 1.0
+        power = _POWER.fullmatch(self.unit.translate(_SUPERSCRIPTS))
+        if power is not None:
+            return 10.0 ** int(power[1])
         return _COUNT_UNITS.get(_COUNTED.sub("", self.unit), 1.0)
 
 
@@ -171,8 +177,8 @@ def _with_unit(text: str, name: str, unit: str) -> Heading | None:
     """Return the meaning of a heading whose unit decides what is counted; ``None`` where the unit does not fit."""
     if not _is_legal_unit(name, unit):
         return None
-    if name == "global_batch_size" and re.fullmatch(r"(?:[km]|million|thousand)?\s*(?:tokens?|toks?)", unit):
-        return Heading(text=text, name=GLOBAL_BATCH_TOKENS, unit=re.sub(r"\s*tok\w*$", "", unit))
+    if name == "global_batch_size" and _TOKENS.fullmatch(unit):
+        return Heading(text=text, name=GLOBAL_BATCH_TOKENS, unit=_COUNTED.sub("", unit))
     if name == STEP_TIME and not is_time_unit(unit):
         return Heading(text=text, choices=("seconds_per_step", "milliseconds_per_step"))
     if name == STEP_TIME:
@@ -235,8 +241,8 @@ def _settled_by_unit(text: str, choices: tuple[str, ...], unit: str) -> Heading:
         return _rate_of(text, heading_key(unit), "") or Heading(text=text, choices=choices, unit=unit)
     if is_time_unit(unit) and "seconds_per_step" in choices:
         return Heading(text=text, choices=("seconds_per_step", OUTCOME), unit=unit)
-    if unit in {"tokens", "token"} and "global_batch_size" in choices:
-        return Heading(text=text, name=GLOBAL_BATCH_TOKENS)
+    if "global_batch_size" in choices and _TOKENS.fullmatch(unit):
+        return _with_unit(text, "global_batch_size", unit) or Heading(text=text, choices=choices, unit=unit)
     return Heading(text=text, choices=choices, unit=unit)
 
 

@@ -77,7 +77,7 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
         "zero_stage": (
             "ZeRO, zero stage, zero optimization stage, DeepSpeed stage, zero redundancy stage, ds zero stage, "
             "zero optimization level, zero level, use distributed optimizer, distributed optimizer, sharded "
-            "optimizer, optimizer sharding, ZeRO-1, deepspeed zero stage"
+            "optimizer, optimizer sharding, ZeRO-1, deepspeed zero stage, dist opt"
         ),
         "activation_checkpointing": (
             "AC, activation checkpoint, act ckpt, act checkpointing, activation recompute, recompute, activation "
@@ -89,7 +89,8 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
         "precision": (
             "dtype, data type, number format, numeric format, compute dtype, training precision, param dtype, "
             "mixed precision, train dtype, numerics, model dtype, torch dtype, compute precision, numeric type, "
-            "precision mode, amp dtype, math precision, AMP, automatic mixed precision, prec, amp mode"
+            "precision mode, amp dtype, math precision, numeric precision, "
+            "numerical precision, AMP, automatic mixed precision, prec, amp mode"
         ),
         "compile": "torch compile, compiled, torch.compile, use compile, model compile, torchcompile enabled",
         "sequence_parallel": "sequence parallelism, SP, seq parallel, use sequence parallel",
@@ -245,6 +246,8 @@ _AMBIGUOUS: dict[tuple[str, ...], str] = {
     ): ("memory, mem, gpumemory, vram, gpumem, memorypergpu, mempergpu"),
     ("activation_checkpointing",): "checkpointing, ckpting",
     ("gradient_accumulation_steps", OUTCOME): "acc",
+    ("gradient_accumulation_steps",): "m",
+    ("precision",): "fp, format, numbers",
     ("attention_kernel",): "kernel, kernels, backend, impl, implementation",
     ("device",): ("system, machine, platform, cluster, instance, node, nodetype, host, server, instancetype"),
     ("tp_degree",): ("modelparallelsize, modelparallel, mp, mpsize, modelparallelism, modelparalleldegree, t"),
@@ -298,6 +301,7 @@ _ABBREVIATIONS = {
     "maximum": "max",
     "memory": "mem",
     "number": "num",
+    "offloading": "offload",
     "optimiser": "optim",
     "optimizer": "optim",
     "parallelism": "parallel",

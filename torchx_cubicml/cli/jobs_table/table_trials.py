@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar
 
 _TIME_SHARE = 0.5  # of the cells of a throughput column that make it a column of times
+_ROUNDING = 1e-3  # relative, of tokens of a step that are written in thousands or millions
 _WIDEST = ("fp8", "nvfp4", "mxfp8", "fp4")  # formats that layers add to another one
 
 
@@ -239,7 +240,7 @@ def _combine(workload: dict[str, Scalar], config: dict[str, Scalar]) -> None:
     tokens, length = facts.get(GLOBAL_BATCH_TOKENS), facts.get("seq_len")
     if isinstance(tokens, int) and isinstance(length, int) and "global_batch_size" not in facts:
         samples = tokens / length
-        config["global_batch_size"] = round(samples) if abs(samples - round(samples)) < 1e-6 * samples else samples
+        config["global_batch_size"] = round(samples) if abs(samples - round(samples)) < _ROUNDING * samples else samples
     _combine_device_batch({**config, **workload}, config)
 
 

@@ -24,7 +24,7 @@ def _names_by_words() -> dict[frozenset[str], str]:
     names: dict[frozenset[str], set[str]] = {}
     for table in (PARAMETER_SYNONYMS, WORKLOAD_SYNONYMS):
         for name, headings in table.items():
-            for heading in headings:
+            for heading in (name, *headings):
                 names.setdefault(heading_words(heading), set()).add(name)
     return {words: next(iter(found)) for words, found in names.items() if len(words) > 1 and len(found) == 1}
 

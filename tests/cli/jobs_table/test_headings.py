@@ -83,6 +83,8 @@ NAMES = {
         "micro batch (tokens)",
         "loss_scale",
         "Throughput per node (tok/s)",
+        *("tokens per GPU", "samples per GPU", "tokens/day", "tok/s/node", "Network (Gbps)", "image_size"),
+        "recompute num layers",
         "Peak memory (%)",
         "warmup steps",
         "steps per epoch",

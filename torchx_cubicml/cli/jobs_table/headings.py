@@ -13,7 +13,9 @@ from torchx_cubicml.cli.jobs_table.written_numbers import is_memory_unit, is_tim
 _BRACKETED = re.compile(r"\s*[(\[{<]([^()\[\]{}<>]*)[)\]}>]\s*")
 _COUNT_UNITS = {"k": 1e3, "thousand": 1e3, "thousands": 1e3, "m": 1e6, "million": 1e6, "millions": 1e6}
 _COUNT_UNITS |= {"b": 1e9, "bn": 1e9, "billion": 1e9, "billions": 1e9, "t": 1e12, "trillion": 1e12}
+_WORK_PER = re.compile(r"[km]?(?:tok|sample|seq|image|img|step|it)[a-z]*/")
 _TOKENS = re.compile(r"(?:in\s+)?(?:[km]|million|thousand)?\s*(?:tokens?|toks?)")
+_BANDWIDTH = re.compile(r"[kmgt]?i?b(?:it|ps|/s|it/s)s?")
 _POWER = re.compile(r"(?:in\s+)?[x\u00d7*\u00b7]?\s*(?:10\s*\^?|1e\+?)\s*([369]|12)")  # such as 10^9
 _SUPERSCRIPTS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079", "0123456789")
 _COUNTED = re.compile(r"^in\s+|\s*(?:params?|parameters?|weights?|tokens?|toks?)$")
@@ -28,7 +30,7 @@ _WORK = (
 )
 _DEVICE = r"(?P<{name}>(?:per|p)?(?:gpus?|devices?|accelerators?|ranks?|chips?|cards?|tpus?))?"
 _RATED = re.compile(_AROUND + _DEVICE.format(name="device") + _AROUND)
-_SECOND = r"(?:per|p)?(?:seconds?|secs?|s)"
+_SECOND = r"(?P<second>(?:per|p)?(?:seconds?|secs?|s))"
 _RATE = re.compile(_AROUND + _WORK + _DEVICE.format(name="before") + _SECOND + _DEVICE.format(name="behind") + _AROUND)
 _INVERSE = re.compile(
     rf"{_AROUND}(?P<unit>s|secs?|seconds?|ms|msecs?|milliseconds?)per(?:optim|train(?:ing)?|global)?"
@@ -125,7 +127,7 @@ def _states_outcome(text: str) -> bool:
 
 def _tail_forms(bare: str, unit: str) -> list[tuple[str, str]]:
     """Return the readings of the ends of a path in a config, as experiment trackers write it."""
-    if " " in bare or _RATE.fullmatch(heading_key(bare)):
+    if " " in bare or _RATE.fullmatch(heading_key(bare)) or _WORK_PER.match(bare.lower()):
         return []
     parts = re.split(r"[./:]|__", bare)
     tails = [" ".join(parts[start:]) for start in range(1, len(parts)) if parts[start].strip()]
@@ -157,7 +159,7 @@ def _meaning(text: str, base: str, unit: str) -> Heading | None:
     for each in dict.fromkeys((key, _SUFFIXES.sub("", key), _PREFIXES.sub("", key), _stripped(key))):
         if len(each) == 1 and not single:
             continue  # what is left of a word is no symbol
-        if each in NAME_BY_HEADING:
+        if each in NAME_BY_HEADING and not (NAME_BY_HEADING[each] == "container" and key.endswith("size")):
             return _with_unit(text, NAME_BY_HEADING[each], unit)
         rated = _rate_of(text, each, unit) if "per" in each or re.search(r"sec|[\s_]s\b|^tgs$", base.lower()) else None
         if rated is not None:
@@ -192,6 +194,8 @@ def _is_legal_unit(name: str, unit: str) -> bool:
         return True
     if is_time_unit(unit):
         return name == STEP_TIME
+    if _BANDWIDTH.fullmatch(unit):
+        return False
     if is_memory_unit(unit):
         return name in {PEAK_MEMORY, "device_memory_gib"}
     return unit not in _SHARES and not (name == "micro_batch_size" and unit in {"token", "tokens"})
@@ -206,6 +210,8 @@ def _rate_of(text: str, key: str, unit: str) -> Heading | None:
     found = _RATE.fullmatch(key)
     if found is None or (found["work"] in {"s", "t", "k"} and "per" not in key):
         return None
+    if found["second"] == "s" and (found["behind"] or "").startswith("per") and found["work"] in _SINGULARS:
+        return None  # tokens per GPU are no tokens per second
     per_device = found["before"] or found["behind"]
     work = found["work"].removeprefix("optim")
     kind = "tokens" if work.startswith("t") else "samples" if work in {"s", *_SAMPLES} else "steps"
@@ -224,6 +230,9 @@ def _rate_in_unit(text: str, base: str, unit: str) -> Heading | None:
     return found if found is None or found.name in UNITS else None
 
 
+_SINGULARS = frozenset(
+    {"token", "sample", "seq", "sequence", "image", "img", "example", "step", "optimstep", "iter", "it", "batch"}
+)
 _SAMPLES = frozenset(
     {
         *("sample", "samples", "seq", "seqs", "sequence", "sequences", "image", "images"),

@@ -7,7 +7,7 @@ import re
 from torchx_cubicml.cli.jobs_table.synonyms import PARAMETER_SYNONYMS, WORKLOAD_SYNONYMS, heading_key
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_FILLERS = frozenset({"size", "of", "the", "in", "num", "degree", "a", "an"})
+_FILLERS = frozenset({"size", "of", "the", "in", "degree", "a", "an"})
 
 
 def heading_words(text: str) -> frozenset[str]:

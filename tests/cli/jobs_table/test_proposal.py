@@ -54,6 +54,7 @@ SETTLED = {
     "accuracy": ("DP,mbs,acc,gbs\n4,2,71,32\n8,2,72,32\n", "acc", ""),
     "trainer-sharding": ("mbs,fsdp\n1,full_shard auto_wrap\n2,shard_grad_op auto_wrap\n", "fsdp", "sharding_strategy"),
     "sharding-switch": ("mbs,Shard params\n1,1\n2,0\n", "Shard params", "sharding_strategy"),
+    "strategy-numbers": ("mbs,fsdp_sharding_strategy\n1,1\n2,2\n", "fsdp_sharding_strategy", "sharding_strategy"),
     "amp": ("mbs,AMP\n1,bf16\n2,fp16\n", "AMP", "precision"),
     "amp-switch": ("mbs,AMP\n1,on\n2,off\n", "AMP", ""),
     "parameters-without-unit": ("mbs,parameters\n1,7\n2,13\n", "parameters", ""),

@@ -127,8 +127,8 @@ def _doubtful_plan(heading: Heading, name: str, cells: Sequence[str]) -> ColumnP
 def _name_by_cells(heading: Heading, cells: Sequence[str]) -> str:
     """Return the name of a column whose cells show that it is a sister of what its heading says."""
     name = heading.name
-    if name == "sharding_strategy" and shards_parameters(heading.text) and all(map(_is_switch, cells)):
-        return name
+    if name == "sharding_strategy" and shards_parameters(heading.text) and all(map(_is_switch_or_digit, cells)):
+        return name  # the numbers of FSDP's strategies are no stages of ZeRO
     if name == "sharding_strategy" and all(zero_stage(cell) is not None for cell in cells):
         return "zero_stage"
     if name == "zero_stage" and all(zero_stage(cell) is None for cell in cells):
@@ -140,8 +140,8 @@ def _name_by_cells(heading: Heading, cells: Sequence[str]) -> str:
     return "device" if name == "world_size" and not any(map(scaled_number, cells)) else name
 
 
-def _is_switch(cell: str) -> bool:
-    return switch_value(cell) is not None
+def _is_switch_or_digit(cell: str) -> bool:
+    return cell.isdecimal() or switch_value(cell) is not None
 
 
 def _without_duplicates(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:

@@ -194,7 +194,7 @@ ROLE_SYNONYMS: dict[str, tuple[str, ...]] = _words(
         STATUS: (
             "status, state, outcome, result, exit status, job status, run status, exit code, return code, oom, "
             "out of memory, success, succeeded, completed, failed, fits, ok, error, exit, crashed, job state, run "
-            "state, ended, termination, verdict, failure"
+            "state, ended, termination, verdict, failure, done"
         ),
         STARTED_AT: (
             "started, start time, started at, date, timestamp, created, created at, start date, run date, "

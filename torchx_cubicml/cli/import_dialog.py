@@ -19,6 +19,7 @@ from torchx_cubicml.cli.jobs_table.proposal_text import (
     proposal_rows,
     question_lines,
     ready_command,
+    skipped_lines,
 )
 from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
 from torchx_cubicml.cli.jobs_table.source import read_source
@@ -120,7 +121,7 @@ def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: Giv
     for name, value in given.facts.items():
         table.add_row(Text("--fact"), Text(name), Text("of every row"), Text(str(value)))
     wide_console().print(table)
-    for line in [*left_over_lines(source, plans), *question_lines(plans)]:
+    for line in [*left_over_lines(source, plans), *skipped_lines(source), *question_lines(plans)]:
         sys.stdout.write(f"{line}\n")
 
 

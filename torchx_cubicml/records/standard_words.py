@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_YES = ("true", "yes", "y", "on", "enabled", "enable", "1", "used", "\u2713", "\u2714")
+_YES = ("true", "yes", "y", "on", "enabled", "enable", "1", "used", "\u2713", "\u2714", "\u2705", "\u2611")
 _NO = (
     "false",
     "no",
@@ -21,13 +21,28 @@ _NO = (
     "\u2717",
     "\u2718",
     "\u00d7",
+    "\u274c",
+    "\u2716",
+    "\u2715",
+    "\u2610",
 )
 
 SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "activation_checkpointing": {
         "full": (
             *_YES,
-            *("full", "all", "every_layer", "each_layer", "per_layer", "all_layers", "every_block", "layer", "uniform"),
+            *(
+                "full",
+                "all",
+                "every_layer",
+                "each_layer",
+                "per_layer",
+                "all_layers",
+                "every_block",
+                "block",
+                "layer",
+                "uniform",
+            ),
             *("full_recompute", "full_recomputation", "full_uniform", "full_block", "full_ac", "full_checkpointing"),
         ),
         "selective": (
@@ -41,6 +56,7 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "FULL_SHARD": (
             *("full_shard", "fsdp", "fsdp1", "fsdp2", "fsdp_full", "fully_sharded", "full_sharding", "full"),
             *("zero_3", "zero_stage_3", "stage_3", "full_shard_zero3", "fsdp_full_shard", "fsdp_zero3"),
+            "full_shard_auto_wrap",
         ),
         "SHARD_GRAD_OP": (
             *("shard_grad_op", "shard_grad", "grad_op", "fsdp_grad_op", "sharded_grad_op", "fsdp_shard_grad_op"),
@@ -53,11 +69,25 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
                 "gradients",
                 "fsdp_zero2",
                 "shard_grad_op_zero2",
+                "shard_grad_op_auto_wrap",
             ),
         ),
         "NO_SHARD": ("no_shard", "no_sharding", "unsharded"),
-        "HYBRID_SHARD": ("hybrid_shard", "hybrid", "hsdp", "hybrid_sharding", "hybrid_full_shard", "hybrid_fsdp"),
-        "_HYBRID_SHARD_ZERO2": ("_hybrid_shard_zero2", "hybrid_zero2", "hybrid_shard_grad_op"),
+        "HYBRID_SHARD": (
+            "hybrid_shard",
+            "hybrid",
+            "hsdp",
+            "hybrid_sharding",
+            "hybrid_full_shard",
+            "hybrid_fsdp",
+            "hybrid_shard_auto_wrap",
+        ),
+        "_HYBRID_SHARD_ZERO2": (
+            "_hybrid_shard_zero2",
+            "hybrid_zero2",
+            "hybrid_shard_grad_op",
+            "hybrid_shard_zero2_auto_wrap",
+        ),
         "DDP": ("ddp", "data_parallel", "distributed_data_parallel", "replicated", "replicate"),
         "NONE": ("none",),
     },
@@ -110,7 +140,7 @@ def squashed(text: str) -> str:
     >>> [squashed(text) for text in ("Every-Layer", "every_layer", " NumLayers", "# GPUs")]
     ['everylayer', 'everylayer', 'numlayers', 'ngpus']
     """
-    return re.sub(r"[^a-z0-9\u2713\u2714\u2717\u2718\u00d7]+", "", text.replace("#", "n").lower())
+    return re.sub(r"[^a-z0-9\u00d7\u2610\u2611\u2705\u2713-\u2718\u274c]+", "", text.replace("#", "n").lower())
 
 
 def switch_value(text: str) -> bool | None:

@@ -43,6 +43,26 @@ SETTLED = {
     "model-size": ("mbs,parameters\n1,7B\n2,13B\n", "parameters", "n_params"),
     "not-attention": ("mbs,attention\n1,MHA\n2,GQA\n", "attention", ""),
     "remarks": ("mbs,notes\n1,\n2,did not finish\n", "notes", "status"),
+    "verdict": ("mbs,did it run?\n1,yes\n2,OOM\n4,crash\n", "did it run?", "status"),
+    "no-verdict": ("mbs,did it run?\n1,yes\n2,no\n4,yes\n", "did it run?", ""),
+    "words": ("mbs,os\n1,linux\n2,windows\n", "os", ""),
+    "device-memory": ("mbs,GPU mem\n" + "1,80\n2,80\n4,80\n8,40\n9,40\n" * 2, "GPU mem", "device_memory_gib"),
+    "odd-memory": ("mbs,GPU mem\n" + "1,80\n2,80\n4,80\n8,41\n9,41\n" * 2, "GPU mem", ""),
+    "batch-in-tokens": ("DP,mbs,GA,seq,gbs\n4,2,4,4k,131072\n8,2,4,4k,262144\n", "gbs", "global_batch_tokens"),
+    "batch-in-samples": ("DP,mbs,GA,seq,gbs\n4,2,4,4k,32\n8,2,4,4k,64\n", "gbs", "global_batch_size"),
+    "accumulation": ("DP,mbs,acc,gbs\n4,2,4,32\n8,2,2,32\n", "acc", "gradient_accumulation_steps"),
+    "accuracy": ("DP,mbs,acc,gbs\n4,2,71,32\n8,2,72,32\n", "acc", ""),
+    "trainer-sharding": ("mbs,fsdp\n1,full_shard auto_wrap\n2,shard_grad_op auto_wrap\n", "fsdp", "sharding_strategy"),
+    "sharding-switch": ("mbs,Shard params\n1,1\n2,0\n", "Shard params", "sharding_strategy"),
+    "strategy-numbers": ("mbs,fsdp_sharding_strategy\n1,1\n2,2\n", "fsdp_sharding_strategy", "sharding_strategy"),
+    "amp": ("mbs,AMP\n1,bf16\n2,fp16\n", "AMP", "precision"),
+    "amp-switch": ("mbs,AMP\n1,on\n2,off\n", "AMP", ""),
+    "parameters-without-unit": ("mbs,parameters\n1,7\n2,13\n", "parameters", ""),
+    "checkpoint-path": ("mbs,checkpoint\n1,/a/1\n2,/a/2\n", "checkpoint", ""),
+    "formats": ("mbs,fp\n1,bf16\n2,fp8\n", "fp", "precision"),
+    "no-formats": ("mbs,fp\n1,16 bit\n2,odd\n", "fp", ""),
+    "notation": ("mbs,m\n1,8\n2,4\n", "m", ""),
+    "taken": ("mbs,GPU type,Cluster\n1,H100,JUWELS\n2,A100,JUWELS\n", "Cluster", ""),
     "other-remarks": ("mbs,notes\n1,\n2,on the new cluster\n", "notes", ""),
 }
 
@@ -103,8 +123,29 @@ def test_what_the_user_says_counts(tmp_path: Path) -> None:
 
 
 def test_an_empty_column_and_a_constant_one_are_told(tmp_path: Path) -> None:
-    plans = plans_of(tmp_path, "tp,odd,note,other,Shard params\n1,,x,1,1\n2,,x,2,0\n")
-    assert [plans[name].reason for name in ("odd", "note", "other", "Shard params")] == [
+    plans = plans_of(tmp_path, "tp,odd,note,other,shards in use\n1,,x,1,1\n2,,x,2,0\n")
+    assert [plans[name].reason for name in ("odd", "note", "other", "shards in use")] == [
         *("empty", "always 'x'", "unknown heading"),
         "unknown heading; it may concern sharding_strategy",
     ]
+
+
+def test_a_question_offers_only_what_the_cells_can_be(tmp_path: Path) -> None:
+    plans = plans_of(tmp_path, "mbs,checkpoint,Cluster,GPU type,checkpointing\n1,/a/1,x,H100,on\n2,/a/2,y,H100,off\n")
+    assert plans["checkpoint"].choices == ()
+    assert "may be activation_checkpointing, but holds /a/1" in plans["checkpoint"].reason
+    assert (plans["Cluster"].choices, plans["Cluster"].reason) == ((), "device is read from 'GPU type'")
+    assert plans["checkpointing"].choices == ("activation_checkpointing",)
+
+
+def test_two_columns_of_statuses_that_agree_count_once(tmp_path: Path) -> None:
+    text = "mbs,State,ExitCode\n1,COMPLETED,0:0\n2,OUT_OF_MEMORY,0:125\n4,FAILED,1:0\n"
+    plans = plans_of(tmp_path, text)
+    assert (plans["State"].name, plans["ExitCode"].reason) == ("status", "status is read from 'State'")
+    assert plans_of(tmp_path, text.replace("1:0", "0:0"))["ExitCode"].choices == ("status",)
+
+
+def test_numbers_with_points_and_a_decimal_comma_are_a_throughput(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("mbs;tok/s\n1;26.274,0\n2;11.962,5\n")
+    assert [plan.name for plan in propose_columns(read_source(path), {})] == ["micro_batch_size", "tokens_per_second"]

@@ -6,9 +6,33 @@ from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.records.trial import State
 
 WORDS = {
-    State.COMPLETED: ("ok", "OK", "done", "COMPLETED", "finished", "success", "passed", "1", "true", "exit 0", "✓"),
+    State.COMPLETED: (
+        "ok",
+        "OK",
+        "done",
+        "COMPLETED",
+        "finished",
+        "success",
+        "passed",
+        "1",
+        "true",
+        "exit 0",
+        "✓",
+        "✅",
+    ),
     State.OUT_OF_MEMORY: ("OOM", "out of memory", "OUT_OF_MEMORY", "CUDA OOM", "oom-killed"),
-    State.UNKNOWN: ("failed", "FAILED", "crash", "TIMEOUT", "CANCELLED", "0", "exit 137", "NaN loss", "did not finish"),
+    State.UNKNOWN: (
+        "failed",
+        "FAILED",
+        "crash",
+        "TIMEOUT",
+        "CANCELLED",
+        "0",
+        "exit 137",
+        "NaN loss",
+        "did not finish",
+        "❌",
+    ),
     None: ("purple", "later", "waiting"),
 }
 

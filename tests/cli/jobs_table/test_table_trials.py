@@ -313,9 +313,71 @@ def test_a_batch_of_tokens_becomes_one_of_samples(table: Path) -> None:
     assert [trial.config["global_batch_size"] for trial in read_table(table, given).trials] == [1024, 256]
 
 
+@pytest.mark.parametrize(
+    ("heading", "cell", "samples"),
+    [
+        ("batch (k tokens)", "512", 128),
+        ("batch (k tokens)", "262.1", 64),
+        ("batch (k tokens)", "6291.5", 1536),
+        ("batch (M tokens)", "4", 1024),
+        ("batch (tokens)", "1048576", 256),
+        ("batch (tokens)", "10240", 2.5),
+    ],
+)
+def test_a_rounded_batch_of_tokens_is_a_whole_number_of_samples(
+    table: Path, heading: str, cell: str, samples: float
+) -> None:
+    table.write_text(f"GPUs,seq,mbs,{heading},speed\n8,4k,4,{cell},5\n")
+    given = plain(parameters={"micro_batch_size": "mbs", "global_batch_tokens": heading})
+    assert [trial.config["global_batch_size"] for trial in read_table(table, given).trials] == [samples]
+
+
 def test_columns_of_which_nothing_is_said_are_counted(table: Path) -> None:
     table.write_text("GPUs,seq,mbs,speed\n8,1k,4,5\n8,?,4,5\n8,1k,,5\n")
     read = read_table(
         table, plain(parameters={"micro_batch_size": "mbs", "world_size": "GPUs"}, workload={"seq_len": "seq"})
     )
     assert read.gaps == {"seq_len": 1, "micro_batch_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "config"),
+    [
+        ("GPUs,mbs,dev,speed", "8,4,32,5", {"gradient_accumulation_steps": 8, "global_batch_size": 256}),
+        ("GPUs,mbs,dev,speed", "8,5,32,5", {"global_batch_size": 256}),
+        ("mbs,dev,speed", "4,32,5", {"gradient_accumulation_steps": 8}),
+    ],
+    ids=["both", "no-whole-accumulation", "unknown-ranks"],
+)
+def test_a_batch_of_one_rank_gives_accumulation_and_global_batch(
+    table: Path, header: str, row: str, config: dict[str, object]
+) -> None:
+    table.write_text(f"{header}\n{row}\n")
+    workload = {"world_size": "GPUs"} if "GPUs" in header else {}
+    given = plain(workload=workload, parameters={"micro_batch_size": "mbs", "device_batch_size": "dev"})
+    (trial,) = read_table(table, given).trials
+    assert {name: value for name, value in trial.config.items() if name != "micro_batch_size"} == config
+
+
+def test_a_batch_of_one_rank_turns_a_step_time_into_a_throughput(table: Path) -> None:
+    table.write_text("GPUs,seq,dev,speed\n8,1k,32,2\n")
+    (trial,) = read_table(table, plain(unit="seconds_per_step", parameters={"device_batch_size": "dev"})).trials
+    assert trial.measurement is not None
+    assert trial.measurement.tokens_per_second == 8 * 32 * 1024 / 2
+
+
+def test_a_switch_of_sharded_parameters_says_full_sharding_or_its_own_word(table: Path) -> None:
+    table.write_text("mbs,Shard params,speed\n4,on,5\n4,off,5\n")
+    read = read_table(
+        table, plain(workload={}, parameters={"micro_batch_size": "mbs", "sharding_strategy": "Shard params"})
+    )
+    assert [trial.config["sharding_strategy"] for trial in read.trials] == ["FULL_SHARD", "off"]
+    assert read.unknown_words == {"sharding_strategy": {"off": 1}}
+
+
+@pytest.mark.parametrize(("heading", "cell"), [("peak (MB/GPU)", "5488.64"), ("max_mem (GiB/GPU)", "5.36")])
+def test_a_memory_of_one_device_has_its_unit(table: Path, heading: str, cell: str) -> None:
+    table.write_text(f"GPUs,seq,mbs,{heading},speed\n8,1k,4,{cell},5\n")
+    (trial,) = read_table(table, plain(peak_memory_gib=heading)).trials
+    assert trial.measurement is not None
+    assert trial.measurement.peak_memory_gib == pytest.approx(5.36)

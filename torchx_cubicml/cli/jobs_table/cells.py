@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, PRECISION_SWITCH
+from torchx_cubicml.cli.jobs_table.column_roles import DEVICE_BATCH, GLOBAL_BATCH_TOKENS, PRECISION_SWITCH
 from torchx_cubicml.cli.jobs_table.source import MISSING
 from torchx_cubicml.cli.jobs_table.written_numbers import (
     SCALE_OF_BINARY,
@@ -32,12 +33,17 @@ DEGREES = frozenset(
 COUNTS = DEGREES | {
     *("d_ff", "d_model", "global_batch_size", "gradient_accumulation_steps", "head_dim", "micro_batch_size"),
     *("n_active_experts", "n_experts", "n_heads", "n_kv_heads", "n_layers", "n_params", "nnodes", "nproc_per_node"),
-    *("seq_len", "vocab_size", "world_size", GLOBAL_BATCH_TOKENS),
+    *("seq_len", "vocab_size", "world_size", GLOBAL_BATCH_TOKENS, DEVICE_BATCH),
 }
 """Facts that are whole numbers >= 1."""
 
 TEXTS = frozenset({"device", "program", "container", "optimizer"})
-_BINARY = frozenset({"seq_len", "micro_batch_size", "global_batch_size", GLOBAL_BATCH_TOKENS})  # 4k is 4,096
+_BINARY = frozenset(
+    {"seq_len", "micro_batch_size", "global_batch_size", GLOBAL_BATCH_TOKENS, DEVICE_BATCH}
+)  # 4k is 4,096
+_BINARY_MULTIPLE = {"k": 32.0, "m": 0.5}
+"""Multiples of thousands and millions of tokens that are powers of two: 512k is 2**19, but 262.1k is 262,100."""
+
 _MAY_BE_ZERO = frozenset({"n_experts", "n_active_experts"})
 _RELEASE_HEADING = re.compile(
     r"version|release|container|image|(?<![a-z])tag(?![a-z])|driver|commit|(?<![a-z])sha(?![a-z])|build", re.IGNORECASE
@@ -100,9 +106,20 @@ def read_cell(name: str, text: str, heading: Heading, *, decimal_comma: bool = F
         size = gibibytes(text, unit=heading.unit or "gib", decimal_comma=decimal_comma)
         return (text, False) if size is None else (_plain(size), True)
     value = _word(name, text)
+    if value is None and name == "sharding_strategy" and shards_parameters(heading.text) and switch_value(text):
+        value = "FULL_SHARD"
     if value is not None:
         return value, True
     return own_value(text, decimal_comma=decimal_comma), not is_vocabulary(name)
+
+
+def shards_parameters(heading: str) -> bool:
+    """Return whether a heading is a switch of sharded parameters: on is FULL_SHARD, off may be several strategies.
+
+    >>> [shards_parameters(text) for text in ("Shard params", "FSDP", "sharding")]
+    [True, True, False]
+    """
+    return re.search(r"param|fsdp", heading.lower()) is not None
 
 
 def is_vocabulary(name: str) -> bool:
@@ -147,7 +164,7 @@ def _count(name: str, text: str, heading: Heading, *, decimal_comma: bool) -> tu
         return 1, True
     if plain_number(text, decimal_comma=decimal_comma) is not None and name not in DEGREES:
         number *= _scale(name, number, heading)
-    number = round(number) if number >= 1e6 else number
+    number = round(number) if number >= 1e6 or math.isclose(number, round(number), rel_tol=1e-12) else number
     if number != int(number) or number < (0 if name in _MAY_BE_ZERO else 1):
         raise RecordError(f"{name} must be a whole number >= 1, got {text!r:.60} in column {heading.text!r:.60}")
     return _plain(number), True
@@ -155,8 +172,10 @@ def _count(name: str, text: str, heading: Heading, *, decimal_comma: bool) -> tu
 
 def _scale(name: str, number: float, heading: Heading) -> float:
     """Return the factor of a bare number by its heading; 4 million tokens of a batch are 4 x 2**20."""
-    if name == GLOBAL_BATCH_TOKENS and (2 * number).is_integer():
-        return SCALE_OF_BINARY.get(heading.unit[:1], heading.scale)
+    suffix = heading.unit[:1]
+    multiple = _BINARY_MULTIPLE.get(suffix, 0.0)
+    if name == GLOBAL_BATCH_TOKENS and multiple and (number / multiple).is_integer():
+        return SCALE_OF_BINARY[suffix]
     return heading.scale
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -28,6 +29,11 @@ _MOST_ROWS = 2000  # rows that evidence is taken from
 _LEAST_SHARE = 0.5  # of the cells that must be legal under a name
 _AGREEING_SHARE = 0.95  # of the rows in which two readings of one number agree
 _TOLERANCE = 0.02  # relative, between a number and its rounded label
+_DEVICE_SIZES = frozenset(
+    map(float, (8, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256, 288))
+)  # GB of memory of accelerators
+_FEWEST_PARAMETERS = 1000.0
+_LEAST_ROWS_PER_SIZE = 5  # so many round peaks of memory are no accident
 _LEAST_UTILISATION, _MOST_UTILISATION = 0.002, 1.0  # of a device's peak, by any training
 
 
@@ -72,6 +78,11 @@ class ColumnEvidence:
                 return choice
         return ""
 
+    def tokens_per_step(self) -> list[float | None]:
+        """Return micro batch x accumulation x data-parallel degree x sequence length of each row, where known."""
+        rows = ((_batch(row), count(row, "seq_len")) for row in self.facts())
+        return [None if batch is None or length is None else batch * length for batch, length in rows]
+
     def numbers(self, heading: Heading) -> list[float | None]:
         """Return the numbers of a column, ``None`` for any other cell."""
         cells = self.source.cells(heading.text)[:_MOST_ROWS]
@@ -101,6 +112,8 @@ def is_plausible(name: str, heading: Heading, cells: Sequence[str]) -> bool:
 
 def _is_legal(name: str, cell: str, heading: Heading) -> bool:
     """Return whether a cell can be a value of ``name``, whatever the decimal sign."""
+    if name == "n_params":  # 7 without a unit are no parameters: billions or millions of them
+        return _number(cell) * (heading.scale if _number(cell) < _FEWEST_PARAMETERS else 1.0) >= _FEWEST_PARAMETERS
     if name in COUNTS:
         return _is_number(scaled_number, cell) or (name in DEGREES and switch_value(cell) is False)
     if name in UNITS:
@@ -113,8 +126,12 @@ def _is_legal(name: str, cell: str, heading: Heading) -> bool:
     return not is_vocabulary(name) or read_cell(name, cell, heading)[1]
 
 
-def _is_number(read: Callable[[str], float | None], cell: str) -> bool:
-    return read(cell) is not None or read(cell.replace(",", ".")) is not None
+def _is_number(read: Callable[..., float | None], cell: str) -> bool:
+    return read(cell) is not None or read(cell, decimal_comma=True) is not None
+
+
+def _number(cell: str) -> float:
+    return scaled_number(cell) or scaled_number(cell, decimal_comma=True) or 0.0
 
 
 def _is_memory(cell: str) -> bool:
@@ -199,6 +216,10 @@ def _proves_sharding(evidence: ColumnEvidence, heading: Heading, cells: Sequence
     return bool(known) and len(known) >= _LEAST_SHARE * len(distinct)
 
 
+def _proves_precision(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
+    return all(re.search(r"[a-z]", cell.lower()) and standard_word("precision", cell) for cell in set(cells))
+
+
 def _proves_shards(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
     numbers = [scaled_number(cell) for cell in set(cells)]
     return all(numbers) and any(number > 1 for number in numbers if number)
@@ -208,6 +229,25 @@ def _proves_peak_memory(evidence: ColumnEvidence, heading: Heading, cells: Seque
     """A memory of many values on one kind of device is what jobs used; the memory of a device is constant."""
     devices = {str(row.get("device", "")) for row in evidence.facts()}
     return all(map(_is_memory, cells)) and len(set(cells)) > 2 * len(devices) + 2
+
+
+def _proves_device_memory(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
+    """A memory is that of devices if all of many rows hold one of a few sizes in which devices are sold."""
+    comma = evidence.source.decimal_comma
+    sizes = {cell: gibibytes(cell, unit=heading.unit or "gib", decimal_comma=comma) for cell in set(cells)}
+    return set(sizes.values()) <= _DEVICE_SIZES and len(cells) >= _LEAST_ROWS_PER_SIZE * len(sizes)
+
+
+def _proves_accumulation(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
+    """A number is the accumulation if micro batch x it x data-parallel degree is the global batch."""
+    if not {"micro_batch_size", "global_batch_size"} <= evidence.names.keys():
+        return False
+    rows, found = evidence.facts(), evidence.numbers(heading)
+    expected = [
+        _batch({**row, "gradient_accumulation_steps": number or 0.0, "global_batch_size": 0.0})
+        for row, number in zip(rows, found, strict=True)
+    ]
+    return evidence.agree([count(row, "global_batch_size") for row in rows], expected)
 
 
 def _proves_step_time(unit: str) -> Callable[[ColumnEvidence, Heading, Sequence[str]], bool]:
@@ -252,9 +292,12 @@ _PROOFS: dict[str, Callable[[ColumnEvidence, Heading, Sequence[str]], bool]] = {
     "attention_kernel": _proves_kernel,
     "tp_degree": _proves_tensor_parallel,
     "cp_degree": _proves_sequence_degree,
+    "precision": _proves_precision,
     "sharding_strategy": _proves_sharding,
     "dp_shard_degree": _proves_shards,
     PEAK_MEMORY: _proves_peak_memory,
+    "device_memory_gib": _proves_device_memory,
+    "gradient_accumulation_steps": _proves_accumulation,
     "seconds_per_step": _proves_step_time("seconds_per_step"),
     "milliseconds_per_step": _proves_step_time("milliseconds_per_step"),
 }

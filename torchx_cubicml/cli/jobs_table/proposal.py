@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.cells import COUNTS
-from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, PEAK_MEMORY, PROGRAM, STARTED_AT, STATUS, UNITS
+from torchx_cubicml.cli.jobs_table.cells import COUNTS, shards_parameters
+from torchx_cubicml.cli.jobs_table.column_roles import (
+    GLOBAL_BATCH_TOKENS,
+    OUTCOME,
+    PEAK_MEMORY,
+    PROGRAM,
+    STARTED_AT,
+    STATUS,
+    UNITS,
+)
 from torchx_cubicml.cli.jobs_table.evidence import ColumnEvidence, is_plausible
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.jobs_table.source import SourceTable
 
 _ONCE = frozenset({STATUS, STARTED_AT, PEAK_MEMORY, PROGRAM})
+_FAILED = frozenset({State.UNKNOWN, State.OUT_OF_MEMORY})
 _MOST_SHOWN = 4  # values that a reason quotes
 _NEARLY_ALL = 0.95  # of the rows
 
@@ -64,19 +73,25 @@ def propose_columns(source: SourceTable, given: Mapping[str, str]) -> list[Colum
                 name = evidence.chosen(plan.heading)
                 plans[heading] = replace(plan, name=name, choices=(), reason="") if name else plan
         plans = _without_duplicates(source, plans)
-    plans = _with_devices_per_node(source, plans)
+    plans = _without_read_choices(plans)
+    plans = _with_devices_per_node(source, _with_batch_in_tokens(source, plans))
     return list(_with_one_throughput(source, plans).values())
 
 
 def _with_failures(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
-    """Return the plans where a column of remarks tells which jobs failed, if no other column does."""
+    """Return the plans where a column of an unknown heading tells which jobs failed, if no other column does.
+
+    Remarks stand beside the failed jobs only; a verdict stands beside each job.
+    """
     if any(plan.name == STATUS for plan in plans.values()):
         return plans
     for heading, plan in plans.items():
         cells = source.known_cells(heading)
-        is_free = not plan.name and not plan.choices and not plan.is_given and len(cells) < len(source.rows)
-        words = {cell for cell in cells if switch_value(cell) is None}
-        if is_free and words and all(state_of_word(word) in {State.UNKNOWN, State.OUT_OF_MEMORY} for word in cells):
+        states = {cell: state_of_word(cell, heading=heading) for cell in set(cells)}
+        failed = {cell for cell, state in states.items() if state in _FAILED and switch_value(cell) is None}
+        is_told = len(cells) < len(source.rows) or State.COMPLETED in states.values()
+        is_free = not plan.name and not plan.choices and not plan.is_given
+        if is_free and failed and is_told and None not in states.values():
             return {**plans, heading: replace(plan, name=STATUS, reason="")}
     return plans
 
@@ -88,7 +103,7 @@ def _first_plan(source: SourceTable, text: str, given: Mapping[str, str]) -> Col
         return ColumnPlan(heading=heading, name=given[text], reason=reason, is_given=True)
     if not cells:
         return ColumnPlan(heading=heading, reason="empty")
-    name = _name_by_cells(heading.name, cells)
+    name = _name_by_cells(heading, cells)
     if name == OUTCOME or (name and is_plausible(name, heading, cells)):
         return ColumnPlan(heading=heading, name=name)
     return _doubtful_plan(heading, name, cells)
@@ -98,8 +113,10 @@ def _doubtful_plan(heading: Heading, name: str, cells: Sequence[str]) -> ColumnP
     if name:
         return ColumnPlan(heading=heading, reason=f"may be {name}, but holds {_shown(cells)}")
     if heading.choices:
-        may = " or ".join(heading.choices)
-        return ColumnPlan(heading=heading, choices=heading.choices, reason=f"may be {may}; holds {_shown(cells)}")
+        possible = tuple(choice for choice in heading.choices if is_plausible(choice, heading, cells))
+        may = " or ".join(possible or heading.choices)
+        holds = f"; holds {_shown(cells)}" if possible else f", but holds {_shown(cells)}"
+        return ColumnPlan(heading=heading, choices=possible, reason=f"may be {may}{holds}")
     if len(set(cells)) == 1:
         return ColumnPlan(heading=heading, reason=f"always {cells[0]!r:.40}")
     key = heading_key(heading.text)
@@ -107,8 +124,11 @@ def _doubtful_plan(heading: Heading, name: str, cells: Sequence[str]) -> ColumnP
     return ColumnPlan(heading=heading, reason=f"unknown heading{concern}")
 
 
-def _name_by_cells(name: str, cells: Sequence[str]) -> str:
+def _name_by_cells(heading: Heading, cells: Sequence[str]) -> str:
     """Return the name of a column whose cells show that it is a sister of what its heading says."""
+    name = heading.name
+    if name == "sharding_strategy" and shards_parameters(heading.text) and all(map(_is_switch_or_digit, cells)):
+        return name  # the numbers of FSDP's strategies are no stages of ZeRO
     if name == "sharding_strategy" and all(zero_stage(cell) is not None for cell in cells):
         return "zero_stage"
     if name == "zero_stage" and all(zero_stage(cell) is None for cell in cells):
@@ -118,6 +138,10 @@ def _name_by_cells(name: str, cells: Sequence[str]) -> str:
     if name == "device" and all(cell.isdecimal() for cell in cells):
         return "world_size"
     return "device" if name == "world_size" and not any(map(scaled_number, cells)) else name
+
+
+def _is_switch_or_digit(cell: str) -> bool:
+    return cell.isdecimal() or switch_value(cell) is not None
 
 
 def _without_duplicates(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
@@ -146,7 +170,8 @@ def _one_of(
     for plan in rivals:
         if plan is best:
             continue
-        if len(favourites) == 1 or _is_same(source, best.heading, plan.heading):
+        is_same = _is_same_status if name == STATUS else _is_same
+        if len(favourites) == 1 or is_same(source, best.heading, plan.heading):
             found.append(replace(plan, name="", choices=(), reason=f"{name} is read from {best.heading.text!r}"))
         else:
             reason = f"like {best.heading.text!r} it may be {name}, with other values"
@@ -168,6 +193,27 @@ def _is_same(source: SourceTable, one: Heading, other: Heading) -> bool:
     return evidence.agree(*scaled) or all(left == right for left, right in pairs)
 
 
+def _is_same_status(source: SourceTable, one: Heading, other: Heading) -> bool:
+    """Return whether two columns of statuses name the same jobs as completed."""
+    ran = (
+        [state_of_word(cell, heading=heading.text) is State.COMPLETED for cell in source.cells(heading.text)]
+        for heading in (one, other)
+    )
+    return next(ran) == next(ran)
+
+
+def _without_read_choices(plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
+    """Return the plans where a heading of one possible meaning is no question if another column has that meaning."""
+    column_of = {plan.name: plan.heading.text for plan in plans.values() if plan.name and plan.name not in UNITS}
+    for heading, plan in plans.items():
+        if plan.choices and plan.choices == plan.heading.choices and len(plan.choices) == 1:
+            (name,) = plan.choices
+            if name in column_of:
+                reason = f"{name} is read from {column_of[name]!r}"
+                plans[heading] = replace(plan, choices=(), reason=reason)
+    return plans
+
+
 def _with_devices_per_node(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
     """Return the plans where a number of GPUs beside a number of nodes is of one node, if the rows say so."""
     named = {plan.name: plan for plan in plans.values() if plan.name}
@@ -183,6 +229,18 @@ def _with_devices_per_node(source: SourceTable, plans: dict[str, ColumnPlan]) ->
     is_constant = varies and len({gpus for gpus, _ in pairs}) == 1
     if is_constant or any(gpus < hosts for gpus, hosts in pairs):
         plans[devices.heading.text] = replace(devices, name="nproc_per_node")
+    return plans
+
+
+def _with_batch_in_tokens(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
+    """Return the plans where the global batch counts tokens, if the rows say so."""
+    named = {plan.name: plan for plan in plans.values() if plan.name in COUNTS}
+    batch = named.pop("global_batch_size", None)
+    if batch is None or batch.is_given:
+        return plans
+    evidence = ColumnEvidence(source, {name: plan.heading for name, plan in named.items()})
+    if evidence.agree(evidence.tokens_per_step(), evidence.numbers(batch.heading)):
+        plans[batch.heading.text] = replace(batch, name=GLOBAL_BATCH_TOKENS)
     return plans
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.cells import COUNTS, blank_value, is_text_column, is_vocabulary, read_cell
 from torchx_cubicml.cli.jobs_table.column_roles import (
+    DEVICE_BATCH,
     GLOBAL_BATCH_TOKENS,
     OUTCOME,
     PEAK_MEMORY,
@@ -17,6 +18,7 @@ from torchx_cubicml.cli.jobs_table.column_roles import (
     UNITS,
 )
 from torchx_cubicml.cli.jobs_table.statuses import states_of_words
+from torchx_cubicml.cli.jobs_table.written_numbers import memory_unit
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.standard_words import SWITCHES
 
@@ -65,6 +67,18 @@ def left_over_lines(source: SourceTable, plans: Sequence[ColumnPlan]) -> list[st
     return [*lines, *([f"empty: {', '.join(empty)}"] if empty else [])]
 
 
+def skipped_lines(source: SourceTable) -> list[str]:
+    """Return a line on the rows that cannot be imported, as they have another number of cells than the header."""
+    count = len(source.problems)
+    if not count:
+        return []
+    first = source.problems[0].partition(":")[0]
+    return [
+        f"{count} {'row has' if count == 1 else 'rows have'} another number of cells than the header ({first}"
+        f"{'' if count == 1 else ' is the first'}): skipped"
+    ]
+
+
 def question_lines(plans: Sequence[ColumnPlan]) -> list[str]:
     """Return a line with the legal answers for each column that may have several names."""
     lines = []
@@ -97,6 +111,7 @@ def proposal_json(source: SourceTable, plans: Sequence[ColumnPlan], text: frozen
         "questions": {plan.heading.text: list(plan.choices) for plan in plans if plan.choices},
         "outcomes": [plan.heading.text for plan in plans if plan.name == OUTCOME],
         "left_over": {plan.heading.text: plan.reason for plan in plans if not plan.name and not plan.choices},
+        "skipped": list(source.problems),
     }
 
 
@@ -106,11 +121,13 @@ def _reading(source: SourceTable, plan: ColumnPlan) -> str:
         STATUS: _status_text(source, heading.text),
         STARTED_AT: "start of the job, ISO 8601",
         GLOBAL_BATCH_TOKENS: "tokens of a step, divided by seq_len",
+        DEVICE_BATCH: "samples of a step on one data-parallel rank",
     }
     if name in fixed:
         return fixed[name]
     if name in {PEAK_MEMORY, "device_memory_gib"}:
-        return f"GiB, from {heading.unit.upper()}" if heading.unit.startswith(("m", "k", "t")) else "GiB"
+        unit = memory_unit(heading.unit)
+        return f"GiB, from {unit.upper().replace('I', 'i')}" if unit.startswith(("m", "k", "t", "byte")) else "GiB"
     if name in STEP_TIMES:
         unit = heading.unit or name.partition("_")[0]
         return f"time of a step in {unit}; with the batch of a step it gives the throughput"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, RATES_PER_SECOND, STEP_TIMES
+from torchx_cubicml.cli.jobs_table.column_roles import DEVICE_BATCH, GLOBAL_BATCH_TOKENS, RATES_PER_SECOND, STEP_TIMES
 from torchx_cubicml.errors import RecordError
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def missing_for_steps(names: Collection[str]) -> str:
     if {"global_batch_size", GLOBAL_BATCH_TOKENS} & set(names):
         return ""
     missing = [name for name in ("micro_batch_size", "gradient_accumulation_steps") if name not in names]
+    missing = [] if DEVICE_BATCH in names else missing
     if not {"dp_degree", "dp_shard_degree", "world_size"} & set(names) and not {"nnodes", "nproc_per_node"} <= set(
         names
     ):

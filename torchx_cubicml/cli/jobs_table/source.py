@@ -22,6 +22,7 @@ MISSING = frozenset({"", "-", "--", "\u2013", "\u2014", "?", "na", "n/a", "#n/a"
 
 _DELIMITERS = ",\t;|"
 _MOST_BYTES = 2**28
+_DECIMAL_COMMA = re.compile(r"\d+,(?!\d{3}$)\d+|0,\d+|\d{1,3}(?:\.\d{3})+,\d+")
 _SAMPLE = 50  # first lines, which show the delimiter and the width of the table
 _PANDAS = "python -c \"import pandas; pandas.{reader}('{name}'{more}).to_csv('{stem}.csv', index=False)\""
 _OTHER_FORMATS = {
@@ -97,7 +98,7 @@ class SourceTable:
     def decimal_comma(self) -> bool:
         """Flag: a comma is the decimal sign, as some number has one that separates no thousands."""
         cells = [cell for _, row in self.rows for cell in row if "," in cell]
-        return self.delimiter != "," and any(re.fullmatch(r"\d+(?:\.\d{3})*,(?!\d{3}$)\d+", cell) for cell in cells)
+        return self.delimiter != "," and any(map(_DECIMAL_COMMA.fullmatch, cells))
 
     def number(self, text: str) -> float | None:
         """Return a cell as a number, by the decimal sign of the table; ``None`` where it is none."""
@@ -122,7 +123,7 @@ def read_source(path: Path) -> SourceTable:
     lines = text.splitlines()
     delimiter = _delimiter(lines[:_SAMPLE])
     try:
-        return _table(path, _markdown(text) if delimiter == "|" else text, delimiter)
+        return _table(path, _without_outer_bars(text) if delimiter == "|" else text, delimiter)
     except csv.Error as error:
         raise RecordError(f"cannot read {path}: {error}") from error
 
@@ -165,16 +166,26 @@ def _split(lines: Sequence[str], delimiter: str) -> list[list[str]]:
         return []
 
 
-def _markdown(text: str) -> str:
-    """Return a Markdown table as lines separated by bars, without its rule and its outer bars."""
-    lines = (line.strip().removeprefix("|").removesuffix("|") for line in text.splitlines())
-    return "\n".join(line for line in lines if not re.fullmatch(r"[\s|:-]+", line))
+def _without_outer_bars(text: str) -> str:
+    """Return a table with bars without its Markdown rule, and without the bars around all of its lines.
+
+    A bar that ends some lines only stands before an empty last cell.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    lines = ["" if re.fullmatch(r"[\s|:-]*-[\s|:-]*", line) else line for line in lines]  # lines keep their numbers
+    filled = [line for line in lines if "|" in line]
+    if all(line.startswith("|") for line in filled):
+        lines = [line.removeprefix("|").removesuffix("|") for line in lines]
+    elif all(line.endswith("|") for line in filled):
+        lines = [line.removesuffix("|") for line in lines]
+    return "\n".join(lines)
 
 
 def _table(path: Path, text: str, delimiter: str) -> SourceTable:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     numbered = [(reader.line_num, row) for row in reader]
-    numbered = [(line, [cell.strip() for cell in row]) for line, row in numbered if any(map(str.strip, row))]
+    clean = _without_markup if delimiter == "|" else str.strip
+    numbered = [(line, [clean(cell) for cell in row]) for line, row in numbered if any(map(str.strip, row))]
     widths = Counter(len(row) for _, row in numbered[:_SAMPLE])
     width = max(widths, key=lambda size: (widths[size], size), default=0)
     start = next((place for place, (_, row) in enumerate(numbered) if len(row) >= width), 0)
@@ -188,6 +199,16 @@ def _table(path: Path, text: str, delimiter: str) -> SourceTable:
         else:
             problems.append(f"line {line}: the number of fields differs from the header")
     return SourceTable(path, headings, tuple(rows), tuple(problems), delimiter=delimiter)
+
+
+def _without_markup(cell: str) -> str:
+    """Return the text of a cell without the marks of Markdown around it.
+
+    >>> [_without_markup(text) for text in ("**1,024** ", "`fsdp`", "[7B](https://example.com/7b)", "2*", "*")]
+    ['1,024', 'fsdp', '7B', '2*', '*']
+    """
+    cell = re.sub(r"^\[([^\[\]]+)\]\([^()]*\)$", r"\1", cell.strip())
+    return re.sub(r"^(\*{1,3}|_{1,3}|`)([^*_`]|[^*_`].*[^*_`])\1$", r"\2", cell).strip()
 
 
 def _headings(row: Sequence[str]) -> tuple[str, ...]:

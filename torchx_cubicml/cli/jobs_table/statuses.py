@@ -55,7 +55,7 @@ def state_of_word(text: str, *, heading: str = "") -> State | None:
         bad = State.OUT_OF_MEMORY if _OUT_OF_MEMORY.search(about) else State.UNKNOWN
         return bad if switch else State.COMPLETED
     if "exit" in about or "return" in about or re.fullmatch(r"exit(?:code|status)?-?\d+", word):
-        return State.COMPLETED if re.fullmatch(r"\D*0", word) else State.UNKNOWN
+        return State.COMPLETED if re.fullmatch(r"\D*0+", word) else State.UNKNOWN
     if switch is not None:
         return State.COMPLETED if switch else State.UNKNOWN
     if word in _RAN:

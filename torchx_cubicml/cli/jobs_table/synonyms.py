@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.column_roles import (
+    DEVICE_BATCH,
     DEVICE_COUNT,
     GLOBAL_BATCH_TOKENS,
     OUTCOME,
@@ -32,13 +33,13 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
     {
         "tp_degree": (
             "TP, tensor parallel, tensor parallelism, tensor model parallel, tensor parallel degree, tensor MP, "
-            "tp world size, tensor"
+            "tp world size, tensor, tensor par"
         ),
         "pp_degree": (
             "PP, pipeline parallel, pipeline parallelism, pipeline model parallel, pipe parallel, pipe, pipeline "
-            "stages, pp stages, pipeline, num stages, pipeline depth"
+            "stages, pp stages, pipeline, num stages, pipeline depth, pipeline par"
         ),
-        "dp_degree": "DP, data parallel, data parallelism, data parallel replicas, DP world size, dp ranks",
+        "dp_degree": "DP, data parallel, data parallelism, data parallel replicas, DP world size, dp ranks, data par",
         "cp_degree": "CP, context parallel, context parallelism, ring attention degree",
         "ep_degree": "EP, expert parallel, expert parallelism, expert model parallel, moe expert parallel",
         "dp_replicate_degree": "data parallel replicate, replicas, DDP degree, hsdp replicas, dp replicate",
@@ -52,13 +53,14 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
             "mbs, mbz, micro batch, microbatch, device train microbatch, train micro batch per gpu, batch per "
             "GPU, per GPU batch, per device batch, local batch, micro bs, per device train batch, micro batch per "
             "GPU, microbatch per GPU, micro batch per device, batch per device, ubatch, train micro batch, "
-            "microbsz, micro bsz, micro batch samples"
+            "microbsz, micro bsz, micro batch samples, ubs, bs per gpu, bsz per gpu, bs per device, gpu batch"
         ),
         "global_batch_size": (
             "gbs, gbz, global batch, train batch, global train batch, total batch, effective batch, GB size, "
             "global bs, global bsz, sequences per step, samples per step, batch global, total train batch, "
             "samples per iteration, sequences per iteration, total batch samples"
         ),
+        DEVICE_BATCH: "device train batch, train batch per device, device batch, batch per rank, local train batch",
         GLOBAL_BATCH_TOKENS: (
             "tokens per batch, tokens per step, batch tokens, global batch tokens, tokens per iteration, tokens "
             "per global batch, tokens per update, batch in tokens, global batch in tokens"
@@ -67,13 +69,15 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
             "GA, GA steps, GAS, grad acc, grad accum, gradient accumulation, accumulation, accumulation steps, "
             "accum, accum steps, gradient accumulation steps, batch accumulation per replica, grad accumulation, "
             "num microbatches, micro batches, microbatches per step, num micro batches, grad acc steps, "
-            "accumulate grad batches, grad accum steps, accum iters, device train grad accum"
+            "accumulate grad batches, grad accum steps, accum iters, device train grad accum, # acc, acc steps, "
+            "gradient accumulation iters"
         ),
-        "sharding_strategy": "sharding, FSDP strategy, shard strategy, FSDP sharding, sharding mode, FSDP mode",
+        "sharding_strategy": "sharding, FSDP strategy, shard strategy, FSDP sharding, sharding mode, FSDP mode, "
+        "shard params, params sharded, sharded params, params sharding",
         "zero_stage": (
             "ZeRO, zero stage, zero optimization stage, DeepSpeed stage, zero redundancy stage, ds zero stage, "
             "zero optimization level, zero level, use distributed optimizer, distributed optimizer, sharded "
-            "optimizer, optimizer sharding, ZeRO-1, deepspeed zero stage"
+            "optimizer, optimizer sharding, ZeRO-1, deepspeed zero stage, dist opt"
         ),
         "activation_checkpointing": (
             "AC, activation checkpoint, act ckpt, act checkpointing, activation recompute, recompute, activation "
@@ -85,7 +89,8 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
         "precision": (
             "dtype, data type, number format, numeric format, compute dtype, training precision, param dtype, "
             "mixed precision, train dtype, numerics, model dtype, torch dtype, compute precision, numeric type, "
-            "precision mode, amp dtype, math precision"
+            "precision mode, amp dtype, math precision, numeric precision, "
+            "numerical precision, AMP, automatic mixed precision, prec, amp mode"
         ),
         "compile": "torch compile, compiled, torch.compile, use compile, model compile, torchcompile enabled",
         "sequence_parallel": "sequence parallelism, SP, seq parallel, use sequence parallel",
@@ -95,7 +100,9 @@ PARAMETER_SYNONYMS: dict[str, tuple[str, ...]] = _words(
             "use flash attention, attn config attn impl, attention type, sdpa backend, FA, attn kernels, "
             "attention algorithm, attention softmax"
         ),
-        "pp_schedule": ("pipeline schedule, schedule, pipe schedule, pipeline parallel schedule, pipeline engine"),
+        "pp_schedule": (
+            "pipeline schedule, schedule, pipe schedule, pipeline parallel schedule, pipeline engine, pp engine"
+        ),
         "cpu_offload": "offload, param offload, fsdp cpu offload, cpu offloading, parameter offload",
         "activation_cpu_offload": (
             "activation offload, cpu checkpointing, activation cpu offloading, offload activations, act offload"
@@ -149,7 +156,8 @@ WORKLOAD_SYNONYMS: dict[str, tuple[str, ...]] = _words(
         "world_size": (
             "world size, world, GPUs, total GPUs, GPU count, number of GPUs, devices, total devices, ranks, "
             "accelerators, num accelerators, chips, processes, gpus total, total ranks, device count, accelerator "
-            "count, total accelerators, number of accelerators"
+            "count, total accelerators, number of accelerators, alloc gpus, allocated gpus, gpus allocated, req gpus, "
+            "gpus requested, requested gpus"
         ),
         "nnodes": "nodes, node count, hosts, num nodes, servers, machines, number of nodes, nodes used",
         "nproc_per_node": (
@@ -186,12 +194,12 @@ ROLE_SYNONYMS: dict[str, tuple[str, ...]] = _words(
         STATUS: (
             "status, state, outcome, result, exit status, job status, run status, exit code, return code, oom, "
             "out of memory, success, succeeded, completed, failed, fits, ok, error, exit, crashed, job state, run "
-            "state, ended, termination, verdict, failure"
+            "state, ended, termination, verdict, failure, done"
         ),
         STARTED_AT: (
             "started, start time, started at, date, timestamp, created, created at, start date, run date, "
             "datetime, measured on, first seen, first seen date, submitted, day, measured at, begin, submit time, "
-            "first published, when, measured date, date measured, time started"
+            "first published, when, measured date, date measured, time started, start"
         ),
         PEAK_MEMORY: (
             "peak memory, peak mem, max memory, max mem, max memory allocated, memory peak, peak GPU memory, peak "
@@ -220,7 +228,7 @@ OUTCOME_SYNONYMS = _words(
             "time, fwd bwd time, scaling efficiency, time to train, bubble fraction, mfu pct, hfu pct, samples "
             "seen, gpu hours, flops per token, flops per second, flops per gpu, train runtime, days to train, "
             "comm time, flops utilisation, utilisation, model flops utilisation, nccl time, weak scaling "
-            "efficiency"
+            "efficiency, end, est days to train, estimated days to train, estimated time to train"
         )
     }
 )[OUTCOME]
@@ -236,6 +244,10 @@ _AMBIGUOUS: dict[tuple[str, ...], str] = {
         PEAK_MEMORY,
         "device_memory_gib",
     ): ("memory, mem, gpumemory, vram, gpumem, memorypergpu, mempergpu"),
+    ("activation_checkpointing",): "checkpointing, ckpting",
+    ("gradient_accumulation_steps", OUTCOME): "acc",
+    ("gradient_accumulation_steps",): "m",
+    ("precision",): "fp, format, numbers",
     ("attention_kernel",): "kernel, kernels, backend, impl, implementation",
     ("device",): ("system, machine, platform, cluster, instance, node, nodetype, host, server, instancetype"),
     ("tp_degree",): ("modelparallelsize, modelparallel, mp, mpsize, modelparallelism, modelparalleldegree, t"),
@@ -243,7 +255,7 @@ _AMBIGUOUS: dict[tuple[str, ...], str] = {
     (
         "sharding_strategy",
         "dp_shard_degree",
-    ): "fsdp, strategy, parallelstrategy",
+    ): "fsdp, strategy, parallelstrategy, parallelism",
     (
         "seconds_per_step",
         "milliseconds_per_step",
@@ -289,6 +301,7 @@ _ABBREVIATIONS = {
     "maximum": "max",
     "memory": "mem",
     "number": "num",
+    "offloading": "offload",
     "optimiser": "optim",
     "optimizer": "optim",
     "parallelism": "parallel",
@@ -299,6 +312,7 @@ _ABBREVIATIONS = {
     "sequence": "seq",
     "vocabulary": "vocab",
 }
+_MICRO = {0xB5: "u", 0x3BC: "u"}  # the sign, and the Greek letter
 _LONG_WORD = re.compile("|".join(_ABBREVIATIONS))
 
 
@@ -308,7 +322,9 @@ def heading_key(text: str) -> str:
     >>> [heading_key(text) for text in ("Micro-Batch Size", "SequenceLength", "seq. len", "tokens/s", "# GPUs")]
     ['microbatchsize', 'seqlen', 'seqlen', 'tokenspers', 'ngpus']
     """
-    return _LONG_WORD.sub(lambda found: _ABBREVIATIONS[found[0]], squashed(text.replace("/", " per ")))
+    return _LONG_WORD.sub(
+        lambda found: _ABBREVIATIONS[found[0]], squashed(text.replace("/", " per ").translate(_MICRO))
+    )
 
 
 def _by_heading() -> dict[str, str]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.cells import blank_value, is_text_column, read_cell
 from torchx_cubicml.cli.jobs_table.checks import disagreements, without_impossible_peak
-from torchx_cubicml.cli.jobs_table.column_roles import GLOBAL_BATCH_TOKENS, PRECISION_SWITCH, STEP_TIMES
+from torchx_cubicml.cli.jobs_table.column_roles import DEVICE_BATCH, GLOBAL_BATCH_TOKENS, PRECISION_SWITCH, STEP_TIMES
 from torchx_cubicml.cli.jobs_table.headings import is_certain_outcome, read_heading, states_time_heading
-from torchx_cubicml.cli.jobs_table.rates import job_rates, known_world_size
+from torchx_cubicml.cli.jobs_table.rates import count, dp_degree, job_rates, known_world_size
 from torchx_cubicml.cli.jobs_table.source import MISSING, SourceTable, read_source
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.times import sortable_time
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar
 
 _TIME_SHARE = 0.5  # of the cells of a throughput column that make it a column of times
+_ROUNDING = 1e-3  # relative, of tokens of a step that are written in thousands or millions
 _WIDEST = ("fp8", "nvfp4", "mxfp8", "fp4")  # formats that layers add to another one
 
 
@@ -98,7 +99,11 @@ def table_trials(source: SourceTable, mapping: TableMapping) -> ReadTable:
 
 def _gaps(trials: Sequence[Trial], names: Iterable[str]) -> dict[str, int]:
     counts = {name: sum(name not in {**trial.workload, **trial.config} for trial in trials) for name in names}
-    legal = (name for name in names if not name.startswith(PRECISION_SWITCH) and name != GLOBAL_BATCH_TOKENS)
+    legal = (
+        name
+        for name in names
+        if not name.startswith(PRECISION_SWITCH) and name not in {GLOBAL_BATCH_TOKENS, DEVICE_BATCH}
+    )
     return {name: counts[name] for name in legal if counts[name]}
 
 
@@ -134,8 +139,9 @@ class _RowReader:
         _combine(workload, config)
         state = self._state(row)
         measurement = self._measurement(row, {**config, **workload}) if state is State.COMPLETED else None
-        workload.pop(GLOBAL_BATCH_TOKENS, None)
-        config.pop(GLOBAL_BATCH_TOKENS, None)
+        for name in (GLOBAL_BATCH_TOKENS, DEVICE_BATCH):
+            workload.pop(name, None)
+            config.pop(name, None)
         content = json.dumps([workload, config, sorted(row.items())], default=str)
         digest = hashlib.sha256(content.encode(errors="replace")).hexdigest()[:16]
         seen[digest] += 1
@@ -234,7 +240,19 @@ def _combine(workload: dict[str, Scalar], config: dict[str, Scalar]) -> None:
     tokens, length = facts.get(GLOBAL_BATCH_TOKENS), facts.get("seq_len")
     if isinstance(tokens, int) and isinstance(length, int) and "global_batch_size" not in facts:
         samples = tokens / length
-        config["global_batch_size"] = round(samples) if abs(samples - round(samples)) < 1e-6 * samples else samples
+        config["global_batch_size"] = round(samples) if abs(samples - round(samples)) < _ROUNDING * samples else samples
+    _combine_device_batch({**config, **workload}, config)
+
+
+def _combine_device_batch(facts: Mapping[str, Scalar], config: dict[str, Scalar]) -> None:
+    """Add what the batch of a step on one data-parallel rank says: the accumulation, and the global batch."""
+    batch, micro, dp = count(facts, DEVICE_BATCH), count(facts, "micro_batch_size"), dp_degree(facts)
+    if batch is None:
+        return
+    if micro is not None and "gradient_accumulation_steps" not in facts and (batch / micro).is_integer():
+        config["gradient_accumulation_steps"] = int(batch / micro)
+    if dp is not None and "global_batch_size" not in facts and (batch * dp).is_integer():
+        config["global_batch_size"] = int(batch * dp)
 
 
 def _combine_precision(workload: dict[str, Scalar], config: dict[str, Scalar]) -> None:

@@ -88,17 +88,27 @@ def gibibytes(text: str, *, unit: str = "gib", decimal_comma: bool = False) -> f
 
     Args:
         text: the cell.
-        unit: of a bare number.
+        unit: of a bare number, as the heading says; GiB where it says another word, such as "rank 0".
         decimal_comma: whether a comma is the decimal sign.
 
-    >>> [gibibytes(text) for text in ("38.3 GB", "40960MiB", "80", "large")], gibibytes("2048", unit="mb")
+    >>> [gibibytes(text) for text in ("38.3 GB", "40960MiB", "80", "large")], gibibytes("2048", unit="mb/gpu")
     ([38.3, 40.0, 80.0, None], 2.0)
     """
     found = quantity(text, decimal_comma=decimal_comma)
     if found is None:
         return None
-    scale = _BYTES_IN_GIB.get({"g": "gb", "m": "mb", "b": "bytes", "": unit}.get(found[1], found[1]))
+    stated = {"g": "gb", "m": "mb", "b": "bytes"}.get(found[1], memory_unit(found[1]))
+    scale = _BYTES_IN_GIB.get(stated if found[1] else memory_unit(unit) if is_memory_unit(unit) else "gib")
     return None if scale is None else found[0] * scale
+
+
+def memory_unit(text: str) -> str:
+    """Return a unit without the device that it is of, in lower case.
+
+    >>> [memory_unit(text) for text in ("GiB/GPU", "MB per device", "GB")]
+    ['gib', 'mb', 'gb']
+    """
+    return re.sub(r"\s*(?:/|per)\s*(?:gpu|device|rank|card|accelerator|chip|tpu)s?$", "", text.strip().lower())
 
 
 def seconds(text: str, *, unit: str = "s", decimal_comma: bool = False) -> float | None:
@@ -129,7 +139,7 @@ def is_time_unit(word: str) -> bool:
 
 def is_memory_unit(word: str) -> bool:
     """Return whether a word is a unit of memory."""
-    return word in _BYTES_IN_GIB
+    return memory_unit(word) in _BYTES_IN_GIB
 
 
 def rate(text: str, *, decimal_comma: bool = False) -> float | None:

@@ -425,3 +425,13 @@ def test_the_laws_hold_in_every_form(
     assert read_config(after, declared)[1] == {"p": wanted}
     rest = iter(after.script_args)
     assert all(item in rest for item in [*first, *last])
+
+
+def test_a_flag_is_read_and_written_in_the_spelling_of_the_command() -> None:
+    typed = launch("--batch-size", "2", "--lr", "1")
+    assert read_config(typed, BATCH)[1] == {"batch_size": 2}
+    assert write_config(typed, BATCH, {"batch_size": 1}).script_args == ("--batch-size", "1", "--lr", "1")
+    twice = launch("--batch-size", "2", "--batch_size", "1")
+    assert read_config(twice, BATCH)[1] == {"batch_size": 1}
+    with pytest.raises(LaunchError, match="occurs 2 times"):
+        write_config(twice, BATCH, {"batch_size": 2})

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.command_texts import program_digest
+from torchx_cubicml.launch.config_io import read_config
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_work import ComparedTrials, with_same_work
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
@@ -109,6 +110,31 @@ def test_the_reason_names_the_word_and_how_to_declare_it() -> None:
     edited = history.compared("--model.seq_len", "64", texts={"program": "b", "$ATTN": "math"})
     assert edited.reason.startswith("the program's file has changed since its last recorded launch")
     assert history.compared("--model.seq_len", "64", texts={"program": "a", "$ATTN": "math"}).reason == ""
+
+
+def test_flags_are_named_as_typed() -> None:
+    history = History()
+    history.ran("--hidden-size", "64", "--old-flag", texts={"--config_file:depth": "2"})
+    new = history.compared("--hidden-size=128", "--config-file", "a.json", texts={"--config_file:depth": "3"})
+    assert new.unseen == ("--config-file:depth", "--hidden-size", "--old-flag")
+    assert "this value of depth in the file of --config-file, --hidden-size, --old-flag:" in new.reason
+    assert 'space file: hidden_size = { flag = "--hidden-size" })' in new.reason
+    history.ran("--hidden_size", "128", n_params=5)
+    (line,) = history.compared("--hidden-size", "64", "--old-flag").lines
+    assert line.startswith("1 launch left out: another value of --hidden-size, --old-flag, and n_params was 5")
+
+
+def test_a_flag_declared_as_the_reason_says_is_compared_no_more() -> None:
+    history = History()
+    history.ran("--hidden-size", "64")
+    command = Launch(program="absent.py", script_args=("--hidden-size", "128"), env={"B": "1"})
+    for declared in ("--hidden-size", "--hidden_size"):
+        text = f'{{ flag = "{declared}", default = 64 }}\n[parameters]\nb = {{ choices = [1], env = "B" }}'
+        space = parse_space(f"[workload]\nhidden_size = {text}", where="space.toml")
+        assert read_config(command, space)[0]["hidden_size"] == 128
+        present = PresentCommand.of(command, space)
+        same = with_same_work(history.trials, present, space=space, workload=WORKLOAD, keys=(KEY,))
+        assert (same.unseen, same.reason) == ((), "")
 
 
 def test_what_was_observed_decides_once_the_command_has_run() -> None:

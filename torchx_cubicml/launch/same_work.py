@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.launch.command_texts import PROGRAM
 from torchx_cubicml.launch.observed_work import ObservedWork
 from torchx_cubicml.launch.present_command import TEXTS_KNOWN, RecordedSettings, has_same_key, is_of_program
+from torchx_cubicml.records.argument_words import names_as_typed
 from torchx_cubicml.records.arguments import is_keyed
 from torchx_cubicml.records.workload import count_of_launches, is_informative, is_same_workload, recency
 
@@ -45,7 +46,8 @@ class ComparedTrials:
     Args:
         trials: of all workloads, without those of the workload that did other work.
         certain: likewise, without those whose work is not known to be the same while the command has not run.
-        unseen: settings that make the present command another job until it has run; empty where there are none.
+        unseen: settings that make the present command another job until it has run, flags as typed; empty where there
+            are none.
         lines: reasons why trials were left out, one line each.
     """
 
@@ -102,15 +104,17 @@ def with_same_work(
     values = _EqualValues(groups, work)
     changes = [values.changes(group.settings, present) for group in groups]
     same = [trial for group, changed in zip(groups, changes, strict=True) if not changed for trial in group.trials]
+    typed = _TypedNames(command, own)
     if not same:
         closest = min(reversed(changes), key=len)
-        return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=tuple(sorted(closest)), lines=lines)
+        unseen = tuple(sorted(typed.get(name) for name in closest))
+        return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=unseen, lines=lines)
     reference = work.of(same)
     left_out: defaultdict[str, list[Trial]] = defaultdict(list)
     for group, changed in zip(groups, changes, strict=True):
         difference = work.difference(group.work, reference) if changed else ""
         if difference != "":
-            left_out[_left_out_reason(changed, difference)] += group.trials
+            left_out[_left_out_reason(map(typed.get, changed), difference)] += group.trials
     kept = _without(trials, [trial for found in left_out.values() for trial in found])
     found = [f"{count_of_launches(len(found))} left out: {why}" for why, found in left_out.items()]
     if len(found) > _NAMED:
@@ -139,6 +143,26 @@ class _Group:
     @cached_property
     def recency(self) -> tuple[float, str]:
         return max(map(recency, self.trials))
+
+
+class _TypedNames:
+    """Names of settings with their flags as typed in the present command, or else in the latest launch that has them.
+
+    Args:
+        command: the present one.
+        own: trials of the workload.
+    """
+
+    def __init__(self, command: PresentCommand, own: Iterable[Trial]) -> None:
+        self._typed: dict[str, str] = {}
+        for trial in sorted(own, key=recency):
+            self._typed |= names_as_typed(trial.arguments or ())
+        self._typed |= names_as_typed(command.arguments)
+
+    def get(self, name: str) -> str:
+        """Return a name with its flag as typed."""
+        flag, colon, key = name.partition(":")
+        return f"{self._typed.get(flag, flag)}{colon}{key}"
 
 
 def _groups(own: Iterable[Trial], recorded: RecordedSettings, work: ObservedWork) -> list[_Group]:

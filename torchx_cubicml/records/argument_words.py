@@ -39,6 +39,31 @@ def argument_words(arguments: Sequence[str]) -> dict[str, str]:
     return {name: " ".join(values) for name, values in words.items()}
 
 
+def with_underscores(name: str) -> str:
+    """Return a flag or key with underscores for the hyphens in it, by which two spellings of one flag are equal.
+
+    >>> with_underscores("--hidden-size"), with_underscores("model.n-layers=")
+    ('--hidden_size', 'model.n_layers=')
+    """
+    dashes = name[: len(name) - len(name.lstrip("-"))]
+    return f"{dashes}{name.lstrip('-').replace('-', '_')}"
+
+
+def names_as_typed(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the flags and keys of a command as typed, by their names in ``argument_words``; the last spelling counts.
+
+    >>> names_as_typed(["--seq-len", "512", "--compile", "model.depth=2"])
+    {'--seq_len': '--seq-len', '--compile': '--compile', 'model.depth=': 'model.depth='}
+    """
+    typed: dict[str, str] = {}
+    for word in arguments:
+        found = _NAME.fullmatch(word)
+        if found is not None:
+            name = f"{found['dashes']}{found['name']}" if found["dashes"] else f"{found['name']}="
+            typed[with_underscores(name)] = name
+    return typed
+
+
 def _split(found: re.Match[str]) -> tuple[str, str | None]:
     dashes, name, rest = found["dashes"], found["name"].replace("-", "_"), found["rest"]
     if dashes == "-" and len(name) > 1 and rest is None and name[1:].isdigit():

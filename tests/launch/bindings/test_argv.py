@@ -40,12 +40,35 @@ from torchx_cubicml.launch.bindings.argv import (
         (["--compile.enable=true"], "--compile.enable", FlagForm.JOINED, ("true",)),
         (["model.width=4"], "model.width=", FlagForm.JOINED, ("4",)),
         (["--width==4"], "--width=", FlagForm.JOINED, ("=4",)),
+        (["--hidden-size", "4"], "--hidden_size", FlagForm.SEPARATE, ("4",)),
+        (["--hidden_size=4"], "--hidden-size", FlagForm.JOINED, ("4",)),
+        (["--no-use-flash"], "--use_flash", FlagForm.NEGATED, ()),
+        (["model.n-layer=4"], "model.n_layer=", FlagForm.JOINED, ("4",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_every_form_is_found(args: list[str], flag: str, form: FlagForm, texts: tuple[str, ...]) -> None:
     (found,) = find_flag(["train", *args], flag, is_value=looks_like_value)
     assert (found.form, found.texts, found.start) == (form, texts, 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "flag", "typed"),
+    [
+        ("--hidden-size", "--hidden_size", "--hidden-size"),
+        ("--hidden_size=4", "--hidden-size", "--hidden_size"),
+        ("--no-use-flash", "--use_flash", "--use-flash"),
+        ("--no_use_flash", "--use-flash", "--use_flash"),
+        ("--my-model.no-use_flash", "--my_model.use-flash", "--my-model.use_flash"),
+        ("--no-my-model.flash", "--my_model.flash", "--my-model.flash"),
+        ("--no-x.no-y", "--no_x.y", "--no-x.y"),
+        ("model.n-layer=4", "model.n_layer=", "model.n-layer="),
+    ],
+)
+def test_hyphens_and_underscores_in_a_flag_are_the_same(word: str, flag: str, typed: str) -> None:
+    (found,) = find_flag([word], flag, is_value=looks_like_value)
+    assert found.flag == typed
+    assert set_flag([word], flag, "8")[0].startswith(typed)
 
 
 def test_a_joined_value_is_not_found_apart() -> None:

@@ -237,6 +237,10 @@ WRONG = {
         '[parameters.p]\nchoices = [1]\nenv = "A B"',
         ["parameters.p.env: must be the name of a variable"],
     ),
+    "a place shared by two spellings": (
+        '[parameters]\np = { choices = [1], flag = "--a-b" }\nq = { choices = [1], flag = "--a_b" }',
+        ["parameters.p and parameters.q are both bound to flag --a_b"],
+    ),
     "a shared place": (
         ONE + '[workload]\nn = { flag = "--a" }',
         ["workload.n and parameters.a are both bound to flag --a"],

@@ -38,7 +38,6 @@ TOY = Trainer(
     release=TrainerRelease(version="1.0", checks=("toy.py: check",)),
     constraints=("width > tp_degree", "dp_degree > 1"),
     other_defaults=("*.py",),
-    both_dashes=True,
 )
 
 
@@ -85,16 +84,6 @@ def test_a_flag_of_a_trainer() -> None:
     )
     assert trainer_parameter(TOY, "other") is None
     assert trainer_parameter(None, "compile") is None
-
-
-def test_flags_may_have_dashes_inside() -> None:
-    dashed, plain = trainer_parameter(TOY, "micro_batch_size"), trainer_parameter(TOY, "tp_degree")
-    assert dashed is not None
-    assert plain is not None
-    assert (dashed.binding.aliases, plain.binding.aliases) == (("--micro-batch",), ())
-    strict = trainer_parameter(replace(TOY, both_dashes=False), "micro_batch_size")
-    assert strict is not None
-    assert strict.binding.aliases == ()
 
 
 def test_accumulation_is_a_parameter_of_a_rank() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.hydra import is_key
 from torchx_cubicml.launch.bindings.spelling import number
+from torchx_cubicml.records.argument_words import with_underscores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,12 +41,14 @@ class Occurrence:
         start: index of its first word.
         stop: index after its last word.
         texts: its value as written; several words for a list, none for a switch.
+        flag: its name as typed, with hyphens or underscores.
     """
 
     form: FlagForm
     start: int
     stop: int
     texts: tuple[str, ...]
+    flag: str
 
 
 def find_flag(
@@ -53,14 +56,17 @@ def find_flag(
 ) -> list[Occurrence]:
     """Return every occurrence of ``flag``, in order; words after ``--`` are positional and not searched.
 
+    Hyphens and underscores in a name are the same: no program has two flags that differ in nothing else.
+
     Args:
         args: arguments of a script.
         flag: its name with dashes; a name that ends in ``=`` matches ``name=value`` only, with dashes or without.
         is_value: returns whether a word after the flag can be its value.
         most_values: maximum number of words in a value.
 
-    >>> find_flag(["--lr=0.1", "--steps", "9"], "--steps", is_value=looks_like_value)[0].texts
-    ('9',)
+    >>> found = find_flag(["--lr=0.1", "--max-steps", "9"], "--max_steps", is_value=looks_like_value)[0]
+    >>> found.flag, found.texts
+    ('--max-steps', ('9',))
     """
     found: list[Occurrence] = []
     index, searched = 0, args[: _end_of_flags(args)]
@@ -178,9 +184,9 @@ def set_flag(args: Sequence[str], flag: str, text: str) -> tuple[str, ...]:
     found = {name: each[-1] for name in spellings if (each := find_flag(args, name, is_value=looks_like_value))}
     if not found:
         return append(args, write_value(flag, [text], usual_form(args)))
-    flag, last = max(found.items(), key=lambda item: item[1].start)
+    last = max(found.values(), key=lambda each: each.start)
     form = last.form if last.texts else FlagForm.SEPARATE
-    return replace(args, last, write_value(flag, [text], form))
+    return replace(args, last, write_value(last.flag, [text], form))
 
 
 def _end_of_flags(args: Sequence[str]) -> int:
@@ -191,19 +197,28 @@ def _occurrence_at(
     args: Sequence[str], index: int, flag: str, is_value: Callable[[str], bool], most_values: int
 ) -> Occurrence | None:
     word = args[index]
+    typed, rest = word[: len(flag)], word[len(flag) :]
+    is_same = with_underscores(typed) == with_underscores(flag)
     if flag.endswith("="):
-        text = word.removeprefix(flag)
-        return Occurrence(FlagForm.JOINED, index, index + 1, (text,)) if word.startswith(flag) else None
-    if word == flag:
+        return Occurrence(FlagForm.JOINED, index, index + 1, (rest,), typed) if is_same else None
+    if is_same and not rest:
         stop = index + 1
         while stop < min(len(args), index + 1 + most_values) and is_value(args[stop]):
             stop += 1
         form = FlagForm.SEPARATE if stop > index + 1 else FlagForm.SWITCH
-        return Occurrence(form, index, stop, tuple(args[index + 1 : stop]))
-    if word.startswith(f"{flag}="):
-        return Occurrence(FlagForm.JOINED, index, index + 1, (word[len(flag) + 1 :],))
-    if word in negations(flag):
-        return Occurrence(FlagForm.NEGATED, index, index + 1, ())
-    if len(flag) == 2 and word.startswith(flag) and is_value(word[2:]):
-        return Occurrence(FlagForm.ATTACHED, index, index + 1, (word[2:],))
-    return None
+        return Occurrence(form, index, stop, tuple(args[index + 1 : stop]), typed)
+    if is_same and rest.startswith("="):
+        return Occurrence(FlagForm.JOINED, index, index + 1, (rest[1:],), typed)
+    if is_same and len(flag) == 2 and is_value(rest):
+        return Occurrence(FlagForm.ATTACHED, index, index + 1, (rest,), typed)
+    negated = _negated(word, flag)
+    return Occurrence(FlagForm.NEGATED, index, index + 1, (), negated) if negated else None
+
+
+def _negated(word: str, flag: str) -> str:
+    """Return the flag that a word switches off, in the spelling of the word; empty where it is not ``flag``."""
+    if with_underscores(word) not in map(with_underscores, negations(flag)):
+        return ""
+    starts = (2, word.rfind(".") + 1)  # of "no-"
+    candidates = (word[:start] + word[start + len("no-") :] for start in starts)
+    return next((name for name in candidates if with_underscores(name) == with_underscores(flag)), flag)

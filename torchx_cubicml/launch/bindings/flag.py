@@ -27,6 +27,7 @@ from torchx_cubicml.launch.bindings.argv import (
 from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding
 from torchx_cubicml.launch.bindings.hydra import is_key, is_one_value, quoted_like, unquoted
 from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value
+from torchx_cubicml.records.argument_words import with_underscores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,11 +95,12 @@ def remove_flag(args: Sequence[str], query: FlagQuery) -> tuple[str, ...]:
 def _as_typed(args: Sequence[str], query: FlagQuery) -> FlagQuery:
     """Return the query for the spelling that occurs last in the command; without one, for the usual spelling."""
     names = (query.flag, *query.aliases)
-    if len(names) == 1:
+    last = {name: found[-1] for name in names if (found := _find(args, replace(query, flag=name)))}
+    if not last:
         return query
-    last = {name: found[-1].start for name in names if (found := _find(args, replace(query, flag=name)))}
-    typed = max(last, key=lambda name: last[name], default=query.flag)
-    return replace(query, flag=typed, aliases=tuple(name for name in names if name != typed))
+    typed = max(last.values(), key=lambda found: found.start).flag
+    others = tuple(name for name in names if with_underscores(name) != with_underscores(typed))
+    return replace(query, flag=typed, aliases=others)
 
 
 def _find(args: Sequence[str], query: FlagQuery) -> list[Occurrence]:
@@ -118,7 +120,10 @@ def _find(args: Sequence[str], query: FlagQuery) -> list[Occurrence]:
 
 
 def _value_if_absent(args: Sequence[str], query: FlagQuery) -> Value:
-    short = abbreviation_of([word for word in args if word.partition("=")[0] not in query.other_flags], query.flag)
+    others = frozenset(map(with_underscores, query.other_flags))
+    short = abbreviation_of(
+        [word for word in args if with_underscores(word.partition("=")[0]) not in others], query.flag
+    )
     if short is not None:
         raise LaunchError(f"{short} in the command may be short for {query.flag} of {query.owner}; write it in full")
     if query.elsewhere:

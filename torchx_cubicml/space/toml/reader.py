@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.argument_words import with_underscores
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES, RATES, STATISTICS
 from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
@@ -240,6 +241,7 @@ def _check_bindings(space: SearchSpace, where: str) -> None:
         for key in keys
     ]
     for owner, binding_kind, name in bound_names:
-        first = owners.setdefault((binding_kind, name), owner)
+        is_flag = binding_kind == BindingKind.FLAG
+        first = owners.setdefault((binding_kind, with_underscores(name) if is_flag else name), owner)
         if first != owner:
             raise SpaceError(f"{where}: {first} and {owner} are both bound to {binding_kind} {name}")

@@ -254,7 +254,6 @@ def _binding(trainer: Trainer, flag: TrainerFlag) -> Binding:
     return Binding(
         kind=BindingKind.FLAG if flag.flag else BindingKind.FILE,
         name=flag.flag or f"{flag.key} in {flag.file}",
-        aliases=_aliases(flag.flag) if trainer.both_dashes and flag.flag else (),
         words=flag.words,
         bare=flag.bare,
         companions=flag.companions,
@@ -267,8 +266,3 @@ def _binding(trainer: Trainer, flag: TrainerFlag) -> Binding:
         file_must_be_auto=flag.file_must_be_auto,
         implied=flag.implied,
     )
-
-
-def _aliases(flag: str) -> tuple[str, ...]:
-    dashed = f"--{flag.removeprefix('--').replace('_', '-')}"
-    return (dashed,) if dashed != flag else ()

@@ -97,7 +97,7 @@ class Trainer:
         exempt: names of the rules of every job that are not true of this trainer.
         constraints: conditions that a config must meet in any case, whose names must be known.
         other_defaults: patterns of flags and of files in a command that set other defaults than the table's.
-        both_dashes: whether its flags can be typed with ``-`` in the place of ``_``.
+        both_dashes: whether a flag among ``marks`` can be typed with ``-`` in the place of ``_``.
         programs: regular expressions of its scripts and modules.
         source: text by which its script is recognised; empty if it has none.
         marks: sets of flags: a command with all flags of one set belongs to this trainer.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.posterior import with_pinned_choices
-from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS
 from torchx_cubicml.advisor.trial_data import nearest_trials
+from torchx_cubicml.predictors.features.device_specs import REFERENCE, find_hardware
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.coverage import missing_facts
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Trial, Value
 
 _GIB = float(1 << 30)
+_MOST_LAUNCHES = 100  # to calibrate on: more change the constants little, and a user waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +84,14 @@ class Breakdowns:
         time: what the seconds are calibrated on.
         memory: what the memory is calibrated on.
         lacking: facts that the formulas need and the workload's launches do not tell; empty where they cover it.
+        stand_in: device whose data sheet stands for an unknown one; empty where the device is known.
     """
 
     of: Mapping[str, Breakdown]
     time: Basis = Basis()
     memory: Basis = Basis()
     lacking: tuple[str, ...] = ()
+    stand_in: str = ""
 
     @classmethod
     def estimate(cls, study: Study, configs: Mapping[str, Config]) -> Self:
@@ -110,20 +113,24 @@ class Breakdowns:
         with one_thread():
             n_launches = _calibrate(roofline, posterior.data, launches)
             memory = _Memory.of(roofline, posterior.data, launches)
-        measured = _by_config(posterior, posterior.data.own)
-        steps = [(sum(roofline.explain(_row(trial, posterior.data)).values()), _step_s(trial)) for trial in launches]
+        launched = _by_config(posterior, posterior.data.own)
+        steps = [_steps(trial, roofline, posterior.data) for trial in launches]
         return cls(
             of={
                 name: Breakdown(
                     seconds=roofline.explain(row),
                     memory_gib=memory.parts(row),
-                    measured_s=_median(map(_step_s, measured.get(_key(posterior, config), ()))),
-                    measured_gib=_median(map(_peak_gib, measured.get(_key(posterior, config), ()))),
+                    measured_s=_median(
+                        _steps(trial, roofline, posterior.data)[1]
+                        for trial in launched.get(_key(posterior, config), ())
+                    ),
+                    measured_gib=_median(map(_peak_gib, launched.get(_key(posterior, config), ()))),
                 )
                 for (name, config), row in zip(configs.items(), rows.values(), strict=True)
             },
             time=Basis(n_launches=n_launches, are_own=are_own, error=_error(steps) if n_launches else None),
             memory=Basis(n_launches=memory.n_launches, are_own=are_own, error=memory.error),
+            stand_in="" if find_hardware(str(first.get("device", ""))) else REFERENCE.name,
         )
 
 
@@ -169,7 +176,7 @@ def _launches(data: TrainingData) -> tuple[list[Trial], bool]:
 
     def usable(trials: Iterable[Trial]) -> list[Trial]:
         measured = nearest_trials(
-            (trial for trial in trials if trial.measurement is not None), data.workload, count=MAX_TRIALS
+            (trial for trial in trials if trial.measurement is not None), data.workload, count=_MOST_LAUNCHES
         )
         return [trial for trial in measured if formulas.explain(_row(trial, data))]
 
@@ -210,9 +217,20 @@ def _by_config(posterior: Posterior, trials: Iterable[Trial]) -> dict[Hashable, 
     return found
 
 
-def _step_s(trial: Trial) -> float | None:
-    per_second = trial.measurement.steps_per_second if trial.measurement is not None else None
-    return 1.0 / per_second if per_second else None
+def _steps(trial: Trial, roofline: Roofline, data: TrainingData) -> tuple[float, float | None]:
+    """Return the seconds per step of a launch, as estimated and as measured; ``None`` where that is unknown."""
+    row = _row(trial, data)
+    estimated = sum(roofline.explain(row).values())
+    measurement = trial.measurement
+    if measurement is None or measurement.steps_per_second is not None:
+        return estimated, 1.0 / measurement.steps_per_second if measurement and measurement.steps_per_second else None
+    tokens = estimated * float(roofline.tokens_per_second([row])[0])
+    length = row.get("seq_len")
+    samples = tokens / length if isinstance(length, int | float) and length > 0 else np.nan
+    for work, per_second in ((tokens, measurement.tokens_per_second), (samples, measurement.samples_per_second)):
+        if per_second is not None and np.isfinite(work):
+            return estimated, float(work / per_second)
+    return estimated, None
 
 
 def _peak_gib(trial: Trial) -> float | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.advisor.breakdown import Basis, Breakdowns
+    from torchx_cubicml.advisor.breakdown import Breakdowns
 
 _NEGLIGIBLE = 0.01  # share of a total below which a part is counted as "other" in each row
 _SHORT_S = 1.0  # longest step that is shown in milliseconds
@@ -20,12 +20,12 @@ def breakdown_lines(breakdowns: Breakdowns) -> list[str]:
         return [f"No estimate of where time and memory go: {_reason(breakdowns.lacking)}."]
     longest = max(each.step_s for each in breakdowns.of.values())
     unit, factor = ("milliseconds", 1000.0) if longest < _SHORT_S else ("seconds", 1.0)
-    lines = [f"Where the time of a step goes, in {unit} ({_basis_text(breakdowns.time, 'step')}):"]
+    lines = [f"Where the time of a step goes, in {unit} ({_basis_text(breakdowns, 'step')}):"]
     steps = {name: (each.seconds, each.measured_s) for name, each in breakdowns.of.items()}
     lines += _table(steps, factor=factor)
     sizes = {name: (each.memory_gib, each.measured_gib) for name, each in breakdowns.of.items() if each.memory_gib}
     if sizes:
-        lines.append(f"Where the memory of a device goes, in GiB ({_basis_text(breakdowns.memory, 'peak')}):")
+        lines.append(f"Where the memory of a device goes, in GiB ({_basis_text(breakdowns, 'peak')}):")
         lines += _table(sizes, factor=1.0)
     return lines
 
@@ -46,6 +46,7 @@ def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
         },
         "time_estimated_from": asdict(breakdowns.time),
         "memory_estimated_from": asdict(breakdowns.memory),
+        "stand_in_for_unknown_device": breakdowns.stand_in,
         "missing": "" if breakdowns.of else _reason(breakdowns.lacking),
     }
 
@@ -56,17 +57,21 @@ def _reason(lacking: Sequence[str]) -> str:
     return f"the formulas lack {', '.join(lacking)} (a recorded launch or [workload] of the space file may tell)"
 
 
-def _basis_text(basis: Basis, total: str) -> str:
+def _basis_text(breakdowns: Breakdowns, total: str) -> str:
     """Return what an estimate rests on, and how far it is from what was measured.
 
-    >>> from torchx_cubicml.advisor.breakdown import Basis
-    >>> _basis_text(Basis(n_launches=12, error=0.031), "step")
-    'estimated from the step of 12 launches, with a median error of 3 %; parts are not measured'
-    >>> _basis_text(Basis(n_launches=1, error=0.0), "peak"), _basis_text(Basis(), "peak")
-    ('estimated from the peak of 1 launch; parts are not measured', "estimated from the formulas' defaults")
+    >>> from torchx_cubicml.advisor.breakdown import Basis, Breakdowns
+    >>> known = Breakdowns(of={}, time=Basis(n_launches=12, error=0.031), memory=Basis(n_launches=1, error=0.0))
+    >>> _basis_text(known, "step"), _basis_text(known, "peak")  # doctest: +NORMALIZE_WHITESPACE
+    ('estimated from the step of 12 launches, with a median error of 3 %; parts are not measured',
+     'estimated from the peak of 1 launch; parts are not measured')
+    >>> _basis_text(Breakdowns(of={}, stand_in="h100"), "step")
+    "estimated from the formulas' defaults, as if the device were an h100"
     """
+    basis = breakdowns.time if total == "step" else breakdowns.memory
     if not basis.n_launches:
-        return "estimated from the formulas' defaults"
+        device = f", as if the device were an {breakdowns.stand_in}" if breakdowns.stand_in else ""
+        return f"estimated from the formulas' defaults{device}"
     launches = "1 launch" if basis.n_launches == 1 else f"{basis.n_launches} launches"
     launches += "" if basis.are_own else " of other workloads"
     # A single launch is met by calibration, whatever the formulas are worth.

@@ -237,6 +237,15 @@ TABLES = {
         for n_layers in (16, 32, 64)
         for facts in (False, True)
     ),
+    "transformer": tuple(
+        Plan(
+            models=Layered(families=(simulator.TRANSFORMER,), facts=facts),
+            methods=("ours",),
+            marks=MARKS[:4],
+            seeds=range(5),
+        )
+        for facts in (False, True)
+    ),
     "plain": (
         Plan(models=Plain(), methods=_PLAIN, marks=PLAIN_MARKS, seeds=range(5)),
         Plan(models=Plain(facts=True), methods=("ours",), marks=PLAIN_MARKS, seeds=range(5)),

@@ -121,7 +121,7 @@ class Simulator:
         return cls(
             family=TRANSFORMER,
             n_layers=n_layers,
-            gathered_s=ones * 2.0 * n_params / (312e9 / 8 * rng.uniform(0.5, 2.5)),
+            gathered_s=ones * 2.0 * n_params / (312e9 / 8 * rng.uniform(0.1, 0.6)),
             compute_s=ones * flops / (312e12 * rng.uniform(0.35, 0.65)),
             launch_s=0.6e-3,
             state_gib=ones * n_params * 24 / n_layers * rng.uniform(15.0, 19.0) / 2**30,

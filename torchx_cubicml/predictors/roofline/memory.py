@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "reserved")
 
-_WEIGHT, _GRADIENT, _OPTIMIZER = 2.0, 4.0, 12.0  # bytes per parameter: bf16 copy, fp32 gradient, fp32 master and Adam
+_WEIGHT, _GRADIENT = 2.0, 4.0  # bytes per parameter: bf16 copy, fp32 gradient
+_ADAM, _MASTER = 8.0, 4.0  # two moments; the fp32 weights beside a bf16 copy, which an fp32 training has as its weights
 _OUTSIDE_MLP = 18.0  # bytes per token and channel: attention, norms, the MLP's input, dropout masks
 _UNSPLIT = 10.0  # of those, split by sequence parallelism only
 _LOGIT = 12.0  # bytes per token and word: bf16 logits, their fp32 copy and gradient
@@ -52,7 +53,9 @@ def memory_parts(layout: TrainingLayout, unknown: Constants = unknown_facts.MEDI
         return {
             "weights": held * (_WEIGHT * relative_bytes) * (1.0 - gathered_each_time + gathered_each_time * states),
             "gradients": held * _GRADIENT * (1.0 - layout.gradients_sharded + layout.gradients_sharded * states),
-            "optimizer": held * _OPTIMIZER * (1.0 - states_sharded + states_sharded * states),
+            "optimizer": held
+            * (_ADAM + _MASTER * (2.0 - relative_bytes))
+            * (1.0 - states_sharded + states_sharded * states),
             "gathered": layer_params * (_WEIGHT * relative_bytes) * gathered * (1.0 - states),
             "activations": activations,
             "logits": logits,

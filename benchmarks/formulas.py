@@ -6,6 +6,7 @@ Measured parts: small transformers under FSDP on two CPU processes (gloo), one s
 some layers recomputing. Each figure of a config comes from formulas that were calibrated on the steps of all other
 configs. A part is measured by itself: computation by the same model without FSDP, and communication as what is left of
 the step. Memory is of tensors, without the libraries and without the constant that the formulas reserve for them.
+Weights are those held between steps; the formulas count what SHARD_GRAD_OP holds within a step, which is all of them.
 Public jobs: 1,700 jobs on H100s with their peaks, which the source gives in GB; they are taken for GiB. The formulas
 are used as they are, and with a factor per part that was fitted to the peaks of 100 jobs, to predict the rest.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -206,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=None, help="file to write the result to")
     arguments = parser.parse_args()
-    rows = configs()
+    rows, load_before = configs(), os.getloadavg()[0]
     figures = [*compared_parts(rows, measured_parts(rows)), *(compared_peaks() if H100_JOBS.exists() else ())]
     notes = [
         *__doc__.split("\n\n")[2:],
@@ -214,7 +216,8 @@ def main() -> None:
         "sizes, and the size that nine in ten do not exceed.",
         "",
     ]
-    text = "\n".join(["\n".join(notes).strip(), "", *lines_of(figures)]) + "\n"
+    load = f"{os.cpu_count()} cores, load average {load_before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    text = "\n".join(["\n".join(notes).strip(), "", *lines_of(figures), "", load]) + "\n"
     print(text)
     if arguments.output is not None:
         arguments.output.write_text(text)

@@ -9,7 +9,7 @@ share of memory reserved for the dense part; a config that does not fit runs out
   bound by memory, and the allocator slows down near the wall.
 - ``latency``: half of the layers are tiny and bound by latency, and throughput is rough in the batch size.
 
-A fourth, ``transformer``, has equal layers and tells what a transformer's formulas need: see ``Simulator.transformer``.
+A fourth, ``gpt``, has equal layers and tells what a transformer's formulas need: see ``Simulator.transformer``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIMA = Path(__file__).parent.parent / "results" / "optima.json"
 PEAK_NOISE = 0.005  # of recorded peak memory
 NOISE = 0.01  # log standard deviation of one measurement
 FAMILIES = ("overlap", "wall", "latency")
-TRANSFORMER = "transformer"
+TRANSFORMER = "gpt"
 TRANSFORMER_BATCH_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 WIDTH, LENGTH = 4096, 2048  # of the transformer
 

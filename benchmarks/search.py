@@ -5,9 +5,9 @@ python benchmarks/search.py --layers 48 [--seeds 3] [--first-seed 30] [--sizes] 
 python benchmarks/search.py --plain llm,vision [--seeds 3] ...
 
 Tables of layer-wise FSDP: ``black-box`` (all methods; Optuna's GP to fewer launches, for it takes long), ``known``
-(sizes, peaks and the memory of a device), ``layers`` (models of 16, 32 and 64 layers). Of plain knobs: ``plain``,
-``plain-fresh`` (models that were looked at once, all methods) and ``batch`` (one number alone). All of them where none
-is named.
+(sizes, peaks and the memory of a device), ``layers`` (models of 16, 32 and 64 layers), ``transformer`` (equal layers of
+a transformer whose shape the formulas know). Of plain knobs: ``plain``, ``plain-fresh`` (models that were looked at
+once, all methods) and ``batch`` (one number alone). All of them where none is named.
 
 Layer-wise: a strategy per layer, 25 batch sizes, 9 reserved shares; 1 % noise. Plain: nine or ten knobs with one value
 for the whole job; 2 % noise. Batches of 5 launches. Told is the share of a strong optimum (40 starts, then pairs; of
@@ -235,6 +235,15 @@ TABLES = {
     "layers": tuple(
         Plan(models=Layered(n_layers=n_layers, facts=facts), methods=("ours",), marks=MARKS[:-1], seeds=range(20, 25))
         for n_layers in (16, 32, 64)
+        for facts in (False, True)
+    ),
+    "transformer": tuple(
+        Plan(
+            models=Layered(families=(simulator.TRANSFORMER,), facts=facts),
+            methods=("ours",),
+            marks=MARKS[:4],
+            seeds=range(5),
+        )
         for facts in (False, True)
     ),
     "plain": (

@@ -8,6 +8,8 @@ share of memory reserved for the dense part; a config that does not fit runs out
 - ``wall``: gathers and reductions have a stream each, neighbouring unsharded layers reduce in one message, layers are
   bound by memory, and the allocator slows down near the wall.
 - ``latency``: half of the layers are tiny and bound by latency, and throughput is rough in the batch size.
+
+A fourth, ``gpt``, has equal layers and tells what a transformer's formulas need: see ``Simulator.transformer``.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ OPTIMA = Path(__file__).parent.parent / "results" / "optima.json"
 PEAK_NOISE = 0.005  # of recorded peak memory
 NOISE = 0.01  # log standard deviation of one measurement
 FAMILIES = ("overlap", "wall", "latency")
+TRANSFORMER = "gpt"
+TRANSFORMER_BATCH_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12)
+WIDTH, LENGTH = 4096, 2048  # of the transformer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class Simulator:
         launch_s: seconds a layer takes however small its batch.
         state_gib: memory of parameters, gradients and optimizer of each layer when nothing is sharded, ``[n_layers]``.
         activation_gib: memory per sample in each layer, ``[n_layers]``.
+        batch_sizes: that may be tried, ascending.
     """
 
     family: str
@@ -54,10 +60,13 @@ class Simulator:
     state_gib: np.ndarray
     activation_gib: np.ndarray
     workload: dict[str, object] = field(default_factory=dict)
+    batch_sizes: tuple[int, ...] = BATCH_SIZES
 
     @classmethod
     def draw(cls, seed: int, *, n_layers: int = 24, family: str = "overlap", facts: bool = False) -> Simulator:
         """Return a made-up model; with ``facts``, layer sizes and peak memory are recorded."""
+        if family == TRANSFORMER:
+            return cls.transformer(seed, n_layers=n_layers, facts=facts)
         rng = np.random.default_rng(seed if family == "overlap" else [seed, FAMILIES.index(family)])
         size, work, weight = (np.exp(rng.normal(0.0, 0.8, n_layers)) for _ in range(3))
         weight *= size  # optimizers differ between layers
@@ -84,12 +93,49 @@ class Simulator:
             workload=workload,
         )
 
+    @classmethod
+    def transformer(cls, seed: int, *, n_layers: int, facts: bool) -> Simulator:
+        """Return a transformer of equal layers on A100s, whose workload has the facts of its shape.
+
+        Efficiencies of computation and network are drawn. The formulas do not know them, nor how this simulator
+        gathers. With ``facts``, peak memory is recorded, too.
+        """
+        rng = np.random.default_rng([seed, len(FAMILIES)])
+        n_params, ones = 12.0 * WIDTH**2, np.ones(n_layers)
+        flops = 2.0 * n_params * LENGTH + 2.0 * WIDTH * LENGTH**2
+        workload = {
+            "program": f"simulated-{TRANSFORMER}-{seed}",
+            "world_size": WORLD_SIZE,
+            "nproc_per_node": 8,
+            "n_layers": n_layers,
+            "d_model": WIDTH,
+            "d_ff": 4 * WIDTH,
+            "seq_len": LENGTH,
+            "vocab_size": 0,
+            "precision": "bf16",
+            "attention_kernel": "flash",
+            "device": "NVIDIA A100-SXM4-80GB",
+        }
+        if facts:
+            workload["layer_n_params"] = (int(n_params),) * n_layers
+        return cls(
+            family=TRANSFORMER,
+            n_layers=n_layers,
+            gathered_s=ones * 2.0 * n_params / (312e9 / 8 * rng.uniform(0.1, 0.6)),
+            compute_s=ones * flops / (312e12 * rng.uniform(0.35, 0.65)),
+            launch_s=0.6e-3,
+            state_gib=ones * n_params * 24 / n_layers * rng.uniform(15.0, 19.0) / 2**30,
+            activation_gib=ones * 24 / n_layers * WIDTH * LENGTH * rng.uniform(28.0, 38.0) / 2**30,
+            workload=workload,
+            batch_sizes=TRANSFORMER_BATCH_SIZES,
+        )
+
     @property
     def current(self) -> Config:
         """The user's own config."""
         return {
             "sharding_strategy": ("FULL_SHARD",) * self.n_layers,
-            "micro_batch_size": 140,
+            "micro_batch_size": 2 if self.family == TRANSFORMER else 140,
             "reserved_share": RESERVES[0],
         }
 
@@ -99,7 +145,7 @@ class Simulator:
         return SearchSpace(
             parameters=(
                 Parameter(name="sharding_strategy", choices=STRATEGIES, per_layer="n_layers"),
-                Parameter(name="micro_batch_size", choices=BATCH_SIZES),
+                Parameter(name="micro_batch_size", choices=self.batch_sizes),
                 Parameter(name="reserved_share", choices=RESERVES),
             ),
             objective="samples_per_second",
@@ -115,7 +161,9 @@ class Simulator:
         """Return the same for many configs, ``[n]``: strategies ``[n, n_layers]``, batch sizes and reserved shares."""
         used = self._memory_gib(chosen, batch)
         # What the dense part reserves, the embeddings' cache lacks.
-        step_s = {"overlap": self._step_s, "wall": self._two_streams_s, "latency": self._step_s}[self.family]
+        step_s = {"overlap": self._step_s, "wall": self._two_streams_s, "latency": self._step_s}.get(
+            self.family, self._step_s
+        )
         speed = WORLD_SIZE * batch / step_s(chosen, batch) * (1.0 - 0.5 * (reserve - RESERVES[0]))
         if self.family == "wall":
             fullness = used / (reserve * HBM_GIB)
@@ -129,7 +177,7 @@ class Simulator:
         configs = [
             {"sharding_strategy": (name,) * self.n_layers, "micro_batch_size": batch, "reserved_share": reserve}
             for name in STRATEGIES
-            for batch in BATCH_SIZES
+            for batch in self.batch_sizes
             for reserve in RESERVES
         ]
         each = [
@@ -212,7 +260,7 @@ class Simulator:
 
     def _optimum(self, starts: int, seed: int) -> float:
         rng = np.random.default_rng(seed)
-        sizes = np.array([len(STRATEGIES)] * self.n_layers + [len(BATCH_SIZES), len(RESERVES)])
+        sizes = np.array([len(STRATEGIES)] * self.n_layers + [len(self.batch_sizes), len(RESERVES)])
         singles = np.array([(place, choice) for place, size in enumerate(sizes) for choice in range(size)])
         best = 0.0
         for _ in range(starts):
@@ -220,7 +268,7 @@ class Simulator:
             best = max(best, self._climb(drawn[int(np.argmax(self._at(drawn)))], singles, rng))
         for config in self.references():
             at = [STRATEGIES.index(name) for name in config["sharding_strategy"]]
-            at += [BATCH_SIZES.index(config["micro_batch_size"]), RESERVES.index(config["reserved_share"])]
+            at += [self.batch_sizes.index(config["micro_batch_size"]), RESERVES.index(config["reserved_share"])]
             best = max(best, self._climb(np.array(at), singles, rng))
         return best
 
@@ -243,5 +291,5 @@ class Simulator:
         return value
 
     def _at(self, vectors: np.ndarray) -> np.ndarray:
-        batch = np.array(BATCH_SIZES, dtype=np.float64)[vectors[:, -2]]
+        batch = np.array(self.batch_sizes, dtype=np.float64)[vectors[:, -2]]
         return self.throughputs(vectors[:, :-2], batch, np.array(RESERVES)[vectors[:, -1]])

@@ -190,6 +190,35 @@ def test_suggest_shows_the_nearest_measurement(tmp_path: Path) -> None:
     assert re.search(r"similar trial: (41,000 tokens|40\.0 samples)/s \(\w+ .+ instead of ", line)
 
 
+def test_suggest_says_where_time_and_memory_go(tmp_path: Path) -> None:
+    component = ComponentLaunch.parse(GPT[0], GPT[1:])
+    workload, current = read_config(component.launch, load_space("examples/gpt.toml"))
+    trial = Trial.completed(workload=workload, config=current, tokens_per_second=41_000.0, peak_memory_gib=0.5)
+    TrialStore(str(tmp_path)).add(trial)
+    given = ("suggest", "--space", "examples/gpt.toml", "--store", tmp_path)
+    done = torchx(*given, "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    time, *rows, memory = done.stdout[done.stdout.index("Where the time") :].splitlines()[:5]
+    assert time.endswith("(estimated from the step of 1 launch; parts are not measured):")
+    assert [row[:16].strip() for row in rows] == ["", "your config", "proposed 1"]
+    assert "data parallel" in rows[0]
+    assert memory.startswith("Where the memory of a device goes, in GiB (estimated from the peak of 1 launch")
+    found = json.loads(torchx(*given, "--json", "--", *GPT).stdout)["breakdown"]
+    own = found["configs"]["your config"]
+    micro, rounds = current["micro_batch_size"], current["gradient_accumulation_steps"]
+    assert own["measured_step_s"] == pytest.approx(micro * rounds * 2 * workload["seq_len"] / 41_000.0)
+    assert sum(own["seconds"].values()) == pytest.approx(own["measured_step_s"], rel=0.05)
+    assert own["measured_peak_gib"] == 0.5
+
+
+def test_suggest_says_why_there_is_no_estimate(store: str, tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text("[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = '--batch_size'\n")
+    done = torchx("suggest", "--space", space, "--store", store, "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    assert "No estimate of where time and memory go: the formulas lack n_layers, d_model, seq_len" in done.stdout
+
+
 def test_suggest_searches_by_the_method_that_is_named(tmp_path: Path) -> None:
     component = ComponentLaunch.parse(GPT[0], GPT[1:])
     space = load_space("examples/gpt.toml")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from torchx.schedulers import get_default_scheduler_name
 
-from torchx_cubicml.launch.scheduler import scheduler_of, scheduler_of_process
+from torchx_cubicml.launch.scheduler import is_dry_run, is_dry_run_of, scheduler_of, scheduler_of_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,3 +51,22 @@ def test_outside_of_torchx_run_the_scheduler_is_unknown(monkeypatch: pytest.Monk
     assert scheduler_of_process() == "slurm"
     monkeypatch.setattr(sys, "argv", ["torchx", "cubicml", "tune"])
     assert scheduler_of_process() == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_dry"),
+    [
+        ("--dryrun -s slurm cubicml dist.ddp", True),
+        ("-cfg a=b,c=d --dryrun -slocal_cwd cubicml dist.ddp", True),
+        ("-s slurm cubicml dist.ddp -- --dryrun", False),
+        ("-s slurm cubicml --dryrun", False),
+        ("-s", False),
+    ],
+)
+def test_a_dry_run_is_what_torchx_takes_for_one(monkeypatch: pytest.MonkeyPatch, typed: str, *, is_dry: bool) -> None:
+    assert is_dry_run_of(typed.split()) is is_dry
+    monkeypatch.setattr(sys, "argv", ["torchx", "run", *typed.split()])
+    monkeypatch.setitem(sys.modules, "torchx.cli.cmd_run", sys)
+    assert is_dry_run() is is_dry
+    monkeypatch.delitem(sys.modules, "torchx.cli.cmd_run")
+    assert not is_dry_run()

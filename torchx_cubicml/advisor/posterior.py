@@ -96,6 +96,7 @@ class Posterior:
         has_transfer_prior: whether other workloads, or the roofline model, predict how configs of this space compare.
         advice: what is left out of the trials or the memory rules, and why, one line each.
         order: of the configs by the memory that they need.
+        data: trials that the surrogate is fitted to.
     """
 
     space: SearchSpace
@@ -109,6 +110,7 @@ class Posterior:
     has_transfer_prior: bool
     advice: tuple[str, ...]
     order: MemoryOrder
+    data: TrainingData
 
     @classmethod
     def of(
@@ -154,6 +156,7 @@ class Posterior:
             has_transfer_prior=_are_informative(chosen.others, varied) or roofline_covers(data.own),
             advice=(*refusals.texts(), *chosen.advice, *_disproved(data, order)),
             order=order,
+            data=data,
         )
 
     def forecast(self, configs: Sequence[Config]) -> Prediction:

@@ -20,10 +20,12 @@ from torchx_cubicml.cli.base import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study, Suggestion
+    from torchx_cubicml.advisor.breakdown import Breakdowns
     from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.records.suggestion import NearTrial
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space import SearchSpace
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
+    from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
     from torchx_cubicml.cli.legality_text import legality_json, legality_lines
     from torchx_cubicml.errors import LaunchError
     from torchx_cubicml.launch import ComponentLaunch
@@ -65,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     sensitivities = sensitivity(study)
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
+    breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
     if args.json:
         changed = rewritten.launch != component.launch
         first = {"rewritten": changed, "command": next_command, "set_in_job": changes_in_job(rewritten.launch)}
@@ -76,13 +80,37 @@ def run(args: argparse.Namespace) -> int:
                 ],
                 "sensitivity": [asdict(worth) for worth in sensitivities],
                 "legality": legality_json(study.posterior.space),
+                "breakdown": breakdown_json(breakdowns),
             }
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
     lines += legality_lines(study.posterior.space)
     _print_text(shlex.join(next_command), lines, sensitivities, proposals, context.space)
+    _print_lines(breakdown_lines(breakdowns))
     return 0
+
+
+def _breakdowns(study: Study, following: RewrittenLaunch, proposed: Sequence[Suggestion]) -> Breakdowns:
+    """Return the breakdowns of the user's own config, of the next launch and of the configs worth trying."""
+    from torchx_cubicml.advisor.breakdown import Breakdowns
+    from torchx_cubicml.searchers.base import identity
+
+    named = {"your config": study.current}
+    if following.contract is not None:
+        named["next launch"] = {**study.current, **following.contract.config}
+    named |= {f"proposed {number}": suggestion.config for number, suggestion in enumerate(proposed, start=1)}
+    names: dict[Hashable, str] = {}
+    for name, config in named.items():
+        names.setdefault(identity(config), name)
+    return Breakdowns.estimate(study, {name: named[name] for name in names.values()})
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    from torchx_cubicml.cli.base import wide_console
+
+    console = wide_console()
+    console.print("\n".join(["", *lines]), soft_wrap=True)
 
 
 def _print_text(

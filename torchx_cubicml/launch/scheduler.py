@@ -18,10 +18,30 @@ _ON_THIS_MACHINE = frozenset({"local", "local_cwd"})  # without a container
 
 def scheduler_of_process() -> str:
     """Return the scheduler that this process launches on; empty if it is not ``torchx run``."""
+    words = _words_of_torchx_run()
+    return "" if words is None else scheduler_of(words)
+
+
+def is_dry_run() -> bool:
+    """Return whether this process is ``torchx run --dryrun``, which launches nothing."""
+    words = _words_of_torchx_run()
+    return words is not None and is_dry_run_of(words)
+
+
+def is_dry_run_of(words: Sequence[str]) -> bool:
+    """Return whether ``--dryrun`` is among the arguments of ``torchx run``, before the component and its own.
+
+    >>> is_dry_run_of(["--dryrun", "cubicml", "dist.ddp"]), is_dry_run_of(["cubicml", "dist.ddp", "--", "--dryrun"])
+    (True, False)
+    """
+    return bool(getattr(_options_of(words), "dryrun", False))
+
+
+def _words_of_torchx_run() -> list[str] | None:
     words = sys.argv[1:]
     if "torchx.cli.cmd_run" not in sys.modules or "run" not in words:
-        return ""
-    return scheduler_of(words[words.index("run") + 1 :])
+        return None
+    return words[words.index("run") + 1 :]
 
 
 def scheduler_of(words: Sequence[str]) -> str:
@@ -34,16 +54,24 @@ def scheduler_of(words: Sequence[str]) -> str:
     from torchx.runner.config import get_config
     from torchx.schedulers import get_default_scheduler_name
 
+    options = _options_of(words)
+    if options is None:
+        return ""
+    return str(options.scheduler or get_config("cli", "run", "scheduler") or get_default_scheduler_name())
+
+
+def _options_of(words: Sequence[str]) -> argparse.Namespace | None:
+    """Return the options of ``torchx run``; ``None`` if TorchX rejects them."""
     parser = _Parser(add_help=False)
     parser.add_argument("-s", "--scheduler")
+    parser.add_argument("--dryrun", action="store_true")
     parser.add_argument("words", nargs=argparse.REMAINDER)
     for names in (("-cfg", "--scheduler_args"), ("--workspace", "--buck-target"), ("--parent_run_id",)):
         parser.add_argument(*names)
     try:
-        scheduler = parser.parse_known_args(list(words))[0].scheduler
+        return parser.parse_known_args(list(words))[0]
     except ValueError:
-        return ""
-    return str(scheduler or get_config("cli", "run", "scheduler") or get_default_scheduler_name())
+        return None
 
 
 def is_contained(scheduler: str) -> bool:

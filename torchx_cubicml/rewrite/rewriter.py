@@ -29,7 +29,7 @@ from torchx_cubicml.launch.messages import (
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.scheduler import is_contained, is_on_this_machine, scheduler_of_process
+from torchx_cubicml.launch.scheduler import is_contained, is_dry_run, is_on_this_machine, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
@@ -146,7 +146,25 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
         launch, options, find_obstacle=folder_obstacle if is_on_this_machine(launch.scheduler) else None
     )
     app = component.build(rewritten.launch, rewritten.contract, rewritten.second_attempt)
-    return app, rewritten.lines
+    return app, (*rewritten.lines, *(_dry_run_lines(launch, rewritten, options) if is_dry_run() else ()))
+
+
+def _dry_run_lines(launch: Launch, rewritten: RewrittenLaunch, options: Options) -> tuple[str, ...]:
+    """Return what a dry run says besides; empty where no config is chosen."""
+    from torchx_cubicml.rewrite.dry_run import dry_run_lines
+
+    contract = rewritten.contract
+    if contract is None or not options.space or options.mode not in {"", "rewrite"}:
+        return ()
+    limits = READ_DEADLINE_S, seconds_option("think_deadline_s", THINK_DEADLINE_S)
+    places = {"space_path": options.space, "url": contract.store}
+    lines: list[str] = []
+    failure = _failure_of(
+        lambda: lines.extend(
+            dry_run_lines(launch, rewritten=contract.config, limits=limits, cache=cache_folder(), **places)
+        )
+    )
+    return (message_line(f"no estimate of where time and memory go: {failure}"),) if failure else tuple(lines)
 
 
 def _steps(

@@ -17,9 +17,9 @@ from torchx_cubicml.predictors.roofline.step_time import (
     context_parallel,
     dp_bandwidth,
     expert_parallel,
-    exposed_gathering,
     exposed_reduction,
     flops_per_second,
+    gathering,
     optimizer,
     pipeline_transfer,
     smooth_excess,
@@ -250,6 +250,7 @@ class TestDataParallel:
         "dp": 4,
         "layers_per_stage": 5,
         "hybrid": 0,
+        "unknown_sharding": 0,
     }
 
     @pytest.mark.parametrize(("each_time", "once", "passes"), [(1, 0, 3), (0, 1, 2), (0.5, 0.25, 2), (0, 0, 0)])
@@ -262,13 +263,14 @@ class TestDataParallel:
         )
         seconds = passes * (2 * 60 * (shard - 1) / shard / bandwidth + 0.25 * 5 * growth)
         for overlap, share in ((0.25, 0.25), (1.0, 1.0), (1.7, 1.0)):
-            (found,) = exposed_gathering(layout, {**RATES, "overlap": overlap}, np.array([8.0]))
+            (unhidden,), (found,) = gathering(layout, {**RATES, "overlap": overlap}, np.array([8.0]))
+            assert unhidden == pytest.approx(seconds)
             excess = seconds - share * 8.0
             assert found == pytest.approx(0.5 * (excess + (excess**2 + (0.2 * seconds) ** 2) ** 0.5) if passes else 0.0)
 
     def test_one_rank_gathers_nothing(self) -> None:
         layout = layout_of(**{**self.SHARDED, "gathered_each_time": 1, "shard": 1, "dp": 1})
-        assert exposed_gathering(layout, RATES, np.array([8.0]))[0] == 0.0
+        assert [each[0] for each in gathering(layout, RATES, np.array([8.0]))] == [0.0, 0.0]
 
     @pytest.mark.parametrize(
         ("changes", "replicated", "ranks", "held", "bandwidth"),
@@ -286,14 +288,18 @@ class TestDataParallel:
         layout = layout_of(**{**self.SHARDED, **changes})
         seconds = 2 * 2 * replicated * held * (ranks - 1) / ranks / bandwidth
         for overlap, share in ((0.25, 0.25), (2.0, 2.0), (2.7, 2.0)):
-            (found,) = exposed_reduction(layout, {**RATES, "overlap": overlap}, np.array([3.0]))
-            excess = seconds - share * 2 / 3 * 3.0
-            exposed = 0.5 * (excess + (excess**2 + (0.2 * seconds) ** 2) ** 0.5)
-            assert found == pytest.approx(exposed + 0.25 * 5)
+            for busy in (0.0, 0.5) if changes.get("gathered_once") else (0.0,):
+                (found,) = exposed_reduction(layout, {**RATES, "overlap": overlap}, np.array([3.0]), np.array([busy]))
+                excess = seconds - max(share * 2 / 3 * 3.0 - 2 / 3 * busy, 0.0)
+                exposed = 0.5 * (excess + (excess**2 + (0.2 * seconds) ** 2) ** 0.5)
+                # The latency is of each layer that is reduced.
+                layers = replicated if "gathered_once" in changes else 1.0
+                assert found == pytest.approx(exposed + layers * 0.25 * 5)
 
     def test_nothing_is_reduced_where_all_is_sharded_or_alone(self) -> None:
         for changes in ({"gathered_each_time": 1}, {"dp": 1, "shard": 1}, {"gathered_once": 1, "hybrid": 0}):
-            assert exposed_reduction(layout_of(**{**self.SHARDED, **changes}), RATES, np.array([3.0]))[0] == 0.0
+            layout = layout_of(**{**self.SHARDED, **changes})
+            assert exposed_reduction(layout, RATES, np.array([3.0]), np.zeros(1))[0] == 0.0
 
     @pytest.mark.parametrize(("sharded", "held"), [(0.0, 60.0), (1.0, 15.0), (0.5, 37.5)])
     def test_the_optimizer_reads_what_it_holds(self, sharded: float, held: float) -> None:
@@ -362,7 +368,7 @@ def test_the_host_and_every_round_count() -> None:
     assert parts["tensor_parallel"] == pytest.approx(6 * 6 * tensor)
     assert parts["overhead"] == pytest.approx(6 * (floored - unfloored) + 3.0)
     assert parts["pipeline_parallel"] == pytest.approx(6 * transfer)
-    assert parts["data_parallel"] == pytest.approx(exposed_reduction(layout, constants, stage))
+    assert parts["data_parallel"] == pytest.approx(exposed_reduction(layout, constants, stage, np.zeros(1)))
     assert parts["optimizer"] == pytest.approx(optimizer(layout, constants))
     assert times.micro_batch == pytest.approx(floored + transfer)
     assert times.through == pytest.approx(whole + 12 * tensor)
@@ -370,6 +376,6 @@ def test_the_host_and_every_round_count() -> None:
     apart = contended.parts()["tensor_parallel"] - parts["tensor_parallel"]
     assert apart == pytest.approx(6 * 6 * 0.125 * 2)
     gathered = SimpleNamespace(**{**vars(layout), "gathered_each_time": np.array([1.0])})
-    gathering = exposed_gathering(gathered, constants, stage)
-    assert step_time(gathered, constants).parts()["data_parallel"] == pytest.approx(6 * gathering)
-    assert step_time(gathered, constants).micro_batch == pytest.approx(floored + transfer + gathering)
+    _, exposed = gathering(gathered, constants, stage)
+    assert step_time(gathered, constants).parts()["data_parallel"] == pytest.approx(6 * exposed)
+    assert step_time(gathered, constants).micro_batch == pytest.approx(floored + transfer + exposed)

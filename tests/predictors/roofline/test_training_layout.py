@@ -255,8 +255,11 @@ SHARDING = "gathered_each_time gathered_once hybrid states_sharded gradients_sha
         ({"sharding_strategy": "HYBRID_SHARD", "world_size": 4}, (1, 0, 1, 1, 1, 4)),
         ({"sharding_strategy": "FULL_SHARD", "dp_shard_degree": 4}, (1, 0, 0, 1, 1, 4)),
         ({"sharding_strategy": "FULL_SHARD", "dp_shard_degree": 64}, (1, 0, 0, 1, 1, 16)),
-        ({"sharding_strategy": ("HYBRID_SHARD",) * 6 + ("NO_SHARD",) * 6}, (0.5, 0, 0.5, 0.5, 0.5, 16)),
-        ({"sharding_strategy": ("HYBRID_SHARD",) * 3 + ("SHARD_GRAD_OP",)}, (0.75, 0.25, 0.75, 1, 1, 8)),
+        ({"sharding_strategy": ("HYBRID_SHARD",) * 6 + ("NO_SHARD",) * 6}, (0.5, 0, 0.5, 0.5, 0.5, 8)),
+        (
+            {"sharding_strategy": ("HYBRID_SHARD",) * 3 + ("SHARD_GRAD_OP",)},
+            (0.75, 0.25, 0.75, 1, 1, 1 / (0.75 / 8 + 0.25 / 16)),
+        ),
     ],
     ids=str,
 )

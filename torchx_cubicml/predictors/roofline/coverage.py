@@ -92,6 +92,15 @@ def estimated_roofline_facts(trials: Sequence[Trial]) -> str:
     return f"the roofline formulas estimate what trials do not state: {names}" if names else ""
 
 
+def missing_facts(row: Mapping[str, Value]) -> list[str]:
+    """Return the facts that the formulas need and a row does not tell; empty if it tells them all.
+
+    >>> missing_facts({"n_layers": 32, "n_params": 7_000_000_000, "micro_batch_size": 2, "world_size": 8})
+    ['seq_len']
+    """
+    return _lacking(row)
+
+
 def _lacking(row: Mapping[str, Value]) -> list[str]:
     lacking = [names[0] for names in _NEEDED if not any(isinstance(row.get(name), int | float) for name in names)]
     word = row.get("precision")

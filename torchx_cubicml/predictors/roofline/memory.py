@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "reserved")
 
-_WEIGHT, _GRADIENT, _OPTIMIZER = 2.0, 4.0, 12.0  # bytes per parameter: bf16 copy, fp32 gradient, fp32 master and Adam
+_WEIGHT, _GRADIENT = 2.0, 4.0  # bytes per parameter: bf16 copy, fp32 gradient
+_ADAM, _MASTER = 8.0, 4.0  # two moments; the fp32 weights beside a bf16 copy, which an fp32 training has as its weights
 _OUTSIDE_MLP = 18.0  # bytes per token and channel: attention, norms, the MLP's input, dropout masks
 _UNSPLIT = 10.0  # of those, split by sequence parallelism only
 _LOGIT = 12.0  # bytes per token and word: bf16 logits, their fp32 copy and gradient
@@ -42,12 +43,20 @@ def memory_parts(layout: TrainingLayout, unknown: Constants = unknown_facts.MEDI
     with np.errstate(all="ignore"):
         layer_params = layout.layer_params * (1.0 - layout.expert_share + layout.expert_share / layout.ep) / layout.tp
         activations, logits = _activations(layout)
+        # Two layers are unsharded at a time: the one in computation and the prefetched one. If it is unknown what is
+        # sharded, the share is a probability of that.
+        gathered = np.where(
+            layout.unknown_sharding > 0.0,
+            2.0 * gathered_each_time,
+            np.minimum(2.0, gathered_each_time * layout.layers_per_stage),
+        )
         return {
             "weights": held * (_WEIGHT * relative_bytes) * (1.0 - gathered_each_time + gathered_each_time * states),
             "gradients": held * _GRADIENT * (1.0 - layout.gradients_sharded + layout.gradients_sharded * states),
-            "optimizer": held * _OPTIMIZER * (1.0 - states_sharded + states_sharded * states),
-            # Two layers are unsharded at a time: the one in computation and the prefetched one.
-            "gathered": 2.0 * layer_params * (_WEIGHT * relative_bytes) * gathered_each_time * (1.0 - states),
+            "optimizer": held
+            * (_ADAM + _MASTER * (2.0 - relative_bytes))
+            * (1.0 - states_sharded + states_sharded * states),
+            "gathered": layer_params * (_WEIGHT * relative_bytes) * gathered * (1.0 - states),
             "activations": activations,
             "logits": logits,
             "reserved": np.full_like(held, _RESERVED),
@@ -55,18 +64,17 @@ def memory_parts(layout: TrainingLayout, unknown: Constants = unknown_facts.MEDI
 
 
 def activation_bytes(layout: TrainingLayout) -> Array:
-    """Return the bytes of activations per block and micro batch that are kept for backward."""
+    """Return the bytes of activations per block and micro batch that are kept for backward, mean over the blocks."""
     split = np.where(layout.sequence_parallel > 0, layout.tp, 1.0)
     mlp = 2.0 * layout.inner * layout.tokens * layout.width / layout.tp
     rest = layout.tokens * layout.width * ((_OUTSIDE_MLP - _UNSPLIT) / layout.tp + _UNSPLIT / split)
     scores = 5.0 * layout.heads * layout.sequence * layout.tokens / layout.tp
-    kept_scores = layout.plain_attention * (1.0 - layout.selective_recompute)
-    everything = mlp + rest + scores * kept_scores
+    full = layout.full_recompute
+    # A layer recomputes all, its attention alone, or nothing.
+    kept_scores = layout.plain_attention * np.maximum(1.0 - full - layout.selective_recompute, 0.0)
     block_input = 2.0 * layout.tokens * layout.width / split
     relative_bytes = layout.width_bytes / 2.0
-    return np.asarray(
-        relative_bytes * ((1.0 - layout.full_recompute) * everything + layout.full_recompute * block_input)
-    )
+    return np.asarray(relative_bytes * ((1.0 - full) * (mlp + rest) + kept_scores * scores + full * block_input))
 
 
 def _activations(layout: TrainingLayout) -> tuple[Array, Array]:
@@ -80,7 +88,8 @@ def _activations(layout: TrainingLayout) -> tuple[Array, Array]:
 
 
 def _without_recompute(layout: TrainingLayout) -> TrainingLayout:
-    return replace(layout, full_recompute=np.zeros_like(layout.full_recompute))
+    none = np.zeros_like(layout.full_recompute)
+    return replace(layout, full_recompute=none, selective_recompute=none)
 
 
 # Parts with a common calibration factor -> prior standard deviation of its logarithm.

@@ -97,17 +97,18 @@ def step_time(layout: TrainingLayout, constants: Constants) -> StepTime:
         floored = smooth_maximum(unfloored, layers * constants["launch_s"] + constants["micro_batch_s"])
         transfer = pipeline_transfer(layout, constants)
         contention = layers * tp_contention(layout, constants)
-        gathering = exposed_gathering(layout, constants, stage)
+        all_gathering, exposed = gathering(layout, constants, stage)
         steady = {name: rounds * layers * value for name, value in per_layer.items()}
         steady["tensor_parallel"] += rounds * contention
         steady["compute"] = rounds * stage
         steady["overhead"] = rounds * (floored - unfloored) + constants["step_s"]
         steady["pipeline_parallel"] = rounds * transfer
-        steady["data_parallel"] = rounds * gathering + exposed_reduction(layout, constants, stage)
+        steady["data_parallel"] = rounds * exposed
+        steady["data_parallel"] += exposed_reduction(layout, constants, stage, all_gathering - exposed)
         steady["optimizer"] = optimizer(layout, constants)
         return StepTime(
             steady=steady,
-            micro_batch=floored + transfer + contention + gathering,
+            micro_batch=floored + transfer + contention + exposed,
             through=whole + layout.layers * sum(per_layer.values()),
             rounds=rounds,
             stages=layout.pp,
@@ -218,33 +219,54 @@ def dp_bandwidth(layout: TrainingLayout, constants: Constants, ranks: Array) -> 
     return np.where(ranks * model_parallel <= layout.per_node, in_node, across_nodes)
 
 
-def exposed_gathering(layout: TrainingLayout, constants: Constants, stage: Array) -> Array:
-    """Return the exposed seconds per micro batch of FSDP's collectives: those that computation does not hide.
+def gathering(layout: TrainingLayout, constants: Constants, stage: Array) -> tuple[Array, Array]:
+    """Return the seconds per micro batch of FSDP's collectives: all of them, and those that computation does not hide.
 
     FULL_SHARD gathers parameters for forward and again for backward, SHARD_GRAD_OP once; both reduce-scatter gradients.
+    Prefetching hides the collectives of any layer under the computation of any other, whatever their order.
     """
     passes = 3.0 * layout.gathered_each_time + 2.0 * layout.gathered_once
     ranks = layout.shard
     volume = passes * layout.width_bytes * layout.stage_params * (ranks - 1.0) / ranks
     latency = passes * constants["dp_latency_s"] * layout.layers_per_stage * _latency_growth(layout, constants, ranks)
     seconds = volume / dp_bandwidth(layout, constants, ranks) + np.where(ranks > 1, latency, 0.0)
-    return np.where(passes > 0, smooth_excess(seconds, np.minimum(constants["overlap"], 1.0) * stage), 0.0)
+    exposed = smooth_excess(seconds, np.minimum(constants["overlap"], 1.0) * stage)
+    return np.where(passes > 0, seconds, 0.0), np.where(passes > 0, exposed, 0.0)
 
 
-def exposed_reduction(layout: TrainingLayout, constants: Constants, stage: Array) -> Array:
+def exposed_reduction(layout: TrainingLayout, constants: Constants, stage: Array, hidden_gathering: Array) -> Array:
     """Return the exposed seconds per step of the gradient all-reduce: those that the last backward does not hide.
 
     ZeRO 1 reduce-scatters gradients and gathers parameters instead, which is as many bytes. Hybrid sharding reduces
-    over the replicas.
+    over the replicas, in groups of its own. Where some layers are sharded and others not, their collectives wait for
+    each other: the backward pass that hides those of the sharded layers hides no others.
+
+    Args:
+        layout: of ``n`` trainings.
+        constants: as in ``PRIORS``.
+        stage: seconds of computation per micro batch.
+        hidden_gathering: seconds per micro batch of FSDP's collectives that computation hides.
     """
-    replicated = 1.0 - layout.gathered_each_time - layout.gathered_once + layout.hybrid
+    whole = 1.0 - layout.gathered_each_time - layout.gathered_once
+    # If it is unknown what is sharded, the shares are probabilities of all layers alike.
+    is_mixed = (layout.unknown_sharding <= 0.0) & (whole > 0.0)
+    busy = np.where(is_mixed, 2.0 / 3.0 * hidden_gathering, 0.0)
+    share = np.where(is_mixed, np.minimum(whole + layout.hybrid, 1.0), 1.0)
     ranks = np.where(layout.hybrid > 0, np.maximum(layout.dp / layout.shard, 1.0), layout.dp)
-    held = layout.stage_params / np.where(layout.hybrid > 0, layout.shard, 1.0)
-    volume = 2.0 * layout.width_bytes * replicated * held * (ranks - 1.0) / ranks
-    seconds = volume / dp_bandwidth(layout, constants, ranks)
+    of_hybrid = (
+        layout.hybrid * _all_reduce_s(layout, constants, np.maximum(layout.dp / layout.shard, 1.0)) / layout.shard
+    )
+    seconds = whole * _all_reduce_s(layout, constants, layout.dp) + np.where(layout.hybrid > 0, of_hybrid, 0.0)
     latency = constants["dp_latency_s"] * layout.layers_per_stage * _latency_growth(layout, constants, ranks)
-    exposed = smooth_excess(seconds, np.minimum(constants["overlap"], 2.0) * 2.0 / 3.0 * stage) + latency
-    return np.where((ranks > 1) & (replicated > 0), exposed, 0.0)
+    hidden = np.maximum(np.minimum(constants["overlap"], 2.0) * 2.0 / 3.0 * stage - busy, 0.0)
+    exposed = smooth_excess(seconds, hidden) + share * latency
+    return np.where((ranks > 1) & (whole + layout.hybrid > 0), exposed, 0.0)
+
+
+def _all_reduce_s(layout: TrainingLayout, constants: Constants, ranks: Array) -> Array:
+    """Return the seconds of an all-reduce of all parameters of a stage over ``ranks`` data-parallel ranks."""
+    volume = 2.0 * layout.width_bytes * layout.stage_params * (ranks - 1.0) / ranks
+    return volume / dp_bandwidth(layout, constants, ranks)
 
 
 def optimizer(layout: TrainingLayout, constants: Constants) -> Array:

@@ -51,7 +51,7 @@ class TrainingLayout:
         world: devices.
         per_node: devices joined by fast links.
         dp: data-parallel ranks.
-        shard: ranks over which parameters or optimizer states are sharded, <= ``dp``.
+        shard: ranks over which parameters or optimizer states are sharded, <= ``dp``; the harmonic mean over layers.
         tp: tensor-parallel degree.
         pp: pipeline stages.
         cp: context-parallel degree.
@@ -299,9 +299,14 @@ def _sharding(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
     hybrid = facts.share("sharding_strategy", _HYBRID)
     dp = fields["dp"]
     within_node = np.clip(fields["per_node"] / (fields["tp"] * fields["cp"]), 1.0, dp)
-    shard = np.where(hybrid > 0.5, facts.number("dp_shard_degree", within_node), facts.number("dp_shard_degree", dp))
+    of_hybrid, of_others = (
+        np.clip(facts.number("dp_shard_degree", ranks), 1.0, dp) for ranks in (within_node, np.asarray(dp))
+    )
+    # Of different layers, the mean of the part that a rank holds counts: the harmonic mean of the ranks.
+    among_sharded = np.clip(hybrid / np.maximum(gathered_each_time + gathered_once, hybrid), 0.0, 1.0)
+    mean = 1.0 / (among_sharded / of_hybrid + (1.0 - among_sharded) / of_others)
     return {
-        "shard": np.clip(shard, 1.0, dp),
+        "shard": np.where(among_sharded >= 1.0, of_hybrid, np.where(among_sharded > 0.0, mean, of_others)),
         "gathered_each_time": gathered_each_time,
         "gathered_once": gathered_once,
         "hybrid": hybrid,

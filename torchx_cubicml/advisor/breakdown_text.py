@@ -1,0 +1,113 @@
+"""Text and JSON of breakdowns: two small tables, of the time of a step and of memory, with a row per config."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.advisor.breakdown import Breakdowns
+
+_NEGLIGIBLE = 0.01  # share of a total below which a part is counted as "other" in each row
+_SHORT_S = 1.0  # longest step that is shown in milliseconds
+
+
+def breakdown_lines(breakdowns: Breakdowns) -> list[str]:
+    """Return the lines of both tables; one line with the reason where no formula covers the workload."""
+    if not breakdowns.of:
+        return [f"No estimate of where time and memory go: {_reason(breakdowns.lacking)}."]
+    longest = max(each.step_s for each in breakdowns.of.values())
+    unit, factor = ("milliseconds", 1000.0) if longest < _SHORT_S else ("seconds", 1.0)
+    lines = [f"Where the time of a step goes, in {unit} ({_basis_text(breakdowns, 'step')}):"]
+    steps = {name: (each.seconds, each.measured_s) for name, each in breakdowns.of.items()}
+    lines += _table(steps, factor=factor)
+    sizes = {name: (each.memory_gib, each.measured_gib) for name, each in breakdowns.of.items() if each.memory_gib}
+    if sizes:
+        lines.append(f"Where the memory of a device goes, in GiB ({_basis_text(breakdowns, 'peak')}):")
+        lines += _table(sizes, factor=1.0)
+    return lines
+
+
+def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
+    """Return everything that is known of the breakdowns as JSON values."""
+    return {
+        "configs": {
+            name: {
+                "step_s": each.step_s,
+                "seconds": dict(each.seconds),
+                "measured_step_s": each.measured_s,
+                "peak_gib": each.peak_gib if each.memory_gib else None,
+                "memory_gib": dict(each.memory_gib),
+                "measured_peak_gib": each.measured_gib,
+            }
+            for name, each in breakdowns.of.items()
+        },
+        "time_estimated_from": asdict(breakdowns.time),
+        "memory_estimated_from": asdict(breakdowns.memory),
+        "stand_in_for_unknown_device": breakdowns.stand_in,
+        "missing": "" if breakdowns.of else _reason(breakdowns.lacking),
+    }
+
+
+def _reason(lacking: Sequence[str]) -> str:
+    if not lacking:
+        return "the formulas need degrees of parallelism that divide world_size"
+    return f"the formulas lack {', '.join(lacking)} (a recorded launch or [workload] of the space file may tell)"
+
+
+def _basis_text(breakdowns: Breakdowns, total: str) -> str:
+    """Return what an estimate rests on, and how far it is from what was measured.
+
+    >>> from torchx_cubicml.advisor.breakdown import Basis, Breakdowns
+    >>> known = Breakdowns(of={}, time=Basis(n_launches=12, error=0.031), memory=Basis(n_launches=1, error=0.0))
+    >>> _basis_text(known, "step"), _basis_text(known, "peak")  # doctest: +NORMALIZE_WHITESPACE
+    ('estimated from the step of 12 launches, with a median error of 3 %; parts are not measured',
+     'estimated from the peak of 1 launch; parts are not measured')
+    >>> _basis_text(Breakdowns(of={}, stand_in="h100"), "step")
+    "estimated from the formulas' defaults, as if the device were an h100"
+    """
+    basis = breakdowns.time if total == "step" else breakdowns.memory
+    if not basis.n_launches:
+        device = f", as if the device were an {breakdowns.stand_in}" if breakdowns.stand_in else ""
+        return f"estimated from the formulas' defaults{device}"
+    launches = "1 launch" if basis.n_launches == 1 else f"{basis.n_launches} launches"
+    launches += "" if basis.are_own else " of other workloads"
+    # A single launch is met by calibration, whatever the formulas are worth.
+    is_told = basis.error is not None and basis.n_launches > 1
+    error = f", with a median error of {100 * (basis.error or 0.0):.0f} %" if is_told else ""
+    return f"estimated from the {total} of {launches}{error}; parts are not measured"
+
+
+def _table(rows: Mapping[str, tuple[Mapping[str, float], float | None]], *, factor: float) -> list[str]:
+    """Return aligned lines: a heading, then per row what was measured, the estimated total, and its parts."""
+    names = list(dict.fromkeys(name for parts, _ in rows.values() for name in parts))
+    shown = [name for name in names if any(_counts(parts, name) for parts, _ in rows.values())]
+    cells = [["", "measured", "estimated", *(name.replace("_", " ") for name in shown)]]
+    has_other = len(shown) < len(names) and any(
+        parts.get(name, 0.0) > 0.0 for parts, _ in rows.values() for name in names if name not in shown
+    )
+    cells[0] += ["other"] if has_other else []
+    for name, (parts, measured) in rows.items():
+        others = sum(size for part, size in parts.items() if part not in shown)
+        sizes = [*(parts.get(part, 0.0) for part in shown), *([others] if has_other else [])]
+        known = "-" if measured is None else _number(factor * measured)
+        cells.append([name, known, *(_number(factor * size) for size in (sum(parts.values()), *sizes))])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "    " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells
+    ]
+
+
+def _counts(parts: Mapping[str, float], name: str) -> bool:
+    return parts.get(name, 0.0) >= _NEGLIGIBLE * sum(parts.values()) > 0.0
+
+
+def _number(value: float) -> str:
+    """Return a size with three digits.
+
+    >>> _number(1234.4), _number(0.0), _number(0.01234)
+    ('1,234', '0', '0.0123')
+    """
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.3g}"

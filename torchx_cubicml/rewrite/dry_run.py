@@ -1,0 +1,71 @@
+"""Lines that a dry run prints besides: where time and memory go for the user's own config and for the rewritten one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch import read_config, with_rule_facts
+from torchx_cubicml.launch.messages import message_line
+from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.rewrite.choice import DecisionContext
+from torchx_cubicml.store.deadline import read_with_deadline, within
+from torchx_cubicml.store.digest_key import digest_keys
+from torchx_cubicml.store.predictor_choice import latest_choice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.trial import Config
+
+
+def dry_run_lines(
+    typed: Launch, *, rewritten: Config, space_path: str, url: str, limits: tuple[float, float], cache: Path | None
+) -> tuple[str, ...]:
+    """Return message lines on where the time of a step and the memory of a device go, by the step-time formulas.
+
+    Args:
+        typed: launch as typed.
+        rewritten: config that the launch would run.
+        space_path: path of the space file.
+        url: URL of the store.
+        limits: deadlines in seconds, for reading the store and for computing.
+        cache: folder of caches; ``None`` for no cache.
+
+    Raises:
+        StoreError: the store cannot be read, or not in time.
+        SpaceError: the space cannot be bound to the workload.
+        LaunchError: computing took too long.
+    """
+    from torchx_cubicml.space.toml import load_space
+
+    space = load_space(space_path)
+    workload, current = read_config(typed, space)
+    command, space = PresentCommand.of(typed, space), with_rule_facts(typed, space)
+    trials = read_with_deadline(url, deadline_s=limits[0], cache=cache).trials
+    case = DecisionContext(
+        space=space,
+        workload=workload,
+        current=current,
+        command=command,
+        trials=trials,
+        predictor=latest_choice(url),
+        digest_keys=digest_keys(url),
+    )
+    return within(limits[1], lambda: _lines(case.migrated(), rewritten), what="estimating where time and memory go")
+
+
+def _lines(case: DecisionContext, rewritten: Config) -> tuple[str, ...]:
+    from torchx_cubicml.advisor import Study
+    from torchx_cubicml.advisor.breakdown import Breakdowns
+    from torchx_cubicml.advisor.breakdown_text import breakdown_lines
+
+    study = Study.of(
+        case.space, workload=case.workload, current=case.current, trials=case.trials, predictor=case.predictor
+    )
+    configs = {"your config": study.current, "rewritten": {**study.current, **rewritten}}
+    if configs["rewritten"] == study.current:
+        del configs["rewritten"]
+    # Rows of the tables are indented, as those of the block of changes.
+    lines = breakdown_lines(Breakdowns.estimate(study, configs))
+    return tuple(line if line.startswith(" ") else message_line(line[0].lower() + line[1:]) for line in lines)

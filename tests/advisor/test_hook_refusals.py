@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.hook_refusals import hook_refusals
-from torchx_cubicml.advisor.study import Study
 from torchx_cubicml.records.trial import Trial, Value
 from torchx_cubicml.space import Binding, Parameter, SearchSpace
 

@@ -502,6 +502,9 @@ class Refusing:
     def refusal(self) -> str:
         return "no"
 
+    def illegal_values(self) -> tuple[str, ...]:
+        return ()
+
 
 def test_hooks_are_released_at_the_first_facts() -> None:
     session, hook = made(), Refusing()

@@ -160,6 +160,32 @@ def test_rounds_of_a_larger_batch_need_as_much(sharded: bool, batch: int, steps:
     assert found.tolist() == [expected]
 
 
+def accumulated(batch: int, steps: int) -> dict[str, object]:
+    return {"micro_batch_size": batch, "gradient_accumulation_steps": steps}
+
+
+@pytest.mark.parametrize(
+    ("ran", "failed", "blamed"),
+    [
+        ((8, 1), (4, 1), ["micro_batch_size"]),
+        ((8, 2), (4, 3), ["micro_batch_size"]),
+        ((4, 2), (4, 1), ["gradient_accumulation_steps"]),
+        ((8, 2), (4, 1), ["gradient_accumulation_steps", "micro_batch_size"]),
+    ],
+)
+def test_a_contradiction_blames_what_is_larger_of_batch_and_steps(
+    ran: tuple[int, int], failed: tuple[int, int], blamed: list[str]
+) -> None:
+    rules = rules_of((accumulated(*failed), False), (accumulated(*ran), True), names=ACCUMULATED)
+    assert [list(each.parameters) for each in rules.contradictions] == [blamed]
+
+
+def test_steps_keep_their_order_beside_a_micro_batch_without_one() -> None:
+    rules = rules_of((accumulated(4, 2), False), (accumulated(8, 2), True), names=ACCUMULATED)
+    asked = [accumulated(*each) for each in ((4, 1), (4, 4), (8, 1), (8, 4), (2, 1), (16, 4))]
+    assert rules.verdicts(asked) == pytest.approx([math.nan, 0.0, 1.0, math.nan, math.nan, math.nan], nan_ok=True)
+
+
 CONFIGS = [layers("".join(word), batch) for word in product("FSN", repeat=2) for batch in (1, 2, 4)]
 NEEDS = st.tuples(st.integers(0, 9), *[st.integers(0, 9)] * 2, st.integers(0, 30))
 

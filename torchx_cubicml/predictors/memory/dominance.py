@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.predictors.memory.placement import OutcomeSpace
+from torchx_cubicml.predictors.memory.placement import OutcomeSpace, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -195,7 +195,12 @@ def _contradictions(
         more = placed.low[others] > placed.low[failed]
         against = (placed.low[others] >= placed.low[failed]).all(axis=1) & more.any(axis=1)
         for ran, columns in zip(others[against].tolist(), more[against], strict=True):
-            parameters = dict.fromkeys(name for column in np.flatnonzero(columns).tolist() for name in names[column])
+            parameters = {
+                name
+                for column in np.flatnonzero(columns).tolist()
+                for name in names[column]
+                if len(names[column]) == 1 or number(rows[ran].get(name)) > number(rows[failed].get(name))
+            }
             found.append(
                 Contradiction(ran=trial_ids[ran], failed=trial_ids[failed], parameters=tuple(sorted(parameters)))
             )

@@ -182,16 +182,18 @@ class OutcomeSpace:
 
     @property
     def _factors(self) -> tuple[str, ...]:
-        named = {column.respect: column.name for column in self.columns}
-        accumulation = named.get(ACCUMULATION) or named.get(SHARDED_ACCUMULATION)
-        return (named[BATCH], accumulation) if BATCH in named and accumulation else ()
+        ordered = {column.respect: column.name for column in self.columns}
+        accumulation = ordered.get(ACCUMULATION) or ordered.get(SHARDED_ACCUMULATION)
+        # Steps of a micro batch without an order are compared where that is equal.
+        batch = next((name for name, respect in self.order.respects.items() if respect == BATCH), None)
+        return (batch, accumulation) if batch and accumulation else ()
 
     def _samples(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return micro batch times accumulation, ``[n, 1]``, as pipelines keep several micro batches; else nothing."""
         found = np.ones((len(rows), min(len(self._factors), 1)))
         for name in self._factors:
             values, picked = choices_of(rows, name)
-            found *= np.array([_number(value) for value in values])[picked[:, :1]]
+            found *= np.array([number(value) for value in values])[picked[:, :1]]
         return found
 
     def is_own(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
@@ -222,5 +224,6 @@ def _joined(values: Sequence[Value | None], entries: Sequence[int]) -> tuple[Sca
     return tuple(value for value in found if value is not None and not isinstance(value, tuple))
 
 
-def _number(value: Value | None) -> float:
+def number(value: Value | None) -> float:
+    """Return the number that a value is; 0.0 if it is none."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -11,7 +11,7 @@ import numpy as np
 from torchx_cubicml.advisor.posterior import with_pinned_choices
 from torchx_cubicml.advisor.trial_data import nearest_trials
 from torchx_cubicml.predictors.features.device_specs import REFERENCE, find_hardware
-from torchx_cubicml.predictors.features.history import training_row
+from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.coverage import missing_facts
 from torchx_cubicml.predictors.roofline.part_factors import part_factors
@@ -189,8 +189,6 @@ def _launches(data: TrainingData) -> tuple[list[Trial], bool]:
 
 def _calibrate(roofline: Roofline, data: TrainingData, launches: Sequence[Trial]) -> int:
     """Calibrate the formulas on ``launches``, and return the number of those with a throughput that they predict."""
-    from torchx_cubicml.predictors.features.history import History
-
     histories = [History.from_trials(launches, objective=name, observe=data.observe) for name in RATES]
     counts = [int(np.isfinite(history.throughput).sum()) for history in histories]
     best = int(np.argmax(counts))

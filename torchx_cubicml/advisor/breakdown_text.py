@@ -58,7 +58,7 @@ def _reason(lacking: Sequence[str]) -> str:
 
 
 def _basis_text(breakdowns: Breakdowns, total: str) -> str:
-    """Return what an estimate rests on, and how far it is from what was measured.
+    """Return the launches that an estimate rests on, and its error on them, in words.
 
     >>> from torchx_cubicml.advisor.breakdown import Basis, Breakdowns
     >>> known = Breakdowns(of={}, time=Basis(n_launches=12, error=0.031), memory=Basis(n_launches=1, error=0.0))

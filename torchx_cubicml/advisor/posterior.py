@@ -313,7 +313,7 @@ def _training_data(
 
 
 def _disproved(data: TrainingData, order: MemoryOrder) -> list[str]:
-    """Return what the workload's own launches disprove about the order of memory, one line each."""
+    """Return the orders of memory that the workload's own launches disprove, one line each."""
     if not any(map(proves_too_large, data.own)):
         return []  # saves the time of making the table
     return [each.text() for each in DominanceRules.of_history(data.own_history(), order).contradictions]

@@ -143,7 +143,7 @@ def _agreed(question: str) -> bool:
 
 
 def _typed(prompt: str) -> str:
-    """Return what the user types at a prompt; nothing where the input ends."""
+    """Return the words that the user types at a prompt; nothing where the input ends."""
     try:
         return input(prompt).strip()
     except EOFError:

@@ -255,7 +255,7 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
 
 
 def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
-    """Print what was set aside, the used part of the budget, why the tune ended, and what it lacks."""
+    """Print the values set aside, the used part of the budget, why the tune ended, and what it lacks."""
     kept = [
         *(
             (f"{name} stayed as in your command, as each launch that changed it", why)

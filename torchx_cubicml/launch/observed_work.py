@@ -73,7 +73,7 @@ class ObservedWork:
         self._objective = space.objective
 
     def of(self, trials: Sequence[Trial]) -> WorkSummary:
-        """Return what launches showed."""
+        """Return the observed facts of launches."""
         by_config: dict[Hashable, list[Trial]] = {}
         for trial in trials:
             by_config.setdefault(_key(trial.config), []).append(trial)

@@ -150,7 +150,7 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
 
 
 def _dry_run_lines(launch: Launch, rewritten: RewrittenLaunch, options: Options) -> tuple[str, ...]:
-    """Return what a dry run says besides; empty where no config is chosen."""
+    """Return the further lines of a dry run; empty where no config is chosen."""
     from torchx_cubicml.rewrite.dry_run import dry_run_lines
 
     contract = rewritten.contract

@@ -22,7 +22,7 @@ def never() -> bool:
 
 
 def presence_of(names: Collection[str]) -> Presence:
-    """Return what a folder with entries of these names is."""
+    """Return the presence of a store in a folder with entries of these names."""
     if not names:
         return Presence.EMPTY
     return Presence.OTHER if STORE_FOLDERS.isdisjoint(names) else Presence.STORE
@@ -99,7 +99,7 @@ class Backend(Protocol):
         """
 
     def presence(self) -> Presence:
-        """Return what is at the place of the store; an object store has no empty folders below its buckets.
+        """Return the presence of a store at its place; an object store has no empty folders below its buckets.
 
         Raises:
             StoreError: the place cannot be reached or read.

@@ -23,7 +23,7 @@ _OF_THE_KERNEL = ("/proc", "/sys")
 
 
 def write_obstacle(url: str) -> str:
-    """Return why this process cannot write to the store; empty if nothing is known to prevent it.
+    """Return the reason why this process cannot write to the store; empty if none is known.
 
     Nothing is written, and no server is asked.
 
@@ -43,7 +43,7 @@ def write_obstacle(url: str) -> str:
 
 
 def folder_obstacle(url: str) -> str:
-    """Return why no process of this user on this machine can write to the store; empty for a remote store.
+    """Return the reason why no process of this user can write to the store here; empty for a remote store.
 
     Args:
         url: absolute URL of the store.

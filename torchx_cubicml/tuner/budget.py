@@ -116,7 +116,7 @@ class Budget:
         return f"{launches}, {min(spent.hours, self.hours or 0.0):.2f} of {self.hours:g} hours"
 
     def why_spent(self, spent: Spent) -> str:
-        """Return why no launch is left, in words."""
+        """Return the reason why no launch is left, in words."""
         if self.launches is not None or self.is_exhausted(spent):
             return "the budget is used up"
         return "what is left of the budget is shorter than a launch"

@@ -176,7 +176,7 @@ class _Explanation:
 
 
 def repeated_failure(trial: Trial) -> str:
-    """Return why a tune ends after two equal failures, in words."""
+    """Return the reason why a tune ends after two equal failures, in words."""
     return f"two launches failed in the same way before their first step: {last_line(trial.reason)}"
 
 

@@ -219,7 +219,7 @@ class _Loop:
         return self._pending.sharing
 
     def _share_host(self) -> bool:
-        """Decide how launches in flight share their host; return whether the decision differs from the last one."""
+        """Decide the shares of the host for launches in flight; return whether they differ from those before."""
         before = self._pending.sharing
         own = self._tune_state.own_trials()
         self._pending.sharing = share_host(self._prepared, self._jobs, own, wanted=self._wanted)

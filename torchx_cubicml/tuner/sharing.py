@@ -58,7 +58,7 @@ class Sharing:
 
 
 def share_host(prepared: Prepared, jobs: JobRunner, own_trials: Iterable[Trial], *, wanted: int) -> Sharing:
-    """Return how at most ``wanted`` launches in flight share their host.
+    """Return the share of the host that each of at most ``wanted`` launches in flight gets.
 
     Args:
         prepared: the checked request.
@@ -84,7 +84,7 @@ def share_host(prepared: Prepared, jobs: JobRunner, own_trials: Iterable[Trial],
 
 
 def divide(devices: Sequence[str], *, per_launch: int, wanted: int, uses_devices: bool | None) -> Sharing:
-    """Return how launches in flight share the devices of their host.
+    """Return the devices of the host that each launch in flight gets.
 
     Args:
         devices: devices that the launches may use, at least one.

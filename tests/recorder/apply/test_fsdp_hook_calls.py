@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import ShardingStrategy
 
+from torchx_cubicml.recorder.apply import constructor_layers
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 
@@ -354,6 +355,22 @@ class TestLayersWrappedInAConstructor:
         assert strategies_of(fsdp) == [None] * 5
         assert set_later == [(True, False), (False, False), (True, False)]
         assert reason_left(hook) == ""
+
+    def test_the_second_fsdp_without_the_model_is_refused(self, fsdp: ModuleType) -> None:
+        ranks = Ranks()
+        hook = hooked("SHARD_GRAD_OP", ranks)
+        model = BuiltInside(fsdp.fully_shard, first=Block)
+        assert strategies_of(fsdp) == [None] * 4
+        assert reason_left(hook) == "the script wraps layers in a constructor, and not the model around them"
+        assert (len(model.layers), ranks.asked) == (3, [])
+
+    def test_live_modules_are_searched_once_per_class(self, fsdp: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        searched: list[nn.Module] = []
+        monkeypatch.setattr(constructor_layers, "ancestors", lambda module: searched.append(module) or [])
+        hooked("FULL_SHARD")
+        model = BuiltInside(fsdp.FullyShardedDataParallel, 9, first=Block)
+        assert [type(each) for each in searched] == [Block]
+        assert len(model.layers) == 9
 
 
 @pytest.mark.parametrize("built_inside", [False, True])

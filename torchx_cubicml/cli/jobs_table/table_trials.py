@@ -245,7 +245,7 @@ def _combine(workload: dict[str, Scalar], config: dict[str, Scalar]) -> None:
 
 
 def _combine_device_batch(facts: Mapping[str, Scalar], config: dict[str, Scalar]) -> None:
-    """Add what the batch of a step on one data-parallel rank says: the accumulation, and the global batch."""
+    """Add the accumulation and the global batch that follow from the batch of a step on one data-parallel rank."""
     batch, micro, dp = count(facts, DEVICE_BATCH), count(facts, "micro_batch_size"), dp_degree(facts)
     if batch is None:
         return

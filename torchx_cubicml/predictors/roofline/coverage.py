@@ -54,7 +54,7 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
     if not rows or not uncovered:
         return ""
     text = f"the roofline formulas cover {len(rows) - len(uncovered)} of {len(rows)} trials; the others lack"
-    lacking = Counter(name for row in uncovered for name in _lacking(row))
+    lacking = Counter(name for row in uncovered for name in missing_facts(row))
     names = ", ".join(f"{name} ({count})" for name, count in lacking.most_common()) or "degrees that divide world_size"
     return f"{text} {names}: give --map COLUMN=NAME or --fact NAME=VALUE"
 
@@ -98,10 +98,6 @@ def missing_facts(row: Mapping[str, Value]) -> list[str]:
     >>> missing_facts({"n_layers": 32, "n_params": 7_000_000_000, "micro_batch_size": 2, "world_size": 8})
     ['seq_len']
     """
-    return _lacking(row)
-
-
-def _lacking(row: Mapping[str, Value]) -> list[str]:
     lacking = [names[0] for names in _NEEDED if not any(isinstance(row.get(name), int | float) for name in names)]
     word = row.get("precision")
     unknown = isinstance(word, str) and precision_word(word) is None

@@ -66,7 +66,7 @@ def embedded_words(facts: Facts, in_blocks: NDArray[np.float64], width: NDArray[
 def misfit_of_words(
     in_blocks: NDArray[np.float64], total: NDArray[np.float64], width: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return how unlikely the vocabulary is that remains beside the blocks, in log units, float64 ``[n]``."""
+    """Return the misfit of the vocabulary that remains beside the blocks, in log units, float64 ``[n]``."""
     words = (total - in_blocks) / width
     expected = MEDIANS["unknown_vocabulary"] * MEDIANS["counted_embeddings"]
     remaining = np.where(words > 0.0, np.abs(np.log(np.maximum(words, 1.0) / expected)), np.inf)

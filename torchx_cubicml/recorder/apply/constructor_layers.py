@@ -29,6 +29,7 @@ class ConstructorLayers:
 
     def __init__(self, strategies: Value) -> None:
         self._strategies = strategies
+        self._classes: set[type] = set()  # of modules that a constructor wraps before they are part of it
         self._counts: Counter[type] = Counter()
         self._layers: dict[int, nn.Module] = {}  # by id, kept alive so that no id is reused
 
@@ -37,11 +38,21 @@ class ConstructorLayers:
         """Number of layers that were wrapped in a constructor."""
         return len(self._layers)
 
-    def begins_with(self, module: nn.Module) -> bool:
-        """Return whether a module with submodules, but no repeated ones, is wrapped in a constructor of another."""
+    def is_early(self, module: nn.Module) -> bool:
+        """Return whether a constructor wraps a module before that is part of its model.
+
+        The module has submodules, but no repeated ones. Live modules are searched once per class, as that takes tens of
+        milliseconds.
+        """
         inside = unwrap(module)
         has_children = any(any(True for _ in child.parameters()) for child in inside.children())
-        return has_children and not repeated_blocks(inside) and _is_in_constructor(inside) and not ancestors(module)
+        if not has_children or repeated_blocks(inside) or not _is_in_constructor(inside):
+            return False
+        kind = user_class(inside)
+        if kind not in self._classes and ancestors(module):
+            return False
+        self._classes.add(kind)
+        return True
 
     def strategy_of_next(self, module: nn.Module) -> str:
         """Return the strategy of the next layer of the module's class; empty if there are as many as requested."""

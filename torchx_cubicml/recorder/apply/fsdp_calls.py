@@ -19,13 +19,13 @@ _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 class WrapperKind(Protocol):
     """Generation of FSDP."""
 
-    can_follow: bool
+    can_change_wrapped: bool
     """Whether the strategy of a layer that is already wrapped can be changed."""
 
     def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
         """Return the arguments for ``strategy``; raise ``ValueError`` if it is not legal here."""
 
-    def follow(self, layer: nn.Module, strategy: str) -> bool:
+    def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
         """Change the strategy of a layer that is already wrapped, and return whether it is one that can be changed.
 
         With an empty strategy nothing is changed.
@@ -35,7 +35,7 @@ class WrapperKind(Protocol):
 class Fsdp1:
     """``FullyShardedDataParallel``."""
 
-    can_follow = False
+    can_change_wrapped = False
 
     def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
         """Return the ``sharding_strategy`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
@@ -47,7 +47,7 @@ class Fsdp1:
         _check_family(strategy, hybrid=hybrid)
         return {"sharding_strategy": ShardingStrategy[strategy]}
 
-    def follow(self, layer: nn.Module, strategy: str) -> bool:
+    def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
         """Return ``False``: FSDP1 lays out the storage of parameters as it wraps them."""
         return False
 
@@ -55,7 +55,7 @@ class Fsdp1:
 class Fsdp2:
     """``fully_shard``."""
 
-    can_follow = True
+    can_change_wrapped = True
 
     def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
         """Return the ``reshard_after_forward`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
@@ -64,7 +64,7 @@ class Fsdp2:
         _check_family(strategy, hybrid=_is_hybrid(call.arguments))
         return {"reshard_after_forward": strategy in _RESHARDS}
 
-    def follow(self, layer: nn.Module, strategy: str) -> bool:
+    def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
         """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it is wrapped."""
         change = getattr(type(layer), "set_reshard_after_forward", None)  # a wrapper would forward the name
         if change is not None and strategy:

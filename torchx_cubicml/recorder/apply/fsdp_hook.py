@@ -124,8 +124,8 @@ class FsdpHook:
         except TypeError:  # FSDP itself raises this
             return
         modules = _modules_of(call.arguments["module"])
-        strategies = [self._strategy_in_constructor(module, call, kind) for module in modules]
-        for module in modules if not any(strategies) else ():
+        strategies = [self._early_strategy(module, call, kind) for module in modules if self._is_early(module)]
+        for module in modules if not strategies else ():
             self._plan_for_model(module, call, kind)
         layers = [id(unwrap(module)) for module in modules if id(unwrap(module)) in self._plan]
         self._changed_layers.update(layers)
@@ -135,9 +135,14 @@ class FsdpHook:
             call.arguments.update(kind.changes(call, strategy))
             calls.append(call)
 
-    def _strategy_in_constructor(self, module: nn.Module, call: inspect.BoundArguments, kind: WrapperKind) -> str:
-        """Return the strategy of a layer that the model's constructor wraps; empty where it can be changed later."""
-        if self._plan or self._refusal == _DISAGREE or kind.can_follow or not self._in_constructor.begins_with(module):
+    def _is_early(self, module: nn.Module) -> bool:
+        """Return whether a constructor wraps a layer before there is a plan for its model."""
+        return not self._plan and self._refusal != _DISAGREE and self._in_constructor.is_early(module)
+
+    def _early_strategy(self, module: nn.Module, call: inspect.BoundArguments, kind: WrapperKind) -> str:
+        """Return the strategy of a layer that a constructor wraps; empty where none is set, or it can be set later."""
+        if kind.can_change_wrapped:
+            self._refusal = "the script wraps layers in a constructor, and not the model around them"
             return ""
         strategy = self._in_constructor.strategy_of_next(module)
         illegal = self._illegal(call, kind, [strategy]) if strategy else ""
@@ -174,7 +179,7 @@ class FsdpHook:
         self._plan = {id(layer): (layer, str(strategy)) for layer, strategy in zip(layers, requested, strict=True)}
         self._illegal_values = _illegal_values(call, kind)
         for layer, strategy in self._plan.values():
-            if self._in_constructor.has(layer) or kind.follow(layer, "" if self._only_checks else strategy):
+            if self._in_constructor.has(layer) or kind.change_wrapped(layer, "" if self._only_checks else strategy):
                 self._changed_layers.add(id(layer))
 
     def _is_skipped(self, module: nn.Module) -> bool:

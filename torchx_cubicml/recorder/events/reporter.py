@@ -78,7 +78,7 @@ class Reporter:
             warn(f"this launch is {self._warned}: {problem}")
 
     def ended(self, state: State, reason: str) -> None:
-        """Send how the program ended; only the first call counts."""
+        """Send the end of the program; only the first call counts."""
         if self._end is None:
             state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
             self._end = self._send(EventKind.ENDED, state=state, reason=reason)
@@ -101,7 +101,7 @@ class Reporter:
         self._sender.abandon()
 
     def _announce(self) -> None:
-        """Print where the launch is recorded, or why it is not, unless the launcher has done so."""
+        """Print the place of the record, or the reason why there is none, unless the launcher has done so."""
         contract, is_declared = self._assignment.contract, self._assignment.declared
         if not self._obstacle:
             if not is_declared:

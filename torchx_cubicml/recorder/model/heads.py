@@ -268,7 +268,7 @@ class _Operations:
 
 
 def _visit(starts: Sequence[int], onward: Callable[[int], Iterable[int]]) -> list[int]:
-    """Return what is reached from ``starts``, nearest first, at most ``_MOST_VISITED``."""
+    """Return the operations reached from ``starts``, nearest first, at most ``_MOST_VISITED``."""
     reached = list(dict.fromkeys(starts))
     seen = set(reached)
     for number in reached:

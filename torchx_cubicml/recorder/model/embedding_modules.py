@@ -85,3 +85,8 @@ class KeyedOptimizers(dict[type, bool]):
 def is_kernel(module: nn.Module) -> bool:
     """Return whether a module is part of TorchRec's or FBGEMM's lookup, which holds the shards a second time."""
     return type(module).__module__.startswith(("torchrec.distributed.", "fbgemm_gpu."))
+
+
+def is_keyed_jagged(value: object) -> bool:
+    """Return whether a value is TorchRec's batch of sparse features, by the name of its class."""
+    return type(value).__name__ == "KeyedJaggedTensor" and type(value).__module__.startswith("torchrec.")

@@ -157,7 +157,7 @@ def _holders(modules: Iterable[nn.Module]) -> dict[int, nn.Module]:
     """Return the module that holds each parameter, by the parameter's id."""
     holders: dict[int, nn.Module] = {}
     for module in sorted(modules, key=_is_copy):
-        for parameter in _own_parameters(module):
+        for parameter in own_parameters(module):
             holders.setdefault(id(parameter), module)
     return holders
 
@@ -186,7 +186,8 @@ def _is_copy(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.fx.") or is_kernel(module)
 
 
-def _own_parameters(module: nn.Module) -> list[nn.Parameter]:
+def own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a module itself, without those of its submodules, which some wrappers list as well."""
     parameters = module.__dict__.get("_parameters") or {}
     return [parameter for parameter in parameters.values() if parameter is not None]
 
@@ -195,7 +196,7 @@ def _largest_holder(modules: Iterable[nn.Module]) -> nn.Module | None:
     sizes = [
         (parameter.numel(), module)
         for module in modules
-        for parameter in _own_parameters(module)
+        for parameter in own_parameters(module)
         if parameter.requires_grad
     ]
     return max(sizes, key=lambda size: size[0], default=(0, None))[1]

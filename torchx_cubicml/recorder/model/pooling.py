@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.model.embedding_modules import embedding_modules, table_configs
+from torchx_cubicml.recorder.model.embedding_modules import embedding_modules, is_keyed_jagged, table_configs
 from torchx_cubicml.recorder.model.embeddings import MAX_TABLES
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
@@ -107,8 +107,3 @@ class _ModuleLookups:
         if self.remove is not None:
             self.remove()
             self.remove = None
-
-
-def is_keyed_jagged(value: object) -> bool:
-    """Return whether a value is TorchRec's batch of sparse features, by the name of its class."""
-    return type(value).__name__ == "KeyedJaggedTensor" and type(value).__module__.startswith("torchrec.")

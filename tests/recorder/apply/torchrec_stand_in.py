@@ -83,7 +83,7 @@ class Reservation:
 
 
 class EmbeddingShardingPlanner:
-    """A planner that takes the constrained type and kernel, or ``table_wise``; it has no plan for ``row_wise`` of 'big'."""
+    """A planner that takes the constrained type and kernel, or ``table_wise``; 'big' does not fit as ``data_parallel``."""
 
     def __init__(self, constraints: dict[str, ParameterConstraints] | None = None) -> None:
         self._constraints = constraints

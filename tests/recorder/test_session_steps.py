@@ -16,6 +16,7 @@ import pytest
 from torchx_cubicml import measure
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.recorder import session as sessions
+from torchx_cubicml.recorder.apply.hooks import hook_facts, warn_of_refusals
 from torchx_cubicml.recorder.logs.measurement import encode_measurement
 from torchx_cubicml.recorder.process.assignment import Assignment
 from torchx_cubicml.recorder.process.run_program import Program
@@ -493,8 +494,9 @@ def test_stages_of_a_pipeline_add_up_on_the_first_rank() -> None:
 
 
 class Refusing:
-    def __init__(self) -> None:
+    def __init__(self, *, of_values: bool = False) -> None:
         self.releases = 0
+        self.of_values = of_values
 
     def release(self) -> None:
         self.releases += 1
@@ -502,8 +504,20 @@ class Refusing:
     def refusal(self) -> str:
         return "no"
 
+    def refuses_values(self) -> bool:
+        return self.of_values
+
     def illegal_values(self) -> tuple[str, ...]:
         return ()
+
+
+def test_one_reason_of_several_hooks_gives_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    hooks = {name: Refusing(of_values=True) for name in ("torchrec", "torchrec_kernel", "torchrec_reserved")}
+    assert hook_facts("torchrec", hooks["torchrec"]) == {"torchrec_hook": "values refused: no"}
+    warn_of_refusals(hooks, ("torchrec", "torchrec_kernel"))
+    assert capsys.readouterr().err == (
+        "torchx-cubicml: warning: hook = 'torchrec' and 'torchrec_kernel' were not applied as requested: no\n"
+    )
 
 
 def test_hooks_are_released_at_the_first_facts() -> None:

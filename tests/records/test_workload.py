@@ -150,6 +150,15 @@ class TestSameGround:
             "1 launch left out: impossible throughput, 1e+300 tokens/s",
         )
 
+    def test_a_launch_whose_values_a_hook_refused_measured_other_values(self) -> None:
+        refused = ran(2, batch=2, speed=30_000.0, torchrec_hook="values refused: no plan")
+        kept, lines = comparable_trials([ran(1), refused, ran(3, torchrec_hook="refused: no planner")], WORKLOAD)
+        assert [trial.measurement is not None for trial in kept] == [True, False, True]
+        assert (kept[1].state, lines) == (State.COMPLETED, ())
+        best = best_of(ran(1), refused)
+        assert best is not None
+        assert (best.config, best.throughput) == (CURRENT, pytest.approx(10_000.0))
+
     @pytest.mark.parametrize("fact", ["device", "n_params"])
     def test_no_gain_is_claimed_across_devices_or_models(self, fact: str) -> None:
         old, new = {"device": ("NVIDIA A100", "NVIDIA H100"), "n_params": (1_000_000_000, 100_000_000)}[fact]

@@ -292,8 +292,9 @@ class TestTypes:
             ({"choices": (1, True)}, "must be of one kind"),
             ({"choices": (1, "1")}, "must be of one kind"),
             ({"choices": (1, 2, 1.0)}, "must be distinct, got 1 more than once"),
-            ({"choices": (1,), "groups": 2}, "needs per_layer, got 2"),
+            ({"choices": (1,), "groups": 2}, "needs per_layer or per_table, got 2"),
             ({"choices": (1,), "groups": 0, "per_layer": 2}, "above 0 and needs per_layer"),
+            ({"choices": (1,), "per_layer": 2, "per_table": 2}, "needs one of per_layer, per_table"),
         ],
         ids=str,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.standard_names import hook_fact, illegal_hook_fact
+from torchx_cubicml.records.standard_names import REFUSED, hook_fact, illegal_hook_fact
 from torchx_cubicml.space.parameter import BindingKind
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Scalar, Trial
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.parameter import Parameter
-
-_PREFIX = "refused: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +69,8 @@ def hook_refusals(space: SearchSpace, current: Config, own: Iterable[Trial]) -> 
             continue
         hook = item.binding.name if item.binding is not None else ""
         reason = str(latest.observed.get(hook_fact(hook), ""))
-        if reason.startswith(_PREFIX):
-            parameters[item.name] = reason.removeprefix(_PREFIX)
+        if reason.startswith(REFUSED):
+            parameters[item.name] = reason.removeprefix(REFUSED)
         if illegal := _illegal(item, current, latest.observed.get(illegal_hook_fact(hook))):
             values[item.name] = illegal
     return HookRefusals(parameters=parameters, values=values)

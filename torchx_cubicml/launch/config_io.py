@@ -249,12 +249,12 @@ def _declared_flags(space: SearchSpace) -> frozenset[str]:
 
 
 def _entry_count(parameter: Parameter, known: Mapping[str, Value]) -> int | None:
-    if parameter.per_layer is None or isinstance(parameter.per_layer, int):
-        return parameter.per_layer
-    count = known.get(parameter.per_layer)
+    if parameter.counted_by is None or isinstance(parameter.counted_by, int):
+        return parameter.counted_by
+    count = known.get(parameter.counted_by)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_ITEMS:
         raise LaunchError(
-            f"parameter {parameter.name} has one value per {parameter.per_layer}, which must be a whole number from 1 "
+            f"parameter {parameter.name} has one value per {parameter.counted_by}, which must be a whole number from 1 "
             f"to {MAX_ITEMS} in the command, got {count!r:.60}"
         )
     return count

@@ -143,14 +143,14 @@ class _Migration:
         if not (trial.workload.keys() >= self._facts.keys() | self._sizes and self._former.isdisjoint(config)):
             return False
         return all(
-            item.name in config and isinstance(config[item.name], tuple) == (item.per_layer is not None)
+            item.name in config and isinstance(config[item.name], tuple) == (item.counted_by is not None)
             for item in parameters
         )
 
     def _stated_by(self, trial: Trial) -> Mapping[str, Value | None]:
         if trial.arguments is None:
             return {}
-        counts = {item.per_layer for item in self._space.parameters if isinstance(item.per_layer, str)}
+        counts = {item.counted_by for item in self._space.parameters if isinstance(item.counted_by, str)}
         known = {name: value for name in sorted(counts) if (value := trial.fact(name)) is not None}
         key = (trial.arguments, *known.items())
         if key not in self._stated:
@@ -222,10 +222,10 @@ def _default(parameter: Parameter, trial: Trial) -> Value | None:
 
 
 def _in_form(parameter: Parameter, value: Value, facts: Mapping[str, Value]) -> Value:
-    """Return a value per layer for a per-layer parameter, and a single one for another, where that is possible."""
-    if parameter.per_layer is None:
+    """Return one value per entry for a parameter with entries, and a single one for another, where that is possible."""
+    if parameter.counted_by is None:
         return collapsed(value)
-    count = facts.get(parameter.per_layer) if isinstance(parameter.per_layer, str) else parameter.per_layer
+    count = facts.get(parameter.counted_by) if isinstance(parameter.counted_by, str) else parameter.counted_by
     return (value,) * count if not isinstance(value, tuple) and is_count(count) and count <= MAX_ITEMS else value
 
 

@@ -231,13 +231,14 @@ class Session:
         """Remove the hooks around the wrapping of layers, and record the changes that they refused."""
         if not self._hooks:
             return
-        from torchx_cubicml.recorder.apply.hooks import hook_facts
+        from torchx_cubicml.recorder.apply.hooks import hook_facts, warn_of_refusals
 
         hooks, self._hooks = self._hooks, {}
-        requested = self._assignment.contract.hooks
         for name, hook in hooks.items():
             hook.release()
-            self._hook_facts |= hook_facts(name, hook, is_requested=name in requested, leads=self._assignment.leads)
+            self._hook_facts |= hook_facts(name, hook)
+        if self._assignment.leads:
+            warn_of_refusals(hooks, self._assignment.contract.hooks)
 
     def _new_training(self) -> Training:
         from torchx_cubicml.recorder.steps.training import Training

@@ -18,8 +18,28 @@ STANDARD_PARAMETERS = (
     "activation_checkpointing",
     "precision",
     "compile",
+    "embedding_sharding",
+    "embedding_kernel",
+    "reserved_share",
 )
 """Parameters whose observed value replaces the requested one in a training row."""
+
+EMBEDDING_SHARDINGS = (
+    "data_parallel",
+    "table_wise",
+    "row_wise",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+)
+"""TorchRec's names of the ways to shard an embedding table."""
+
+EMBEDDING_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "fused_triton", "key_value")
+"""TorchRec's names of the kernels that look up an embedding table in training."""
+
+LEFT_TO_PLANNER = "planner"
+"""Value that leaves a table's sharding or kernel to TorchRec's planner."""
 
 STANDARD_WORDS: dict[str, frozenset[str]] = {
     "sharding_strategy": frozenset(
@@ -27,17 +47,32 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
     ),
     "activation_checkpointing": frozenset({"none", "selective", "full"}),
     "precision": frozenset({"fp32", "tf32", "bf16", "fp16", "fp8"}),
+    "embedding_sharding": frozenset(EMBEDDING_SHARDINGS),
+    "embedding_kernel": frozenset(EMBEDDING_KERNELS),
 }
 """Parameter -> values under which it is observed; a config with other values is compared as requested."""
 
+HOOK_SHARES = {"torchrec_reserved": 0.15}
+"""Hook that sets a share from 0 to 1 -> TorchRec's default."""
+
 HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
+    "torchrec": ((LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS),),
+    "torchrec_kernel": ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),),
+    **dict.fromkeys(HOOK_SHARES, ()),
 }
-"""Hook -> values that it can set, in groups that do not mix, each with torch's default first.
+"""Hook -> values that it can set, in groups that do not mix, each with the default first; none where it sets a number.
 
 The groups of FSDP shard over all ranks, or within replicated groups. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and
 so on.
 """
+
+TABLE_HOOKS = ("torchrec", "torchrec_kernel")
+"""Hooks with a value per embedding table."""
+
+
+REFUSED, VALUES_REFUSED = "refused: ", "values refused: "
+"""Beginnings of a hook's fact: it can set nothing in this program, or not the values of this launch."""
 
 
 def hook_fact(hook: str) -> str:

@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.standard_names import HOOKS, VALUES_REFUSED, hook_fact
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
 
     The reference is the latest trial of the workload that was measured or ran out of memory: comparable trials share
     its device and model size. A trial without these facts is kept, and so are all trials of other workloads. A trial
-    with an impossible throughput is dropped, too.
+    with an impossible throughput is dropped, too. One whose values a hook refused keeps no measurement.
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> runs = [Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2)]
@@ -146,7 +147,7 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
     >>> len(kept), lines
     (1, ('1 launch left out: the latest had device H100, not A100',))
     """
-    kept, lines = list(trials), []
+    kept, lines = [_without_refused_values(trial) for trial in trials], []
     own = [trial for trial in kept if is_same_workload(trial, workload)]
     impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
@@ -225,6 +226,16 @@ def about_equal(value: Value, reference: Value) -> bool:
     if isinstance(value, bool | str | tuple) or isinstance(reference, bool | str | tuple):
         return value_key(value) == value_key(reference)
     return abs(value - reference) <= _SIZE_TOLERANCE * abs(reference)
+
+
+def _without_refused_values(trial: Trial) -> Trial:
+    """Return a trial whose values a hook refused without its measurement, as that is of the program's own values."""
+    facts = (trial.observed.get(hook_fact(hook)) for hook in HOOKS)
+    if trial.measurement is None or not any(
+        isinstance(each, str) and each.startswith(VALUES_REFUSED) for each in facts
+    ):
+        return trial
+    return replace(trial, measurement=None, state=State.COMPLETED if trial.state.ended else trial.state)
 
 
 def _impossible_throughput(trial: Trial) -> str:

@@ -75,8 +75,9 @@ class Parameter:
     Args:
         name: standard name where there is one.
         choices: legal values in the order of the file, of one entry for a per-layer parameter; empty if derived.
-        per_layer: name of the fact that counts its entries, or the count; ``None`` for a single value.
-        groups: number of blocks of neighbouring layers that are tuned alike; ``None`` tunes each layer.
+        per_layer: name of the fact that counts its entries, or the count; ``None`` where it has no value per layer.
+        per_table: likewise, of a value per embedding table.
+        groups: number of blocks of neighbouring layers or tables that are tuned alike; ``None`` tunes each.
         derive: expression of the value; ``None`` for a free parameter.
         when: condition under which it counts; else it has its default or, without one, the user's own value.
         binding: its place in the command; ``None`` if it follows from the others, and in spaces used as a library.
@@ -91,6 +92,7 @@ class Parameter:
     name: str
     choices: tuple[Scalar, ...] = ()
     per_layer: str | int | None = None
+    per_table: str | int | None = None
     groups: int | None = None
     derive: Expression | None = None
     when: Expression | None = None
@@ -100,6 +102,11 @@ class Parameter:
     changes_training: bool = False
     label: str = ""
     was: tuple[str, ...] = ()
+
+    @property
+    def counted_by(self) -> str | int | None:
+        """Name of the fact that counts its entries, or the count; ``None`` for a single value."""
+        return self.per_layer if self.per_table is None else self.per_table
 
     @property
     def observed_as(self) -> str:
@@ -125,8 +132,11 @@ class Parameter:
         repeated = [choice for choice, count in Counter(self.choices).items() if count > 1]
         if repeated:
             raise SpaceError(f"{where}: choices must be distinct, got {repeated[0]!r:.80} more than once")
-        if self.groups is not None and (self.per_layer is None or not is_count(self.groups)):
-            raise SpaceError(f"{where}: groups must be a whole number above 0 and needs per_layer, got {self.groups!r}")
+        if self.per_layer is not None and self.per_table is not None:
+            raise SpaceError(f"{where}: has one value per layer or per table: needs one of per_layer, per_table")
+        if self.groups is not None and (self.counted_by is None or not is_count(self.groups)):
+            got = f"got {self.groups!r}"
+            raise SpaceError(f"{where}: groups must be a whole number above 0 and needs per_layer or per_table, {got}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -396,13 +396,14 @@ def _with_derived_facts(known: Workload, current: Config, *, tuned: set[str]) ->
 
 def _blocks(parameter: Parameter, facts: Mapping[str, Value]) -> tuple[tuple[int, ...], ...] | None:
     """Return the blocks of per-layer entries that are chosen together; ``None`` for a single value."""
-    if parameter.per_layer is None:
+    if parameter.counted_by is None:
         return None
-    name = parameter.per_layer
+    name = parameter.counted_by
     count = facts.get(name) if isinstance(name, str) else name
     if not is_count(count) or count > MAX_ITEMS:
         known = f"got {count!r}" if count is not None else "it is unknown for this workload"
-        raise SpaceError(f"parameters.{parameter.name}: per_layer = {name!r} must be from 1 to {MAX_ITEMS}; {known}")
+        key = "per_layer" if parameter.per_table is None else "per_table"
+        raise SpaceError(f"parameters.{parameter.name}: {key} = {name!r} must be from 1 to {MAX_ITEMS}; {known}")
     n_blocks = min(parameter.groups or count, count)
     edges = [count * number // n_blocks for number in range(n_blocks + 1)]
     return tuple(tuple(range(start, end)) for start, end in pairwise(edges))

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import ShardingStrategy
 
 from torchx_cubicml.recorder.apply import constructor_layers
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
-from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
+from torchx_cubicml.recorder.apply.hooks import hook_facts, installed, warn_of_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -278,11 +278,11 @@ def test_known_hooks_of_a_contract_are_installed(fsdp: ModuleType, capsys: pytes
     hooks = installed({"fsdp": "NO_SHARD", "none": 1}, {}, peers=Ranks(), guard=lambda call: call)
     assert list(hooks) == ["fsdp"]
     model = Model(2)
-    assert hook_facts("fsdp", hooks["fsdp"], is_requested=True, leads=False) == {
-        "fsdp_hook": "refused: the program wraps no module in FSDP"
-    }
+    assert hook_facts("fsdp", hooks["fsdp"]) == {"fsdp_hook": "refused: the program wraps no module in FSDP"}
     assert capsys.readouterr().err == ""
-    hook_facts("fsdp", hooks["fsdp"], is_requested=True, leads=True)
+    warn_of_refusals(hooks, ())
+    assert capsys.readouterr().err == ""
+    warn_of_refusals(hooks, {"fsdp": "NO_SHARD"})
     assert capsys.readouterr().err == (
         "torchx-cubicml: warning: hook = 'fsdp' was not applied as requested: the program wraps no module in FSDP\n"
     )
@@ -290,9 +290,7 @@ def test_known_hooks_of_a_contract_are_installed(fsdp: ModuleType, capsys: pytes
         fsdp.FullyShardedDataParallel(layer)
     hooks["fsdp"].release()
     assert strategies_of(fsdp) == ["NO_SHARD"] * 2
-    assert hook_facts("fsdp", hooks["fsdp"], is_requested=True, leads=True) == {
-        "fsdp_hook_illegal": ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-    }
+    assert hook_facts("fsdp", hooks["fsdp"]) == {"fsdp_hook_illegal": ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")}
 
 
 class BuiltInside(nn.Module):
@@ -390,6 +388,6 @@ def test_a_check_tells_the_refusal_without_a_warning(fsdp: ModuleType, capsys: p
     model = Model(3)
     fsdp.FullyShardedDataParallel(model.layers[0])
     hooks["fsdp"].release()
-    facts = hook_facts("fsdp", hooks["fsdp"], is_requested=False, leads=True)
+    facts = hook_facts("fsdp", hooks["fsdp"])
     assert facts == {"fsdp_hook": "refused: 2 layers were requested, but the model repeats 3"}
     assert capsys.readouterr().err == ""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.standard_names import HOOK_SHARES
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
 from torchx_cubicml.space.toml.bindings import hook_default, read_binding, read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.schema import TomlTable
@@ -98,6 +99,8 @@ def test_sizes_of_torchrun() -> None:
 def test_hooks_default_to_torchs_own() -> None:
     for hook, families in HOOKS.items():
         assert read_binding(table(hook=hook)) == Binding(kind=BindingKind.HOOK, name=hook)
+        if hook in HOOK_SHARES:
+            continue
         for family in families:
             assert hook_default(table(hook=hook), family) == family[0]
             assert hook_default(table(hook=hook), family[-1:]) == next(
@@ -112,6 +115,29 @@ def test_hooks_default_to_torchs_own() -> None:
     for content in ({"hook": "strange"}, {}):
         with pytest.raises(SpaceError, match=r"parameters.p.hook: unknown hook '(strange)?'; "):
             hook_default(table(**content), ("a",))
+
+
+def test_a_hook_of_a_share_takes_numbers_below_one() -> None:
+    reserved = {"hook": "torchrec_reserved"}
+    assert hook_default(table(**reserved), (0, 0.3)) == 0.15
+    for choices in ((0.5, 1.0), (-0.1,), ("planner",), (False, True)):
+        with pytest.raises(SpaceError, match=r"parameters.p.choices: hook = 'torchrec_reserved' needs choices from 0"):
+            hook_default(table(**reserved, choices=list(choices)), choices)
+
+
+@pytest.mark.parametrize(
+    ("hook", "key", "rule"),
+    [
+        ("fsdp", "per_table", "takes per_layer"),
+        ("torchrec", "per_layer", "takes per_table"),
+        ("torchrec_kernel", "per_layer", "takes per_table"),
+        ("torchrec_reserved", "per_table", "takes one value"),
+        ("torchrec_reserved", "per_layer", "takes one value"),
+    ],
+)
+def test_a_hook_sets_layers_or_tables_or_one_value(hook: str, key: str, rule: str) -> None:
+    with pytest.raises(SpaceError, match=rf"parameters.p.{key}: hook = '{hook}' {rule}, got 3"):
+        hook_default(table(hook=hook, **{key: 3}), ("planner",))
 
 
 def size(name: str, kind: BindingKind = BindingKind.TORCHRUN) -> Parameter:

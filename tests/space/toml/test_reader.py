@@ -269,6 +269,15 @@ WRONG = {
         '[workload]\nn_layers = 4\n[parameters.p]\nchoices = [1]\nper_layer = "n_layer"\nflag = "-p"',
         ["parameters.p.per_layer", "did you mean 'n_layers'?"],
     ),
+    "per_table misspelled": (
+        '[workload]\nn_tables = 4\n[parameters.p]\nchoices = [1]\nper_table = "n_table"\nflag = "-p"',
+        ["parameters.p.per_table", "did you mean 'n_tables'?"],
+    ),
+    "per_table too large": ('[parameters.p]\nchoices = [1]\nper_table = 5000\nflag = "-p"', ["from 1 to 4096"]),
+    "per_table beside per_layer": (
+        '[parameters.p]\nchoices = [1]\nper_layer = 2\nper_table = 2\nflag = "-p"',
+        ["parameters.p: has one value per layer or per table: needs one of per_layer, per_table"],
+    ),
     "per_layer too large": ('[parameters.p]\nchoices = [1]\nper_layer = 5000\nflag = "-p"', ["from 1 to 4096"]),
     "groups without layers": (
         '[parameters.p]\nchoices = [1]\ngroups = 4\nflag = "-p"',

@@ -98,6 +98,10 @@ class FsdpHook:
             return self._refusal + (f"; {early} layers were set before that was known" if early else "")
         return f"{len(self._plan)} of the repeated layers were not wrapped in FSDP; the others were set as requested"
 
+    def refuses_values(self) -> bool:
+        """Return False: a refusal holds for all strategies but those of ``illegal_values``."""
+        return False
+
     def illegal_values(self) -> tuple[str, ...]:
         """Return the strategies that the program's way of wrapping does not allow."""
         return self._illegal_values

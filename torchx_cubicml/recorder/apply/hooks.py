@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.recorder.process.console import warn
-from torchx_cubicml.records.standard_names import hook_fact, illegal_hook_fact
+from torchx_cubicml.records.standard_names import REFUSED, VALUES_REFUSED, hook_fact, illegal_hook_fact
 from torchx_cubicml.space.trainers import HOOKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.trial import Value
@@ -39,6 +39,9 @@ class Hook(Protocol):
     def refusal(self) -> str:
         """Return the reason why the requested change was not made, in words; empty if it was."""
 
+    def refuses_values(self) -> bool:
+        """Return whether the reason lies in the requested values, so that others may be set."""
+
     def illegal_values(self) -> tuple[str, ...]:
         """Return the values that the program does not allow, whatever was requested."""
 
@@ -63,17 +66,23 @@ def installed(
     return hooks
 
 
-def hook_facts(name: str, hook: Hook, *, is_requested: bool, leads: bool) -> dict[str, Value]:
-    """Return the facts of a hook: its refusal, and the values that it cannot set.
+def warn_of_refusals(hooks: Mapping[str, Hook], requested: Collection[str]) -> None:
+    """Print one warning for each reason for which requested hooks made no change."""
+    names_of: dict[str, list[str]] = {}
+    for name, hook in hooks.items():
+        if name in requested and (refusal := hook.refusal()):
+            names_of.setdefault(refusal, []).append(f"'{name}'")
+    for refusal, names in names_of.items():
+        were = "was" if len(names) == 1 else "were"
+        warn(f"hook = {' and '.join(names)} {were} not applied as requested: {refusal}")
 
-    A refused change gives one warning on rank 0.
-    """
+
+def hook_facts(name: str, hook: Hook) -> dict[str, Value]:
+    """Return the facts of a hook: its refusal, and the values that it cannot set."""
     facts: dict[str, Value] = {}
     refusal = hook.refusal()
-    if refusal and leads and is_requested:
-        warn(f"hook = '{name}' was not applied as requested: {refusal}")
     if refusal:
-        facts[hook_fact(name)] = f"refused: {refusal}"
+        facts[hook_fact(name)] = f"{VALUES_REFUSED if hook.refuses_values() else REFUSED}{refusal}"
     if illegal := hook.illegal_values():
         facts[illegal_hook_fact(name)] = illegal
     return facts

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.redaction import names_secret
+from torchx_cubicml.records.standard_names import HOOK_SHARES, HOOKS, TABLE_HOOKS
 from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.space.trainers import HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,20 +73,34 @@ def read_tune(table: TomlTable) -> TuneChanges:
     )
 
 
-def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
-    """Return the default of a hook: torch's own, for a script that does not set it.
+def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
+    """Return the default of a hook: torch's or TorchRec's own, for a script that does not set it.
 
     Raises:
-        SpaceError: there is no such hook, a choice is no value of it, or the choices mix two families.
+        SpaceError: there is no such hook, a choice is no value of it, the choices mix two families, or the hook sets
+            values for layers and not for tables, or the other way round.
     """
     name = table.text("hook") or ""
     if name not in HOOKS:
         raise table.unknown("hook", "hook", name, HOOKS)
+    legal_entries = None if name in HOOK_SHARES else "per_table" if name in TABLE_HOOKS else "per_layer"
+    for key in ("per_layer", "per_table"):
+        if key in table and key != legal_entries:
+            rule = f"takes {legal_entries}" if legal_entries else "takes one value"
+            raise table.error(key, f"hook = '{name}' {rule}")
+    if name in HOOK_SHARES:
+        if not choices or not all(isinstance(choice, float | int) and _is_share(choice) for choice in choices):
+            raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from 0 to below 1")
+        return HOOK_SHARES[name]
     for family in HOOKS[name]:
         if choices and set(choices) <= set(family):
             return family[0]
     legal = ", or from ".join(", ".join(family) for family in HOOKS[name])
     raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from {legal}")
+
+
+def _is_share(number: float) -> bool:
+    return not isinstance(number, bool) and 0 <= number < 1
 
 
 def _read_size(table: TomlTable, name: str) -> Binding:

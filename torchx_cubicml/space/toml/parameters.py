@@ -90,6 +90,7 @@ PARAMETER_KEYS = (
     *RANGE_KEYS,
     *BINDING_KEYS,
     "per_layer",
+    "per_table",
     "groups",
     "derive",
     "when",
@@ -100,7 +101,7 @@ PARAMETER_KEYS = (
 )
 FACT_KEYS = (*FACT_BINDING_KEYS, "default")
 _TRAINERS = ", ".join(TRAINERS)
-NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
+NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "per_table", "groups")
 
 
 def read_parameter(
@@ -137,8 +138,9 @@ def read_parameter(
             raise table.error(beside[0], "not allowed together with derive")
     known = trainer_parameter(trainer, name) if not any(key in table for key in BINDING_KEYS) else None
     choices = _read_choices(table, known, trainer) if derive is None else ()
-    per_layer, when = _read_per_layer(table, facts), table.text("when")
-    default = _read_default(table, choices, per_layer)
+    per_layer, per_table = (_read_count(table, key, facts) for key in ("per_layer", "per_table"))
+    when = table.text("when")
+    default = _read_default(table, choices, has_entries=per_layer is not None or per_table is not None)
     if "hook" in table:
         torch_default = hook_default(table, choices)
         default = torch_default if default is None else default
@@ -149,6 +151,7 @@ def read_parameter(
             label=name if name in names else "",
             choices=choices,
             per_layer=per_layer,
+            per_table=per_table,
             groups=table.count("groups"),
             derive=parse_expression(derive, where=f"{table.place}.derive", names=names) if derive is not None else None,
             when=_read_when(table, when, known, names),
@@ -209,22 +212,22 @@ def _known_binding(known: TrainerParameter, default: Value | None) -> Binding:
     return replace(known.binding, unless=(), file_default=stated)
 
 
-def _read_per_layer(table: TomlTable, facts: Sequence[str]) -> str | int | None:
-    value = table.raw("per_layer")
+def _read_count(table: TomlTable, key: str, facts: Sequence[str]) -> str | int | None:
+    value = table.raw(key)
     if not isinstance(value, str):
-        return table.count("per_layer")
+        return table.count(key)
     if value not in facts:
         legal = ", ".join(facts) or "none"
-        raise table.error("per_layer", f"must be a count or a workload fact{closest(value, facts)} (declared: {legal})")
+        raise table.error(key, f"must be a count or a workload fact{closest(value, facts)} (declared: {legal})")
     return value
 
 
-def _read_default(table: TomlTable, choices: Sequence[Scalar], per_layer: str | int | None) -> Value | None:
+def _read_default(table: TomlTable, choices: Sequence[Scalar], *, has_entries: bool) -> Value | None:
     default = table.value("default")
     if default is None:
         return None
-    if isinstance(default, tuple) and per_layer is None:
-        raise table.error("default", "must be one value without per_layer")
+    if isinstance(default, tuple) and not has_entries:
+        raise table.error("default", "must be one value without per_layer or per_table")
     entries = default if isinstance(default, tuple) else (default,)
     if choices and any(kind(entry) != kind(choices[0]) for entry in entries):
         raise table.error("default", f"must be {kind(choices[0])}, like the choices")

@@ -241,7 +241,7 @@ def _names_read(space: SearchSpace) -> set[str]:
     names: set[str] = set()
     for item in space.parameters:
         expressions += [item.derive, item.when]
-        names |= {item.per_layer} if isinstance(item.per_layer, str) else set()
+        names |= {item.counted_by} if isinstance(item.counted_by, str) else set()
     return names.union(*(expression.names for expression in expressions if expression is not None))
 
 

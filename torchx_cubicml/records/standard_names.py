@@ -27,6 +27,18 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
     ),
     "activation_checkpointing": frozenset({"none", "selective", "full"}),
     "precision": frozenset({"fp32", "tf32", "bf16", "fp16", "fp8"}),
+    "embedding_sharding": frozenset(
+        {
+            "data_parallel",
+            "table_wise",
+            "row_wise",
+            "column_wise",
+            "table_row_wise",
+            "table_column_wise",
+            "grid_shard",
+        }
+    ),
+    "embedding_kernel": frozenset({"dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value"}),
 }
 """Parameter -> values under which it is observed; a config with other values is compared as requested."""
 

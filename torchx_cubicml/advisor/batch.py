@@ -13,6 +13,7 @@ from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses
 from torchx_cubicml.advisor.surrogates.base import LIKELY_TO_FIT, JointSurrogate
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.roofline.recommender_layout import has_tables
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import WarmStartable, has_at_most, identity
 from torchx_cubicml.searchers.exhaustive import Exhaustive
@@ -104,16 +105,17 @@ def roofline_starts(posterior: Posterior, *, count: int, taken: Sequence[DesignP
     """Return up to ``count`` warm-start configs: the fastest by the uncalibrated roofline model that likely fit.
 
     They differ from one another and from ``taken``. The list is empty where the model does not cover the workload, or
-    where a parameter has one value per layer.
+    where a parameter has one value per layer of a transformer.
     """
-    space = posterior.space
-    if any(dimension.positions for dimension in space.dimensions):
+    space, is_recommender = posterior.space, has_tables(posterior.rows.of({}))
+    if not is_recommender and any(dimension.positions for dimension in space.dimensions):
         return []
     try:
         vectors = _candidates(space)
     except SpaceError:  # no legal config was found
         return []
-    throughput = Roofline().tokens_per_second(posterior.rows.at(vectors))
+    predict = Roofline().recommenders_.samples_per_second if is_recommender else Roofline().tokens_per_second
+    throughput = predict(posterior.rows.at(vectors))
     covered = np.isfinite(throughput)
     if not covered.any():
         return []

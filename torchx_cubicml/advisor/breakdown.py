@@ -225,6 +225,8 @@ def _steps(trial: Trial, roofline: Roofline, data: TrainingData) -> tuple[float,
     tokens = estimated * float(roofline.tokens_per_second([row])[0])
     length = row.get("seq_len")
     samples = tokens / length if isinstance(length, int | float) and length > 0 else np.nan
+    if not np.isfinite(tokens):
+        samples = estimated * float(roofline.recommenders_.samples_per_second([row])[0])
     for work, per_second in ((tokens, measurement.tokens_per_second), (samples, measurement.samples_per_second)):
         if per_second is not None and np.isfinite(work):
             return estimated, float(work / per_second)

@@ -18,18 +18,16 @@ from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.extra_trees import ExtraTrees
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
 from torchx_cubicml.predictors.intervals import NOISE_FLOOR, conformal_scale, prior_variance
-from torchx_cubicml.predictors.roofline.predictor import (
-    Roofline,
-    variance_of_modes,
-    widen_spread,
-)
+from torchx_cubicml.predictors.roofline.estimate import variance_of_modes, widen_spread
+from torchx_cubicml.predictors.roofline.predictor import Roofline
 from torchx_cubicml.predictors.threads import map_parallel, one_thread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.history import History
-    from torchx_cubicml.predictors.roofline.predictor import RooflineEstimate
+    from torchx_cubicml.predictors.roofline.estimate import RooflineEstimate
+    from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
 
 _CLIP = 1.0  # log ratio beyond which a row is an accident
 _FADE = 4.0  # doublings outside the measured range at which the trees count e times less
@@ -40,6 +38,7 @@ _MOST_SERIAL = 2  # chunks beyond which all cores are used: a caller waits, and 
 class Greybox:
     """The ``greybox`` predictor: calibrated formulas plus trees on their residuals.
 
+    Recommenders have formulas of their own, and trees of their own on the residuals of these.
     Rows without the facts that the formulas need are predicted by ``Boosting``. It is fitted on all rows when the first
     such row is predicted.
 
@@ -55,16 +54,24 @@ class Greybox:
         self.seed_ = int(rng.integers(2**31))
         self.history_ = history
         self.boosting_: Boosting | None = None
-        self.forest_: ExtraTrees | None = None
         self.roofline_ = Roofline().fit(history, rng=np.random.default_rng(self.seed_))
-        if self.n_trees and self.roofline_.n_measured_ > 1:
+        self.recommenders_: Self | None = None
+        if self.roofline_.recommenders_.n_measured_:
+            self.recommenders_ = copy(self)
+            self.recommenders_._fit_formulas(self.roofline_.recommenders_, history)
+        self._fit_formulas(self.roofline_, history)
+        return self
+
+    def _fit_formulas(self, formulas: Roofline | RecommenderRoofline, history: History) -> None:
+        self.formulas_ = formulas
+        self.forest_: ExtraTrees | None = None
+        if self.n_trees and formulas.n_measured_ > 1:
             with one_thread():
                 self._fit_trees(history)
-        return self
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
-        if not self.roofline_.n_measured_:
+        if not self.formulas_.n_measured_ and self.recommenders_ is None:
             return self._without_formulas(features)
         # The intermediate arrays of a small chunk stay in the processor's cache.
         chunks = [features[start : start + _CHUNK] for start in range(0, max(len(features), 1), _CHUNK)]
@@ -75,26 +82,32 @@ class Greybox:
         )
 
     def _predict(self, features: NDArray[np.float64]) -> Prediction:
-        estimate = self.roofline_.estimate(features)
-        covered = estimate.covered
-        logarithm, spread = np.empty(len(features)), np.empty(len(features))
-        if covered.any():
-            predicted = self._with_formulas(features[covered], estimate)
-            logarithm[covered], spread[covered] = predicted.logarithm, predicted.spread
-        if not covered.all():
-            fallback = self._without_formulas(features[~covered])
-            logarithm[~covered], spread[~covered] = fallback.logarithm, fallback.spread
+        logarithm, spread = np.full(len(features), np.nan), np.full(len(features), np.nan)
+        rest = np.ones(len(features), dtype=np.bool_)
+        for model in (self, self.recommenders_):
+            if model is None or not model.formulas_.n_measured_ or not rest.any():
+                continue
+            estimate = model.formulas_.estimate(features[rest])
+            covered = np.flatnonzero(rest)[estimate.covered]
+            if len(covered):
+                predicted = model._with_formulas(features[covered], estimate)
+                logarithm[covered], spread[covered] = predicted.logarithm, predicted.spread
+                rest[covered] = False
+        if rest.any():
+            fallback = self._without_formulas(features[rest])
+            logarithm[rest], spread[rest] = fallback.logarithm, fallback.spread
         return Prediction(logarithm=logarithm, spread=spread)
 
     def without_trees(self) -> Self:
         """Return this predictor as if ``n_trees`` had been 0: the same calibrated formulas alone."""
         untreed = copy(self)
         untreed.forest_ = None
+        untreed.recommenders_ = self.recommenders_.without_trees() if self.recommenders_ is not None else None
         return untreed
 
     def _with_formulas(self, features: NDArray[np.float64], estimate: RooflineEstimate) -> Prediction:
         if self.forest_ is None:
-            return self.roofline_.predict(features)
+            return self.formulas_.predict(features)
         correction, deviation = self.forest_.predict(self._inputs(features, estimate))
         logarithm = estimate.logarithm + correction * np.exp(-estimate.beyond / _FADE)
         spread = widen_spread(self.scale_ * self._raw_spread(estimate, deviation), estimate)
@@ -107,7 +120,7 @@ class Greybox:
 
     def _fit_trees(self, history: History) -> None:
         rows = history.measured
-        estimate = self.roofline_.estimate(rows.features)
+        estimate = self.formulas_.estimate(rows.features)
         rows = rows.rows(estimate.covered)
         self.inputs_ = Inputs.of(rows.features, history.columns.categorical)
         residuals = rows.logarithm - estimate.logarithm
@@ -116,11 +129,8 @@ class Greybox:
             inputs, np.clip(residuals, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_, sample_weight=rows.weights
         )
         correction, deviation = self.forest_.out_of_bag(inputs)
-        loo_residuals = (
-            residuals
-            if self.roofline_.category_offsets_ is None
-            else self.roofline_.category_offsets_.trend.leave_one_out
-        )
+        offsets = self.formulas_.category_offsets_
+        loo_residuals = residuals if offsets is None else offsets.trend.leave_one_out
         errors = np.abs(loo_residuals - correction)
         self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(estimate, deviation), rows.uncertainty))
 
@@ -128,6 +138,6 @@ class Greybox:
         return np.hstack([self.inputs_.dense(features), estimate.traits])
 
     def _raw_spread(self, estimate: RooflineEstimate, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
-        prior = prior_variance(self.roofline_.effective_n_)
+        prior = prior_variance(self.formulas_.effective_n_)
         # The disagreement of the trees already contains part of the uncertainty about the mode.
         return np.asarray(np.sqrt(NOISE_FLOOR**2 + prior + deviation**2 + 0.5 * variance_of_modes(estimate)))

@@ -9,6 +9,8 @@ from torchx_cubicml.records.trial import Trial
 
 FACTS = {"n_layers": 32, "d_model": 4096, "seq_len": 2048, "micro_batch_size": 2, "world_size": 8}
 RECOMMENDER = {
+    "n_embedding_tables": 2,
+    "embedding_dim": 64,
     "layer_n_params": (1000, 2000),
     "sharding_strategy": "FULL_SHARD",
     "micro_batch_size": 2,

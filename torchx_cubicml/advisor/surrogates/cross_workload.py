@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.advisor.surrogates.base import MAX_OWN, MAX_TRIALS, MIN_OWN, with_fantasy_failures
-from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
+from torchx_cubicml.advisor.surrogates.transfer_prior import transformer_covers
 from torchx_cubicml.advisor.trial_data import are_facts_seen, informative_trials
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE, PREDICTORS, CrossWorkloadFeasibility, Prediction
 from torchx_cubicml.predictors.features.history import config_key
@@ -157,7 +157,7 @@ def _fit_feasibility(
     """
     if len(data.own) > 0 and sum(trial.measurement is not None for trial in data.own) <= MAX_OWN:
         own, is_alone = data.own_history(), len(data.own) == len(data.all_trials)
-        if len(own.rows) and (own.has_peaks or (is_alone and not roofline_covers(data.own))):
+        if len(own.rows) and (own.has_peaks or (is_alone and not transformer_covers(data.own))):
             return WorkloadFeasibility(order=data.order, tuned=data.tuned).fit(own), own.columns
     return CrossWorkloadFeasibility(order=data.order).fit(history, rng=rng), history.columns
 

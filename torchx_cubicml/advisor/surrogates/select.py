@@ -21,6 +21,7 @@ from torchx_cubicml.advisor.surrogates.transfer_prior import (
     calibrated_roofline,
     fit_cached_predictor,
     roofline_covers,
+    transformer_covers,
 )
 from torchx_cubicml.advisor.trial_data import nearest_trials
 from torchx_cubicml.predictors import CrossWorkloadFeasibility
@@ -53,7 +54,9 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
         prior = TransferPrior(others, fit_cached_predictor(others, data.predictor))
     elif roofline_covers(data.own):
         prior = TransferPrior(own, calibrated_roofline(own, rng=rng))
-        if not own.has_peaks:  # without peaks the memory formula tells more than outcomes
+        if not own.has_peaks and transformer_covers(
+            data.own
+        ):  # without peaks the memory formula tells more than outcomes
             feasibility = CrossWorkloadFeasibility(order=data.order).fit(own, rng=rng)
     if prior is not None:
         relative = replace(own, throughput=own.throughput / np.exp(prior.logarithms(own.rows)))

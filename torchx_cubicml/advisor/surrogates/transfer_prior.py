@@ -13,6 +13,8 @@ from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,14 +29,25 @@ if TYPE_CHECKING:
 def roofline_covers(trials: Iterable[Trial]) -> bool:
     """Return whether the roofline model predicts the configs of ``trials``, all of one workload.
 
-    At least one must be measured. Each measured trial must have every fact that a transformer's step time depends on,
-    and no per-layer value.
+    At least one must be measured. Each measured trial must have every fact that the step time depends on. A
+    transformer's must have no per-layer value; a recommender's tables may each have a value of their own.
     """
+    measured = [trial for trial in trials if trial.measurement is not None]
+    return bool(measured) and (transformer_covers(measured) or recommender_covers(measured))
+
+
+def transformer_covers(trials: Iterable[Trial]) -> bool:
+    """Return whether the formulas of transformers predict all measured ``trials``, at least one, and their memory."""
     measured = [trial for trial in trials if trial.measurement is not None]
     if not measured or any(isinstance(value, tuple) for trial in measured for value in trial.config.values()):
         return False
-    memory = next(iter(Roofline().memory([training_row(trial) for trial in measured]).values()))
-    return bool(np.isfinite(memory).all())
+    return bool(TrainingLayout.of(Facts.from_rows([training_row(trial) for trial in measured])).covered.all())
+
+
+def recommender_covers(trials: Iterable[Trial]) -> bool:
+    """Return whether the formulas of recommenders predict all measured ``trials``, at least one."""
+    rows = [training_row(trial) for trial in trials if trial.measurement is not None]
+    return bool(rows) and bool(np.isfinite(Roofline().recommenders_.samples_per_second(rows)).all())
 
 
 def calibrated_roofline(own: History, *, rng: np.random.Generator) -> Predictor:

@@ -68,6 +68,8 @@ _WORDS: dict[str, tuple[str, ...]] = {
     **{name: tuple(sorted(words)) for name, words in STANDARD_WORDS.items()},
 }
 
+_PER_TABLE = ("embedding_kernel", "embedding_sharding")  # the formulas read each entry, a word unseen so far, too
+
 _Label: TypeAlias = tuple[int, float | str]
 
 
@@ -283,9 +285,17 @@ class _Entries:
         if self.codes is None:
             row[:n_entries] = [_number(entry) for entry in entries[:n_entries]]
         else:
-            row[:n_entries] = [self.codes.get(label, np.nan) for label in labels[:n_entries]]
+            row[:n_entries] = [self._code(entry, label) for entry, label in zip(entries, labels, strict=True)][
+                :n_entries
+            ]
         if entries:
             row[self.width :] = [labels.count(label) / len(labels) for label in self.shares]
+
+    def _code(self, entry: Scalar, label: _Label) -> float:
+        code = (self.codes or {}).get(label)
+        if code is None:
+            return _unseen_code(self.source, entry) if self.source in _PER_TABLE else np.nan
+        return code
 
 
 def unseen_word(name: str, code: float) -> str | None:

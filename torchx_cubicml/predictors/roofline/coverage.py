@@ -10,7 +10,7 @@ import numpy as np
 from torchx_cubicml.predictors.features.device_specs import precision_word
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.roofline.facts import Facts
-from torchx_cubicml.predictors.roofline.recommender import Recommender
+from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout, has_tables
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _NEEDED = (
     ("micro_batch_size",),
     ("world_size", "nnodes"),
 )
+_NEEDED_OF_RECOMMENDERS = (("micro_batch_size",), ("world_size", "nnodes"))
 # Facts with a default; any name of a group is enough.
 _ASSUMED = (
     ("tp_degree",),
@@ -47,11 +48,12 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
     the roofline formulas cover 0 of 1 trials; the others lack seq_len (1): give --map COLUMN=NAME or --fact NAME=VALUE
     """
     rows = [training_row(trial) for trial in trials]
-    covered = TrainingLayout.of(Facts.from_rows(rows)).covered.tolist()
-    uncovered = [
-        row for row, is_covered in zip(rows, covered, strict=True) if not is_covered and Recommender.of(row) is None
-    ]
-    if not rows or not uncovered:
+    if not rows:
+        return ""
+    recommenders = RecommenderLayout.from_rows(rows)
+    covered = TrainingLayout.of(Facts.from_rows(rows)).covered | (recommenders.covered & recommenders.has_tables)
+    uncovered = [row for row, is_covered in zip(rows, covered.tolist(), strict=True) if not is_covered]
+    if not uncovered:
         return ""
     text = f"the roofline formulas cover {len(rows) - len(uncovered)} of {len(rows)} trials; the others lack"
     lacking = Counter(name for row in uncovered for name in missing_facts(row))
@@ -67,9 +69,10 @@ def assumed_roofline_facts(trials: Sequence[Trial]) -> str:
     >>> print(assumed_roofline_facts([Trial.completed(workload=known, config={"seq_len": 1}, tokens_per_second=1.0)]))
     no trial holds activation_checkpointing: the roofline formulas assume a default
     """
-    known = {name for trial in trials for name in training_row(trial)}
+    rows = [row for row in map(training_row, trials) if not has_tables(row)]
+    known = {name for row in rows for name in row}
     names = [group[0] for group in _ASSUMED if not known & {*group}]
-    return f"no trial holds {', '.join(names)}: the roofline formulas assume a default" if names and trials else ""
+    return f"no trial holds {', '.join(names)}: the roofline formulas assume a default" if names and rows else ""
 
 
 def estimated_roofline_facts(trials: Sequence[Trial]) -> str:
@@ -97,8 +100,20 @@ def missing_facts(row: Mapping[str, Value]) -> list[str]:
 
     >>> missing_facts({"n_layers": 32, "n_params": 7_000_000_000, "micro_batch_size": 2, "world_size": 8})
     ['seq_len']
+    >>> missing_facts({"embedding_rows": (1000, 10), "micro_batch_size": 2, "world_size": 8})
+    ['embedding_dims']
     """
-    lacking = [names[0] for names in _NEEDED if not any(isinstance(row.get(name), int | float) for name in names)]
+    needed = _NEEDED_OF_RECOMMENDERS if has_tables(row) else _NEEDED
+    lacking = [names[0] for names in needed if not any(isinstance(row.get(name), int | float) for name in names)]
+    if has_tables(row):
+        return [*lacking, *_lacking_sizes(row)]
     word = row.get("precision")
     unknown = isinstance(word, str) and precision_word(word) is None
     return [*lacking, f"a known precision instead of {word}"] if unknown else lacking
+
+
+def _lacking_sizes(row: Mapping[str, Value]) -> list[str]:
+    """Return the sizes of embedding tables that a recommender's formulas need and ``row`` does not tell."""
+    sizes = ("embedding_rows", "embedding_dims") if "embedding_rows" in row else ("n_embedding_tables", "embedding_dim")
+    kind = tuple if "embedding_rows" in row else int | float
+    return [name for name in sizes if not isinstance(row.get(name), kind)]

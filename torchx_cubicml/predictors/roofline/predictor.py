@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.intervals import NOISE_FLOOR, PRIOR_TRIALS, Novelty, conformal_scale
+from torchx_cubicml.predictors.intervals import PRIOR_TRIALS, Novelty, conformal_scale
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
 from torchx_cubicml.predictors.roofline.category_offsets import CategoryOffsets
-from torchx_cubicml.predictors.roofline.constants import DEFAULTS
+from torchx_cubicml.predictors.roofline.estimate import (
+    PRIOR_ERROR,
+    RooflineEstimate,
+    doublings_outside,
+    variance_of_modes,
+    widen_spread,
+)
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
 from torchx_cubicml.predictors.roofline.memory import memory_parts
-from torchx_cubicml.predictors.roofline.recommender import Recommender, calibrate_recommenders
+from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout, has_tables
+from torchx_cubicml.predictors.roofline.recommender_memory import recommender_memory_parts
+from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.threads import one_thread
@@ -27,61 +35,33 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors.features.history import History, MeasuredRows
     from torchx_cubicml.predictors.roofline.calibration import ExpectedStepTime
-    from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.records.trial import Value
 
-_PRIOR_ERROR = 0.5  # prior log error of the formulas, before anything is measured
-_PER_DOUBLING = 0.15  # additional log error for each doubling beyond the measured range
 _FEWEST_FOR_OFFSETS = 10  # measured trials
 _RANGE_COLUMNS = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "peak")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineEstimate:
-    """Predictions of the formulas for ``n`` encoded rows, ``n_covered`` of which contain all facts that they need.
-
-    Args:
-        covered: bool ``[n]``.
-        logarithm: of the expected throughput, float64 ``[n_covered]``, and so below.
-        slower: decrease of the logarithm in the slow mode.
-        slow: probability of the slow mode.
-        beyond: doublings outside the measured range.
-        thin: doublings outside the range with many measurements.
-        novel: variance of the logarithm for unseen categories.
-        traits: features that carry over between scales and devices: shares of the step time, the probability of the
-            slow mode, and coordinates of the layout, ``[n_covered, n_traits]``.
-    """
-
-    covered: NDArray[np.bool_]
-    logarithm: NDArray[np.float64]
-    slower: NDArray[np.float64]
-    slow: NDArray[np.float64]
-    beyond: NDArray[np.float64]
-    thin: NDArray[np.float64]
-    novel: NDArray[np.float64]
-    traits: NDArray[np.float64]
-
-
 class Roofline:
-    """The ``roofline`` predictor: analytic step time of transformers, with constants calibrated on history.
+    """The ``roofline`` predictor: analytic step time of transformers and recommenders, calibrated on history.
 
     It needs ``n_layers``, ``d_model`` (or ``n_params``), ``seq_len``, ``micro_batch_size`` and ``world_size`` (or
-    degrees that multiply to it). Rows without them are not covered: their prediction is NaN. Unlike ``predict``, the
-    methods ``explain``, ``memory`` and ``tokens_per_second`` work before ``fit``, with the default constants. The unit
-    of a history's throughput, tokens or samples, is the one that fits better.
+    degrees that multiply to it). Rows without them are those of recommenders if these have embedding tables; see
+    ``RecommenderRoofline``. Others are not covered: their prediction is NaN. Unlike ``predict``, the methods
+    ``explain``, ``memory`` and ``tokens_per_second`` work before ``fit``, with the default constants. The unit of a
+    history's throughput, tokens or samples, is the one that fits better.
     """
 
     def __init__(self) -> None:
         self.calibration_ = Calibration()
         self.bias_ = 0.0
         self.category_offsets_: CategoryOffsets | None = None
-        self.recommenders_ = DEFAULTS
+        self.recommenders_ = RecommenderRoofline()
         self.n_measured_ = 0
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Calibrate on the measured rows of ``history`` that are covered; see ``Predictor``."""
         self.decoder_ = Decoder(history.columns, history.rows)
-        self.recommenders_ = _recommender_constants(history)
+        self.recommenders_ = RecommenderRoofline().fit(history)
         rows = history.measured
         layout = self._layout(rows.features)
         covered = layout.covered
@@ -103,10 +83,17 @@ class Roofline:
             estimate = self.estimate(features)
             logarithm[estimate.covered] = estimate.logarithm
             spread[estimate.covered] = widen_spread(self.scale_ * self._raw_spread(estimate), estimate)
+        if self.recommenders_.n_measured_:
+            others = self.recommenders_.predict(features)
+            missing = np.isnan(logarithm)
+            logarithm, spread = (
+                np.where(missing, others.logarithm, logarithm),
+                np.where(missing, others.spread, spread),
+            )
         return Prediction.of_measurement(logarithm, spread)
 
     def estimate(self, features: NDArray[np.float64]) -> RooflineEstimate:
-        """Return the predictions of the formulas for encoded rows."""
+        """Return the predictions of the transformers' formulas for encoded rows."""
         layout = self._layout(features)
         covered = layout.covered
         estimate = self._estimate(layout if covered.all() else layout.rows(covered), covered)
@@ -117,7 +104,8 @@ class Roofline:
     def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
         """Return the seconds per step of each part of ``PARTS``; empty where the row is not covered.
 
-        For a row with layer sizes instead of a transformer's facts, the parts are those of a recommender.
+        For a row with the sizes of dense layers, or of embedding tables, instead of a transformer's facts, the parts
+        are ``RECOMMENDER_PARTS``.
 
         >>> row = {"n_layers": 32, "d_model": 4096, "seq_len": 2048, "micro_batch_size": 2, "world_size": 16}
         >>> seconds = Roofline().explain({**row, "tp_degree": 8, "device": "NVIDIA H100 80GB HBM3"})
@@ -126,13 +114,17 @@ class Roofline:
         """
         layout = TrainingLayout.of(Facts.from_rows([row]))
         if not layout.covered[0]:
-            recommender = Recommender.of(row)
-            return recommender.seconds(self.recommenders_) if recommender is not None else {}
+            recommender = RecommenderLayout.from_rows([row])
+            parts = self.recommenders_.parts(recommender) if recommender.covered[0] else {}
+            return {name: float(seconds[0]) for name, seconds in parts.items()}
         parts = step_time(layout, self.calibration_.constants).parts()
         return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in parts.items()}
 
     def tokens_per_second(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return the throughput of the whole job with the current constants, NaN where not covered, ``[n]``."""
+        """Return the throughput of the whole job with the current constants, ``[n]``.
+
+        It is NaN for what is no transformer; see ``RecommenderRoofline.samples_per_second`` for recommenders.
+        """
         layout = TrainingLayout.of(Facts.from_rows(rows))
         with np.errstate(invalid="ignore", divide="ignore"):
             seconds = step_time(layout, self.calibration_.constants).total() * np.exp(-self.bias_)
@@ -141,7 +133,20 @@ class Roofline:
     def memory(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, NDArray[np.float64]]:
         """Return the bytes that each part takes on the fullest device at its peak, NaN where not covered, ``[n]``."""
         layout = TrainingLayout.of(Facts.from_rows(rows))
-        return {name: np.where(layout.covered, part, np.nan) for name, part in memory_parts(layout).items()}
+        parts = memory_parts(layout)
+        if layout.covered.all() or not any(map(has_tables, rows)):
+            return {name: np.where(layout.covered, part, np.nan) for name, part in parts.items()}
+        recommenders = RecommenderLayout.from_rows(rows)
+        of_recommenders = recommender_memory_parts(recommenders)
+        zeros = np.zeros(len(rows))
+        return {
+            name: np.where(
+                layout.covered,
+                parts.get(name, zeros),
+                np.where(recommenders.covered & recommenders.has_tables, of_recommenders.get(name, zeros), np.nan),
+            )
+            for name in dict.fromkeys([*parts, *of_recommenders])
+        }
 
     def _layout(self, features: NDArray[np.float64]) -> TrainingLayout:
         return TrainingLayout.of(self.decoder_.facts(features))
@@ -149,7 +154,7 @@ class Roofline:
     def _calibrate(self, layout: TrainingLayout, rows: MeasuredRows, rng: np.random.Generator) -> None:
         self.n_measured_, throughput = len(rows), rows.throughput
         self.effective_n_ = float(rows.weights.sum())
-        self.bias_, self.error_, self.scale_, self.per_sample_ = 0.0, _PRIOR_ERROR, 1.0, False
+        self.bias_, self.error_, self.scale_, self.per_sample_ = 0.0, PRIOR_ERROR, 1.0, False
         if not self.n_measured_:
             self.calibration_ = Calibration()
             return
@@ -171,7 +176,7 @@ class Roofline:
         errors = np.abs(errors)
         data_weight = self.effective_n_ / (self.effective_n_ + PRIOR_TRIALS)
         typical_error = weighted_quantile(errors, rows.weights, 0.5) * 1.4826
-        self.error_ = float(np.sqrt(data_weight * typical_error**2 + (1 - data_weight) * _PRIOR_ERROR**2))
+        self.error_ = float(np.sqrt(data_weight * typical_error**2 + (1 - data_weight) * PRIOR_ERROR**2))
         self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(self._estimate_all(layout)), rows.uncertainty))
 
     def _fit_offsets(
@@ -203,7 +208,7 @@ class Roofline:
 
     def _estimate(self, layout: TrainingLayout, covered: NDArray[np.bool_]) -> RooflineEstimate:
         coordinates = _log2_coordinates(layout)
-        beyond = _doublings_outside(coordinates, *self.range_)
+        beyond = doublings_outside(coordinates, *self.range_)
         expected = self.calibration_.expect(layout, inside=np.maximum(1.0 - beyond, 0.0))
         work = np.log(layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0))
         return RooflineEstimate(
@@ -212,42 +217,13 @@ class Roofline:
             slower=expected.slow - expected.fast,
             slow=expected.chance,
             beyond=beyond,
-            thin=_doublings_outside(coordinates, *self.dense_range_),
+            thin=doublings_outside(coordinates, *self.dense_range_),
             novel=np.zeros(len(coordinates)),
             traits=_traits(expected, coordinates),
         )
 
     def _raw_spread(self, estimate: RooflineEstimate) -> NDArray[np.float64]:
         return np.asarray(np.sqrt(self.error_**2 + variance_of_modes(estimate)))
-
-
-def variance_of_modes(estimate: RooflineEstimate) -> NDArray[np.float64]:
-    """Return the variance of the logarithm due to the unknown mode of a job, ``[n_covered]``."""
-    return np.asarray(estimate.slow * (1.0 - estimate.slow) * estimate.slower**2)
-
-
-def widen_spread(spread: NDArray[np.float64], estimate: RooflineEstimate) -> NDArray[np.float64]:
-    """Return ``spread``, float64 ``[n_covered]``, widened outside the range with many jobs.
-
-    Each doubling adds an error.
-    """
-    variance = spread**2 + (_PER_DOUBLING * estimate.thin) ** 2 + estimate.novel
-    return np.asarray(np.maximum(np.sqrt(variance), NOISE_FLOOR))
-
-
-def _recommender_constants(history: History) -> Constants:
-    """Return the constants calibrated on the rows that are recommenders, whose throughput is in samples."""
-    uncertainties = np.zeros(len(history.rows)) if history.uncertainty is None else history.uncertainty
-    trainings = [Recommender.of(row) if "layer_n_params" in row else None for row in history.rows]
-    measured = [
-        (training, training.samples * training.ranks / speed, each_uncertainty)
-        for training, speed, each_uncertainty in zip(
-            trainings, history.throughput.tolist(), uncertainties.tolist(), strict=True
-        )
-        if training is not None and speed > 0.0
-    ]
-    seconds, uncertainty = np.array([each[1:] for each in measured]).reshape(len(measured), 2).T
-    return calibrate_recommenders([training for training, _, _ in measured], seconds, uncertainty)
 
 
 def _counts_samples(layout: TrainingLayout, throughput: NDArray[np.float64]) -> bool:
@@ -261,12 +237,6 @@ def _traits(expected: ExpectedStepTime, coordinates: NDArray[np.float64]) -> NDA
     shares = [np.log(1e-3 + part / total) for part in expected.times.parts().values()]
     table: NDArray[np.float64] = np.column_stack([*shares, expected.chance, coordinates])
     return np.nan_to_num(table)
-
-
-def _doublings_outside(
-    coordinates: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    return np.asarray((np.maximum(low - coordinates, 0.0) + np.maximum(coordinates - high, 0.0)).sum(axis=1))
 
 
 def _log2_coordinates(layout: TrainingLayout) -> NDArray[np.float64]:

@@ -29,6 +29,7 @@ from torchx_cubicml.recorder.process.assignment import known_at_start, read_assi
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
+from torchx_cubicml.records.standard_names import hook_of
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.settings import read_job_environment
 
@@ -231,7 +232,7 @@ class Session:
         from torchx_cubicml.recorder.apply.hooks import hook_facts
 
         hooks, self._hooks = self._hooks, {}
-        requested = self._assignment.contract.hooks
+        requested = {hook_of(place) for place in self._assignment.contract.hooks}
         for name, hook in hooks.items():
             hook.release()
             self._hook_facts |= hook_facts(name, hook, is_requested=name in requested, leads=self._assignment.leads)

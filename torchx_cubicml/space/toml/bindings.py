@@ -54,10 +54,25 @@ def read_binding(table: TomlTable) -> Binding:
         return Binding(kind=BindingKind.HOOK, name=name)
     if stated[0] == "torchrun":
         return _read_size(table, name)
-    _check_name(table, stated[0], name, kind=stated[0])
+    return _read_named(table, stated[0], kind=stated[0])
+
+
+def read_flag(table: TomlTable, key: str) -> Binding:
+    """Return the binding to the flag that ``key`` states.
+
+    Raises:
+        SpaceError: the flag is not legal, or its name is a secret's.
+    """
+    return _read_named(table, key, kind=BindingKind.FLAG)
+
+
+def _read_named(table: TomlTable, key: str, *, kind: str) -> Binding:
+    """Return the binding to a flag or a variable."""
+    name = table.text(key) or ""
+    _check_name(table, key, name, kind=kind)
     if names_secret(name):
-        raise table.error(stated[0], _NOT_RECORDED)
-    return Binding(kind=stated[0], name=name, aliases=_aliases(name))
+        raise table.error(key, _NOT_RECORDED)
+    return Binding(kind=kind, name=name, aliases=_aliases(name))
 
 
 def read_tune(table: TomlTable) -> TuneChanges:
@@ -82,6 +97,8 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
     name = table.text("hook") or ""
     if name not in HOOKS:
         raise table.unknown("hook", "hook", name, HOOKS)
+    if not HOOKS[name]:
+        raise table.error("hook", f'only allowed together with {name} = ["dp_shard", "tp"] and the like')
     for family in HOOKS[name]:
         if choices and set(choices) <= set(family):
             return family[0]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.hook_refusals import hook_refusals
+from torchx_cubicml.records.standard_names import CHANGED
 from torchx_cubicml.records.trial import Trial, Value
 from torchx_cubicml.space import Binding, Parameter, SearchSpace
 
@@ -35,6 +36,23 @@ def test_a_refused_hook_keeps_its_parameter_and_the_latest_launch_counts() -> No
     assert hook_refusals(SPACE, OWN, [refused]).parameters == reason
     assert hook_refusals(SPACE, OWN, [served, later[0]]).parameters == reason
     assert hook_refusals(SPACE, OWN, [refused, later[1]]).parameters == {}
+
+
+def test_a_check_does_not_lift_what_only_a_change_finds() -> None:
+    wrong = trial(1, fsdp_hook=f"refused: {CHANGED}the ranks train on other samples")
+    served = replace(trial(2), started_at="2026-02-01T00:00:00+00:00")
+    assert hook_refusals(SPACE, OWN, [wrong, served]).parameters == {
+        "sharding_strategy": "after the change, the ranks train on other samples"
+    }
+
+
+def test_the_axes_of_one_hook_are_refused_together() -> None:
+    bindings = {axis: Binding(kind="hook", name=f"mesh.{axis}") for axis in ("tp", "cp")}
+    axes = [Parameter(name=f"{axis}_degree", choices=(1, 2), binding=each) for axis, each in bindings.items()]
+    own = {"tp_degree": 2, "cp_degree": 1}
+    refused = replace(trial(1, mesh_hook="refused: no mesh"), config=own)
+    found = hook_refusals(SearchSpace(parameters=tuple(axes)), own, [refused])
+    assert found.parameters == {"tp_degree": "no mesh", "cp_degree": "no mesh"}
 
 
 def test_a_refusal_of_another_number_of_layers_does_not_count() -> None:

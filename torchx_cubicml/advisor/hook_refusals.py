@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.standard_names import REFUSED, hook_fact, illegal_hook_fact
+from torchx_cubicml.records.standard_names import CHANGED, REFUSED, hook_fact, hook_of, illegal_hook_fact
 from torchx_cubicml.space.parameter import BindingKind
 
 if TYPE_CHECKING:
@@ -57,17 +57,17 @@ def hook_refusals(space: SearchSpace, current: Config, own: Iterable[Trial]) -> 
         current: the user's own config, whose values are always legal.
         own: trials of the workload.
     """
-    hooked = [item for item in space.parameters if item.binding is not None and item.binding.kind == BindingKind.HOOK]
+    hooked = [item for item in space.parameters if item.derive is None and hook_name(item)]
     if not hooked:
         return HookRefusals()
     trials = sorted((trial for trial in own if trial.measurement is not None), key=lambda trial: trial.started_at)
     parameters: dict[str, str] = {}
     values: dict[str, tuple[Scalar, ...]] = {}
     for item in hooked:
+        hook = hook_name(item)
         latest = _latest(item, current, trials)
         if latest is None:
             continue
-        hook = item.binding.name if item.binding is not None else ""
         reason = str(latest.observed.get(hook_fact(hook), ""))
         if reason.startswith(REFUSED):
             parameters[item.name] = reason.removeprefix(REFUSED)
@@ -76,10 +76,21 @@ def hook_refusals(space: SearchSpace, current: Config, own: Iterable[Trial]) -> 
     return HookRefusals(parameters=parameters, values=values)
 
 
+def hook_name(parameter: Parameter) -> str:
+    """Return the hook that sets a parameter; empty for another kind of binding."""
+    binding = parameter.binding
+    return hook_of(binding.name) if binding is not None and binding.kind == BindingKind.HOOK else ""
+
+
 def _latest(parameter: Parameter, current: Config, trials: Sequence[Trial]) -> Trial | None:
-    """Return the latest trial with a value of the parameter of as many entries as today."""
-    entries = _n_entries(current.get(parameter.name))
-    return next((each for each in reversed(trials) if _n_entries(each.config.get(parameter.name)) == entries), None)
+    """Return the latest trial with a value of the parameter of as many entries as today.
+
+    A trial that found its change to be wrong tells more than a later one that changed nothing.
+    """
+    entries, fact = _n_entries(current.get(parameter.name)), hook_fact(hook_name(parameter))
+    like = [each for each in trials if _n_entries(each.config.get(parameter.name)) == entries]
+    wrong = [each for each in like if str(each.observed.get(fact, "")).startswith(REFUSED + CHANGED)]
+    return next(reversed(wrong or like), None)
 
 
 def _n_entries(value: object) -> int | None:

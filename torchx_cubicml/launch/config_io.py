@@ -62,8 +62,12 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
         binding_io = _BINDING_IO[binding.kind]
         if binding.implied and not binding_io.says(launch, binding, replace(query, default=None)):
             unstated[parameter.name] = query.default
+            continue
+        value = binding_io.read(launch, binding, query)
+        if binding.implied_by and value in binding.implied_by:
+            unstated[parameter.name] = query.default
         else:
-            config[parameter.name] = binding_io.read(launch, binding, query)
+            config[parameter.name] = value
     config |= _implied(space, {**workload, **config})
     config |= {name: value for name, value in unstated.items() if name not in config and value is not None}
     return workload, freeze_values(config, where="config")
@@ -103,7 +107,8 @@ def stated_values(launch: Launch, space: SearchSpace, known: Mapping[str, Value]
         if binding.implied:
             query = replace(query, default=None)
         if _is_in_arguments(launch, binding, query):
-            stated[parameter.name] = _value_or_none(partial(_FLAG_BINDING.read, launch, binding, query))
+            value = _value_or_none(partial(_FLAG_BINDING.read, launch, binding, query))
+            stated[parameter.name] = None if value in binding.implied_by else value
     return stated
 
 

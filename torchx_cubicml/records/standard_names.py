@@ -60,11 +60,13 @@ HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "torchrec": ((LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS),),
     "torchrec_kernel": ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),),
     **dict.fromkeys(HOOK_SHARES, ()),
+    "mesh": (),
 }
 """Hook -> values that it can set, in groups that do not mix, each with the default first; none where it sets a number.
 
-The groups of FSDP shard over all ranks, or within replicated groups. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and
-so on.
+The groups of FSDP shard over all ranks, or within replicated groups. The hook of the device mesh sets one size per
+axis, each under a name of its own (``mesh.tp``); see ``hook_of``. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and so
+on.
 """
 
 TABLE_HOOKS = ("torchrec", "torchrec_kernel")
@@ -73,6 +75,37 @@ TABLE_HOOKS = ("torchrec", "torchrec_kernel")
 
 REFUSED, VALUES_REFUSED = "refused: ", "values refused: "
 """Beginnings of a hook's fact: it can set nothing in this program, or not the values of this launch."""
+MESH_AXES: dict[str, frozenset[str]] = {
+    "dp_replicate": frozenset({"dp_replicate", "replicate", "ddp"}),
+    "dp_shard": frozenset({"dp_shard", "shard", "fsdp"}),
+    "dp": frozenset({"dp", "data", "data_parallel"}),
+    "tp": frozenset({"tp", "tensor", "tensor_parallel", "model", "model_parallel", "mp"}),
+    "pp": frozenset({"pp", "pipe", "pipeline", "pipeline_parallel"}),
+    "cp": frozenset({"cp", "context", "context_parallel"}),
+}
+"""Axis of a device mesh -> names under which scripts make it; its size is ``tp_degree`` and so on."""
+
+
+def mesh_axis(name: str) -> str:
+    """Return the axis of a device mesh that has a name in a script; empty if the name tells none.
+
+    >>> [mesh_axis(name) for name in ("fsdp", "TP", "x")]
+    ['dp_shard', 'tp', '']
+    """
+    return next((axis for axis, names in MESH_AXES.items() if name.lower() in names), "")
+
+
+def hook_of(place: str) -> str:
+    """Return the hook that sets a place: the name before the first dot.
+
+    >>> hook_of("mesh.tp"), hook_of("fsdp")
+    ('mesh', 'fsdp')
+    """
+    return place.partition(".")[0]
+
+
+CHANGED = "after the change, "
+"""Beginning of a refusal that only a launch with the change can find; a launch that only checks does not lift it."""
 
 
 def hook_fact(hook: str) -> str:

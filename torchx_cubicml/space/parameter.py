@@ -50,6 +50,7 @@ class Binding:
         flag_overrides_file: whether a flag that is added beside the file wins over it; else the file is changed.
         file_must_be_auto: whether a value in the file, other than ``auto``, would contradict the flag.
         implied: whether an absent value follows from the parameter's expression, before the default counts.
+        implied_by: values at the place that stand for the expression's value too, such as -1 for the remaining ranks.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Binding:
     flag_overrides_file: bool = False
     file_must_be_auto: bool = False
     implied: bool = False
+    implied_by: tuple[Scalar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,8 @@ class Parameter:
         changes_training: whether an ordinary launch may change it although that changes what is trained.
         label: its name in the space file, where that is not the standard name; empty otherwise.
         was: former names, under which earlier launches recorded it.
+        divides: name of the size that each choice must divide, so that a bound space has no other choices; empty
+            without one.
     """
 
     name: str
@@ -102,6 +106,7 @@ class Parameter:
     changes_training: bool = False
     label: str = ""
     was: tuple[str, ...] = ()
+    divides: str = ""
 
     @property
     def counted_by(self) -> str | int | None:

@@ -25,6 +25,7 @@ from torchx_cubicml.space.constraints import (
     in_dependency_order,
     is_count,
 )
+from torchx_cubicml.space.divisors import dividing_choices
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
 from torchx_cubicml.space.legality import RulesInForce, rule_effects, rules_in_force
 
@@ -318,9 +319,8 @@ class SearchSpace:
         for parameter in self.parameters:
             if parameter.derive is None:
                 blocks = _blocks(parameter, self.facts)
-                free.append(
-                    FreeParameter(parameter.name, parameter.choices, blocks, self._conditional(parameter, blocks))
-                )
+                choices = dividing_choices(parameter, self.parameters, self.facts)
+                free.append(FreeParameter(parameter.name, choices, blocks, self._conditional(parameter, blocks)))
         return free
 
     def _conditional(self, parameter: Parameter, blocks: tuple[tuple[int, ...], ...] | None) -> Conditional | None:
@@ -372,7 +372,8 @@ def implied_values(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, 
     for name, expression in in_dependency_order(implied).items():
         if expression.names <= values.keys():
             values[name] = found[name] = derived_value(name, expression, values)
-    return {name: value for name, value in found.items() if name != "dp_degree"}
+    declared = {item.name for item in space.parameters}
+    return {name: value for name, value in found.items() if name != "dp_degree" or name in declared}
 
 
 def _with_derived_facts(known: Workload, current: Config, *, tuned: set[str]) -> dict[str, Value]:

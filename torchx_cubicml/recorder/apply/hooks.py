@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.recorder.process.console import warn
-from torchx_cubicml.records.standard_names import REFUSED, VALUES_REFUSED, hook_fact, illegal_hook_fact
+from torchx_cubicml.records.standard_names import REFUSED, VALUES_REFUSED, hook_fact, hook_of, illegal_hook_fact
 from torchx_cubicml.space.trainers import HOOKS
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ class Hook(Protocol):
     """Hook that changes a program between the import of torch and its first step: the whole request, or nothing.
 
     ``hook(value, peers=peers, guard=guard, only_checks=only_checks)`` of the module ``<name>_hook`` makes it. ``value``
-    is the requested value. ``peers`` are the other ranks, which must all make the same change. ``guard`` wraps every
-    call that the program's own calls make to the hook. With ``only_checks`` the hook changes nothing, and finds out
-    whether it could: ``value`` is the program's own.
+    is the requested value; a hook that sets several places (``mesh.tp``) gets a mapping of these. ``peers`` are the
+    other ranks, which must all make the same change. ``guard`` wraps every call that the program's own calls make to
+    the hook. With ``only_checks`` the hook changes nothing, and finds out whether it could: ``value`` is the program's
+    own.
     """
 
     def install(self) -> None:
@@ -58,19 +59,40 @@ def installed(
         guard: wraps code that runs within the program's calls.
     """
     hooks: dict[str, Hook] = {}
-    for name, value in {**checked, **requested}.items():
+    changed = {hook_of(place) for place in requested}
+    for name, value in _by_hook({**checked, **requested}).items():
         if name in HOOKS:
             module = import_module(f"torchx_cubicml.recorder.apply.{name}_hook")
-            hooks[name] = module.hook(value, peers=peers, guard=guard, only_checks=name not in requested)
+            hooks[name] = module.hook(value, peers=peers, guard=guard, only_checks=name not in changed)
             hooks[name].install()
     return hooks
 
 
+def _by_hook(places: Mapping[str, Value]) -> dict[str, Value | dict[str, Value]]:
+    """Return the value of each hook, of one with several places as a mapping.
+
+    >>> _by_hook({"fsdp": "FULL_SHARD", "mesh.tp": 2, "mesh.dp": 4})
+    {'fsdp': 'FULL_SHARD', 'mesh': {'tp': 2, 'dp': 4}}
+    """
+    values: dict[str, Value | dict[str, Value]] = {}
+    for place, value in places.items():
+        name, _, part = place.partition(".")
+        inner = values.get(name, {})
+        values[name] = {**inner, part: value} if part and isinstance(inner, dict) else value
+    return values
+
+
 def warn_of_refusals(hooks: Mapping[str, Hook], requested: Collection[str]) -> None:
-    """Print one warning for each reason for which requested hooks made no change."""
+    """Print one warning for each reason for which requested hooks made no change.
+
+    Args:
+        hooks: by their names.
+        requested: places that were to be set, such as ``fsdp`` and ``mesh.tp``.
+    """
+    requested_hooks = {hook_of(place) for place in requested}
     names_of: dict[str, list[str]] = {}
     for name, hook in hooks.items():
-        if name in requested and (refusal := hook.refusal()):
+        if name in requested_hooks and (refusal := hook.refusal()):
             names_of.setdefault(refusal, []).append(f"'{name}'")
     for refusal, names in names_of.items():
         were = "was" if len(names) == 1 else "were"

@@ -92,6 +92,16 @@ class Peers:
         self._gathered: list[str] = []
 
     @property
+    def rank(self) -> int:
+        """Rank of this process in the job."""
+        return self._job.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes of the job."""
+        return self._job.world_size
+
+    @property
     def exist(self) -> bool:
         """True if there are other ranks and a store to reach them."""
         return self._job.world_size > 1 and self._job.store_address is not None

@@ -54,10 +54,25 @@ def read_binding(table: TomlTable) -> Binding:
         return Binding(kind=BindingKind.HOOK, name=name)
     if stated[0] == "torchrun":
         return _read_size(table, name)
-    _check_name(table, stated[0], name, kind=stated[0])
+    return _read_named(table, stated[0], kind=stated[0])
+
+
+def read_flag(table: TomlTable, key: str) -> Binding:
+    """Return the binding to the flag that ``key`` states.
+
+    Raises:
+        SpaceError: the flag is not legal, or its name is a secret's.
+    """
+    return _read_named(table, key, kind=BindingKind.FLAG)
+
+
+def _read_named(table: TomlTable, key: str, *, kind: str) -> Binding:
+    """Return the binding to a flag or a variable."""
+    name = table.text(key) or ""
+    _check_name(table, key, name, kind=kind)
     if names_secret(name):
-        raise table.error(stated[0], _NOT_RECORDED)
-    return Binding(kind=stated[0], name=name, aliases=_aliases(name))
+        raise table.error(key, _NOT_RECORDED)
+    return Binding(kind=kind, name=name, aliases=_aliases(name))
 
 
 def read_tune(table: TomlTable) -> TuneChanges:
@@ -83,11 +98,9 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
     name = table.text("hook") or ""
     if name not in HOOKS:
         raise table.unknown("hook", "hook", name, HOOKS)
-    legal_entries = None if name in HOOK_SHARES else "per_table" if name in TABLE_HOOKS else "per_layer"
-    for key in ("per_layer", "per_table"):
-        if key in table and key != legal_entries:
-            rule = f"takes {legal_entries}" if legal_entries else "takes one value"
-            raise table.error(key, f"hook = '{name}' {rule}")
+    if name == "mesh":
+        raise table.error("hook", 'only allowed together with mesh = ["dp_shard", "tp"] and the like')
+    _check_entries(table, name)
     if name in HOOK_SHARES:
         if not choices or not all(isinstance(choice, float | int) and _is_share(choice) for choice in choices):
             raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from 0 to below 1")
@@ -97,6 +110,15 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
             return family[0]
     legal = ", or from ".join(", ".join(family) for family in HOOKS[name])
     raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from {legal}")
+
+
+def _check_entries(table: TomlTable, name: str) -> None:
+    """Check that a parameter has one value per layer, per table or for the job, as its hook takes it."""
+    legal_entries = None if name in HOOK_SHARES else "per_table" if name in TABLE_HOOKS else "per_layer"
+    for key in ("per_layer", "per_table"):
+        if key in table and key != legal_entries:
+            rule = f"takes {legal_entries}" if legal_entries else "takes one value"
+            raise table.error(key, f"hook = '{name}' {rule}")
 
 
 def _is_share(number: float) -> bool:

@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
+from torchx_cubicml.space.toml.mesh_parameters import is_mesh, read_mesh
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
 from torchx_cubicml.space.toml.roles import standard_names_of
 from torchx_cubicml.space.toml.schema import TomlTable, choose_from
@@ -28,8 +31,9 @@ from torchx_cubicml.space.toml.sections import read_log, read_rewrite
 from torchx_cubicml.space.toml.trainer import implied_rules, is_auto_accumulation, read_trainer, with_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from torchx_cubicml.space import RewriteRules
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.legality import LegalityRule
@@ -102,19 +106,30 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     names = standard_names_of(parameters, [*facts])
     counted = [*facts, *(trainer.flags if trainer is not None else ())]
     declared = [name for name in parameters if not is_auto_accumulation(parameters, name, trainer)]
+    meshes = {
+        name: read_mesh(parameters, name, declared=[*facts, *parameters], trainer=trainer)
+        for name in declared
+        if is_mesh(parameters, name)
+    }
+    degrees = {name: [item.name for item in mesh.parameters] for name, mesh in meshes.items()}
     space = SearchSpace(
         parameters=tuple(
-            read_parameter(parameters, name, facts=counted, where=where, trainer=trainer, names=names)
+            parameter
             for name in declared
+            for parameter in (
+                meshes[name].parameters
+                if name in meshes
+                else [read_parameter(parameters, name, facts=counted, where=where, trainer=trainer, names=names)]
+            )
         ),
-        constraints=_read_constraints(root, names),
+        constraints=(*(item for mesh in meshes.values() for item in mesh.constraints), *_read_constraints(root, names)),
         workload=tuple(read_fact(facts, name) for name in facts),
         project=root.text("project") or "",
         objective=objective or OBJECTIVES[0],
         is_objective_stated=objective is not None,
         statistic=statistic or MEAN,
         tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
-        rewrite=read_rewrite(root, list(parameters), names),
+        rewrite=_with_axes(read_rewrite(root, [*parameters, *chain(*degrees.values())], names), degrees),
         rules=_read_rules(root, trainer),
         log=read_log(root),
     )
@@ -126,6 +141,11 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     _check_bindings(space, where)
     _check_former_names(space, where)
     return space
+
+
+def _with_axes(rules: RewriteRules, degrees: Mapping[str, Sequence[str]]) -> RewriteRules:
+    """Return the rules of ``[rewrite]``, in which a frozen mesh stands for its degrees."""
+    return replace(rules, freeze=tuple(chain(*(degrees.get(name, (name,)) for name in rules.freeze))))
 
 
 def _parse_toml(text: str, where: str) -> dict[str, object]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
@@ -164,6 +165,7 @@ class Session:
             self._peers.post("log", encode_measurement(measurement))
 
     def _on_torch(self) -> None:
+        from torchx_cubicml.recorder.model.storage_reservation import watch_reservations
         from torchx_cubicml.recorder.ranks.peers import Peers
         from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
         from torchx_cubicml.recorder.steps.evaluation_passes import on_every_mode_switch, on_every_no_grad
@@ -181,6 +183,7 @@ class Session:
         on_every_mode_switch(self.guarded(self._training.switched))
         on_every_no_grad(self._training.on_no_grad)
         watch_saving(self._save, self.guarded)
+        watch_reservations(partial(self._hook_facts.__setitem__, "reserved_share"), self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = make_step_hook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from torchx_cubicml.recorder.model.embedding_modules import is_keyed_jagged
 from torchx_cubicml.recorder.model.live_objects import live_instances_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 3  # nesting of arguments in dictionaries and lists
 _MAX_VISITED = 64
+LENGTHS, OFFSETS = "._lengths", "._offsets"  # of a jagged tensor
 _TOKENS = frozenset({"input_ids", "tokens", ".input_ids", ".tokens"})
 _TOKEN_TYPES = frozenset({"torch.int64", "torch.int32"})
 
@@ -31,11 +33,14 @@ class BatchReader:
             dataclass.
         holds_tokens: whether the tensor is int ``[samples, seq_len]`` or ``[seq_len, samples]``.
         sample_dim: dimension that counts the samples; ``None`` if unknown.
+        n_keys: features of a jagged tensor, whose lengths (or offsets, one more) are int ``[n_keys * samples]``; 0 for
+            any other batch.
     """
 
     path: ArgumentPath
     holds_tokens: bool
     sample_dim: int | None = 0
+    n_keys: int = 0
 
     def read(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int | None, int | None] | None:
         """Return the samples and tokens of one forward; ``None`` if these arguments have no batch at the path."""
@@ -45,6 +50,8 @@ class BatchReader:
         """Return the samples and tokens of a batch of this shape; ``None`` without a shape."""
         if not shape:
             return None
+        if self.n_keys:
+            return (shape[0] - (self.path[-1] == OFFSETS)) // self.n_keys, None
         samples = shape[self.sample_dim] if self.sample_dim is not None and self.sample_dim < len(shape) else None
         return samples, shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
 
@@ -57,6 +64,8 @@ class BatchReader:
             kwargs: likewise.
         """
         shape = getattr(_follow(self.path, args, kwargs), "shape", ())
+        if self.n_keys:
+            return self
         if size is None or not shape or shape[0] == size:
             return self
         # A second dimension of one is a feature or a channel more often than a batch.
@@ -71,13 +80,25 @@ def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchRea
     """Find the batch among the arguments of a forward; return ``None`` if no tensor has a batch dimension.
 
     A tensor of integers ``[samples, seq_len]`` holds tokens if its name says so or if it comes first. Otherwise the
-    first tensor is the batch, and the number of tokens is unknown.
+    first tensor is the batch, and the number of tokens is unknown. If there is no tensor, a jagged one of TorchRec is
+    the batch.
     """
     tensors = [(path, tensor) for path, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
     named = [path for path, tensor in tensors if path[-1] in _TOKENS and _looks_like_tokens(tensor)]
     if named:
         return BatchReader(path=named[0], holds_tokens=True)
-    return next((BatchReader(path=path, holds_tokens=_looks_like_tokens(tensor)) for path, tensor in tensors), None)
+    if tensors:
+        path, tensor = tensors[0]
+        return BatchReader(path=path, holds_tokens=_looks_like_tokens(tensor))
+    return next((reader for path, value in _leaves(args, kwargs) if (reader := _jagged_reader(path, value))), None)
+
+
+def _jagged_reader(path: ArgumentPath, value: Any) -> BatchReader | None:
+    """Return a reader of the samples of a jagged tensor; ``None`` if its features have batch sizes of their own."""
+    if not is_keyed_jagged(value) or value.variable_stride_per_key() or not value.keys():
+        return None
+    name = LENGTHS if getattr(value, LENGTHS[1:], None) is not None else OFFSETS
+    return BatchReader(path=(*path, name), holds_tokens=False, n_keys=len(value.keys()))
 
 
 def output_node(output: object) -> Node | None:
@@ -109,16 +130,20 @@ def _has_batch_dimension(tensor: Tensor) -> bool:
 def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[ArgumentPath, Tensor]]:
     from torch import Tensor
 
+    return ((path, value) for path, value in _leaves(args, kwargs) if isinstance(value, Tensor))
+
+
+def _leaves(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[ArgumentPath, object]]:
     pending: list[tuple[ArgumentPath, object]] = [((index,), value) for index, value in enumerate(args)]
     pending += [((name,), value) for name, value in kwargs.items()]
     for _ in range(_MAX_VISITED):
         if not pending:
             return
         path, value = pending.pop(0)
-        if isinstance(value, Tensor):
+        entries = _entries(value) if len(path) < _MAX_DEPTH else []
+        pending[:0] = [((*path, key), inner) for key, inner in entries]
+        if not entries:
             yield path, value
-        elif len(path) < _MAX_DEPTH:
-            pending[:0] = [((*path, key), inner) for key, inner in _entries(value)]
 
 
 def _entries(value: object) -> list[tuple[int | str, object]]:

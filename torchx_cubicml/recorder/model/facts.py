@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.host.hardware import hardware_facts
+from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
 from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled
 from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks
@@ -114,6 +115,7 @@ def observe(
         **hardware_facts(device_kind(root)),
         **sharding.facts(),
         **compile_facts(root),
+        **embedding_facts(root),
         **(read_optimizer(optimizer) if optimizer is not None else {}),
         **seen.clipping,
     }

@@ -20,6 +20,7 @@ from torchx_cubicml.recorder.model.layers import (
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
 from torchx_cubicml.recorder.model.operations import differentiated_operations
 from torchx_cubicml.recorder.model.pipeline import STAGE_FACTS, encode_stage, read_pipeline
+from torchx_cubicml.recorder.model.pooling import PoolingObserver
 from torchx_cubicml.recorder.model.precision import PrecisionProbe, autocast_type
 from torchx_cubicml.recorder.model.size import count_parameters
 
@@ -60,6 +61,7 @@ class ModelInspection:
         self._guard = guard
         self._world_size = world_size
         self._probe: PrecisionProbe | None = None
+        self._pooling: PoolingObserver | None = None
         self._autocast_type = ""
         self._attention_kernel = ""
         self._attention_calls: frozenset[Attention | None] = frozenset()
@@ -70,6 +72,7 @@ class ModelInspection:
         model = self._forwards.model
         if model is None or self.facts:
             return
+        self._pooling = PoolingObserver(model, self._guard)
         self._autocast_type = autocast_type(model)
         blocks = repeated_blocks(model)
         self._forwards.on_output = lambda node: self._read_attention_kernel(node, len(blocks))
@@ -105,8 +108,14 @@ class ModelInspection:
                 facts[name] = count + after - before
         self.facts = facts
 
+    def known_facts(self) -> dict[str, Value]:
+        """Return the facts with those that are still being observed."""
+        return self.facts | self._pooling.facts() if self.facts and self._pooling is not None else self.facts
+
     def release(self) -> None:
         """Remove all hooks from the layers."""
+        if self._pooling is not None:
+            self._pooling.release()
         if self._probe is not None:
             self._probe.release()
 

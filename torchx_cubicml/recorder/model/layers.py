@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.model.embedding_modules import is_embedding_module, is_kernel
 from torchx_cubicml.recorder.model.live_objects import live_instances
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_WRAPPER_ATTRIBUTES = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_WRAPPER_ATTRIBUTES = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_dmp_wrapped_module")
 
 
 def unwrap(module: nn.Module) -> nn.Module:
@@ -43,7 +44,8 @@ def repeated_blocks(root: nn.Module) -> list[nn.Module]:
         if len(blocks) > len(largest):
             largest = blocks
         skipped = {id(block) for block in blocks}
-        pending += [child for child in module.children() if id(unwrap(child)) not in skipped]
+        inner = [child for child in module.children() if id(unwrap(child)) not in skipped]
+        pending += [child for child in inner if not is_embedding_module(child)]
     return largest
 
 
@@ -154,8 +156,8 @@ def _blocks_of(container: nn.Module) -> list[nn.Module]:
 def _holders(modules: Iterable[nn.Module]) -> dict[int, nn.Module]:
     """Return the module that holds each parameter, by the parameter's id."""
     holders: dict[int, nn.Module] = {}
-    for module in sorted(modules, key=_is_traced):
-        for parameter in _own_parameters(module):
+    for module in sorted(modules, key=_is_copy):
+        for parameter in own_parameters(module):
             holders.setdefault(id(parameter), module)
     return holders
 
@@ -179,12 +181,13 @@ def _ancestors(module: nn.Module, parents: Mapping[int, list[nn.Module]]) -> lis
     return around[1:]
 
 
-def _is_traced(module: nn.Module) -> bool:
-    """Return whether a module is a graph that a compiler made of a model, whose parameters it shares."""
-    return type(module).__module__.startswith("torch.fx.")
+def _is_copy(module: nn.Module) -> bool:
+    """Return whether a module shares the parameters of a model: a graph that a compiler made of it, or a kernel."""
+    return type(module).__module__.startswith("torch.fx.") or is_kernel(module)
 
 
-def _own_parameters(module: nn.Module) -> list[nn.Parameter]:
+def own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a module itself, without those of its submodules, which some wrappers list as well."""
     parameters = module.__dict__.get("_parameters") or {}
     return [parameter for parameter in parameters.values() if parameter is not None]
 
@@ -193,7 +196,7 @@ def _largest_holder(modules: Iterable[nn.Module]) -> nn.Module | None:
     sizes = [
         (parameter.numel(), module)
         for module in modules
-        for parameter in _own_parameters(module)
+        for parameter in own_parameters(module)
         if parameter.requires_grad
     ]
     return max(sizes, key=lambda size: size[0], default=(0, None))[1]

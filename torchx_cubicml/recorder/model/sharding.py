@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.recorder.model.dense_layers import dense_layer_sizes
 from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
 from torchx_cubicml.recorder.model.mesh import read_layout
 from torchx_cubicml.recorder.model.size import count_parameters, short_format
@@ -40,6 +41,7 @@ class Sharding:
         n_trainable_params: likewise.
         low_precision: number format of the forward by the wrapper's policy; empty without one.
         policies: number formats and offloading of the wrappers; one value if all agree, else one for each.
+        layer_n_params: parameters of each dense layer of a recommender; empty for other models.
     """
 
     strategy: str | tuple[str, ...] = ""
@@ -52,6 +54,7 @@ class Sharding:
     n_trainable_params: int | None = None
     low_precision: str = ""
     policies: Mapping[str, Value] = field(default_factory=dict)
+    layer_n_params: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Value]:
         """Return the known facts under their standard names."""
@@ -63,6 +66,7 @@ class Sharding:
             "dp_shard_degree": self.dp_shard_degree,
             "n_params": self.n_params,
             "n_trainable_params": self.n_trainable_params,
+            "layer_n_params": self.layer_n_params or None,
         }
         of_mesh = self.layout.facts() if self.layout is not None else {}
         return of_mesh | dict(self.policies) | {name: value for name, value in known.items() if value is not None}
@@ -109,18 +113,21 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
     if not units:
         degree = layout.data_parallel(world_size, pp_degree=pp_degree) if layout is not None else None
         known = replace(known, dp_degree=degree, dp_replicate_degree=degree, dp_shard_degree=degree and 1)
+        known = replace(known, layer_n_params=dense_layer_sizes(root, (), n_params=n_params))
         return known if foreign else replace(known, strategy="NONE")
     around, inner = _split(units)
     replicas, shards = _degrees(units, layout, world_size // pp_degree)
+    layers = _layers(root, inner)
     return replace(
         known,
-        strategy=_strategies(root, inner) or units[0].strategy,
+        strategy=tuple(unit.strategy for unit in layers) or units[0].strategy,
         root_strategy=around.strategy if around is not None and inner else "",
         dp_degree=replicas * shards if replicas and shards else None,
         dp_replicate_degree=replicas,
         dp_shard_degree=shards,
         low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
         policies=_policies(units),
+        layer_n_params=dense_layer_sizes(root, [unit.module for unit in layers], n_params=n_params),
     )
 
 
@@ -155,11 +162,12 @@ def _split(units: Sequence[_Unit]) -> tuple[_Unit | None, Sequence[_Unit]]:
     return (first, units[1:]) if ids <= first.members else (None, units)
 
 
-def _strategies(root: nn.Module, units: Sequence[_Unit]) -> tuple[str, ...]:
-    by_module = {id(unit.module): unit.strategy for unit in units}
-    of_blocks = tuple(by_module[id(block)] for block in repeated_blocks(root) if id(block) in by_module)
-    strategies = of_blocks or tuple(unit.strategy for unit in units)
-    return strategies if all(strategies) else ()
+def _layers(root: nn.Module, units: Sequence[_Unit]) -> Sequence[_Unit]:
+    """Return the units of the repeated layers, or all if no layer is a unit; empty if a strategy is unknown."""
+    by_module = {id(unit.module): unit for unit in units}
+    of_blocks = [by_module[id(block)] for block in repeated_blocks(root) if id(block) in by_module]
+    layers = of_blocks or units
+    return layers if all(unit.strategy for unit in layers) else ()
 
 
 def _units_of(module: nn.Module) -> list[_Unit]:

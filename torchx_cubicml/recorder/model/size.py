@@ -5,8 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from torchx_cubicml.recorder.model.embedding_modules import (
+    embedding_modules,
+    sharded_parameters,
+    sharded_size,
+    table_parameters,
+)
 from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
 
 if TYPE_CHECKING:
@@ -16,6 +22,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Value
 
+T = TypeVar("T")
 
 _SHORT = {
     "torch.float32": "fp32",
@@ -32,10 +39,13 @@ def count_parameters(*roots: nn.Module) -> tuple[int | None, int | None]:
 
     Parameters that models share count once.
 
-    The size of a DTensor is global. FSDP1 leaves a rank only its shards, so its flattened parameters are counted by
-    their original shapes.
+    The size of a DTensor is global, and a table that TorchRec shards counts once and whole. FSDP1 leaves a rank only
+    its shards, so its flattened parameters are counted by their original shapes.
     """
-    total, trained, flattened = 0, 0, set()
+    total, trained, flattened = 0, 0, {id(shard) for root in roots for shard in sharded_parameters(root)}
+    for module in _distinct(module for root in roots for module in embedding_modules(root)):
+        size, size_trained = sharded_size(module)
+        total, trained = total + size, trained + size_trained
     for flat in _distinct(flat for root in roots for flat in _flat_parameters(root)):
         shapes, originals = getattr(flat, "_shapes", None), getattr(flat, "_params", None)
         if shapes is None:
@@ -52,14 +62,19 @@ def count_parameters(*roots: nn.Module) -> tuple[int | None, int | None]:
     return total, trained
 
 
-def _distinct(parameters: Iterable[nn.Parameter]) -> Iterable[nn.Parameter]:
-    return {id(each): each for each in parameters}.values()
+def _distinct(objects: Iterable[T]) -> Iterable[T]:
+    return {id(each): each for each in objects}.values()
 
 
 def parameter_format(root: nn.Module) -> str:
-    """Return the number format that most of this rank's parameters have, such as ``fp32``; empty without any."""
+    """Return the number format that most of this rank's parameters have, such as ``fp32``; empty without any.
+
+    Tables of embeddings count only if there is nothing else: no matrix is multiplied in their format.
+    """
     sizes: Counter[str] = Counter()
-    for parameter in root.parameters():
+    tables = {id(table) for table in table_parameters(root)}
+    parameters = list(root.parameters())
+    for parameter in [each for each in parameters if id(each) not in tables] or parameters:
         sizes[str(parameter.dtype)] += max(parameter.numel(), 1)
     return short_format(sizes.most_common(1)[0][0]) if sizes else ""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.recorder.model.batch import entry_getter
+from torchx_cubicml.recorder.model.embedding_modules import KeyedOptimizers
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook, tracing_test
 
 if TYPE_CHECKING:
@@ -176,11 +177,12 @@ def make_step_hook(
     from torch import compiler
 
     run_full, fail = guard(full), guard(_raise)
+    keyed = KeyedOptimizers()
     is_compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
     pauses = notes.pauses
 
     def hook(optimizer: Optimizer, args: object, kwargs: object) -> None:
-        if is_compiling():
+        if is_compiling() or keyed[optimizer.__class__]:
             return
         try:
             if notes.left > 1 and optimizer is notes.leading():

@@ -6,6 +6,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.model.embedding_modules import KeyedOptimizers
 from torchx_cubicml.recorder.model.inspection import parameters_of
 from torchx_cubicml.recorder.model.layers import contains_all
 from torchx_cubicml.recorder.model.live_objects import live_instances
@@ -42,7 +43,9 @@ class UnhookedOptimizers:
         from torch.optim import Optimizer
 
         written = [optimizer() for optimizer, quiet in self._stateless if quiet.has_stepped()]
-        found = [each for each in live_instances(Optimizer) if _trained_parameters(each)]
+        keyed = KeyedOptimizers()
+        plain = [each for each in live_instances(Optimizer) if not keyed[type(each)]]
+        found = [each for each in plain if _trained_parameters(each)]
         self._stateless = [(weakref.ref(each), UnhookedSteps(each)) for each in found if not each.state]
         quiet = [each for each in found if each.state or any(each is other for other in written)]
         return quiet[0] if quiet else None

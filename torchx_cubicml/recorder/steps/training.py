@@ -174,7 +174,7 @@ class Training:
 
     def facts(self) -> dict[str, Value]:
         """Return the facts of the training that are known by now."""
-        return {**software_facts(), **self._reported.inspection.facts, **self.coverage.facts()}
+        return {**software_facts(), **self._reported.inspection.known_facts(), **self.coverage.facts()}
 
     @property
     def coverage(self) -> Coverage:

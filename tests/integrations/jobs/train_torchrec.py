@@ -1,0 +1,236 @@
+"""A recommender (DLRM) with TorchRec's sharded embedding tables, as its users write it; it says what it truly did.
+
+Start it with torchrun; it runs on CPU with gloo. The last line that rank 0 prints is a JSON report with the plan.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DataParallelWrapper, DistributedModelParallel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+N_DENSE = 13
+WIDTH = 32  # of the dense features in their interaction with the tables
+# name: rows, width, mean rows that one sample looks up, pooling ("none": a sequence, from an EmbeddingCollection)
+TABLES = {
+    "uneven": {
+        "ads": (100_000, 64, 2.0, "sum"),
+        "users": (400_000, 16, 1.0, "sum"),
+        "words": (20_000, 32, 30.0, "mean"),
+        "country": (200, 8, 1.0, "sum"),
+        "pages": (50_000, 128, 4.0, "sum"),
+        "hours": (24, 4, 1.0, "sum"),
+    },
+    "small": {"first": (1_000, 16, 2.0, "sum"), "second": (50, 8, 1.0, "mean"), "third": (300, 32, 5.0, "sum")},
+    "sequence": {"bag": (2_000, 16, 3.0, "sum"), "clicks": (500, 16, 6.0, "none")},
+}
+Tables = dict[str, tuple[int, int, float, str]]
+
+
+class Recommender(nn.Module):
+    def __init__(self, tables: Tables) -> None:
+        super().__init__()
+        pooled = {name: table for name, table in tables.items() if table[3] != "none"}
+        listed = {name: table for name, table in tables.items() if table[3] == "none"}
+        meta = torch.device("meta")
+        self.bags = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(
+                    name=name,
+                    num_embeddings=rows,
+                    embedding_dim=width,
+                    feature_names=[f"{name}_id"],
+                    pooling=PoolingType.MEAN if pooling == "mean" else PoolingType.SUM,
+                )
+                for name, (rows, width, _, pooling) in pooled.items()
+            ],
+            device=meta,
+        )
+        self.sequences = None
+        if listed:
+            configs = [
+                EmbeddingConfig(name=name, num_embeddings=rows, embedding_dim=width, feature_names=[f"{name}_id"])
+                for name, (rows, width, _, _) in listed.items()
+            ]
+            self.sequences = EmbeddingCollection(tables=configs, device=meta)
+        self.bottom = nn.Sequential(nn.Linear(N_DENSE, 64), nn.ReLU(), nn.Linear(64, WIDTH), nn.ReLU())
+        width = WIDTH + sum(table[1] for table in tables.values())
+        self.top = nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def forward(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
+        parts = [self.bottom(dense), self.bags(sparse).values()]
+        if self.sequences is not None:
+            for jagged in self.sequences(sparse).values():
+                rows = torch.repeat_interleave(torch.arange(len(dense)), jagged.lengths())
+                total = jagged.values().new_zeros(len(dense), jagged.values().shape[1])
+                parts.append(total.index_add(0, rows, jagged.values()))
+        return self.top(torch.cat(parts, dim=1)).squeeze(1)
+
+
+class AllTypes:
+    """TorchRec offers its planner the sharding by rows on CUDA alone, though it runs on a CPU."""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        known = super().sharding_types(compute_device_type)
+        more = ("row_wise", "table_row_wise", "grid_shard") if isinstance(self, EmbeddingBagCollectionSharder) else ()
+        return [*known, *(each for each in more if each not in known)]
+
+
+class BagSharder(AllTypes, EmbeddingBagCollectionSharder):
+    pass
+
+
+class SequenceSharder(AllTypes, EmbeddingCollectionSharder):
+    pass
+
+
+class FullyShardDense(DataParallelWrapper):
+    def wrap(self, dmp, env, device) -> None:
+        for part in (dmp.module.bottom, dmp.module.top):
+            fully_shard(part)
+
+
+def make_batch(tables: Tables, size: int, generator: torch.Generator) -> tuple[torch.Tensor, KeyedJaggedTensor]:
+    values, lengths = [], []
+    for rows, _, pooling, _ in tables.values():
+        most = int(2 * pooling)  # even around the mean
+        counts = torch.full((size,), 1) if pooling == 1.0 else torch.randint(0, most + 1, (size,), generator=generator)
+        lengths.append(counts)
+        values.append(torch.randint(0, rows, (int(counts.sum()),), generator=generator))
+    names = [f"{name}_id" for name in tables]
+    sparse = KeyedJaggedTensor(keys=names, values=torch.cat(values), lengths=torch.cat(lengths).int())
+    return torch.randn(size, N_DENSE, generator=generator), sparse
+
+
+def plan_for(model: nn.Module, arguments: argparse.Namespace, tables: Tables, sharders: list):
+    words = arguments.sharding.split(",")
+    words = words * len(tables) if len(words) == 1 else words
+    constraints = {
+        name: ParameterConstraints(
+            sharding_types=None if word == "planner" else [word],
+            pooling_factors=[tables[name][2]],
+            min_partition=arguments.min_partition,
+        )
+        for name, word in zip(tables, words, strict=True)
+    }
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    planner = EmbeddingShardingPlanner(
+        topology=Topology(world_size=dist.get_world_size(), compute_device="cpu", local_world_size=local),
+        batch_size=arguments.batch_size,
+        storage_reservation=FixedPercentageStorageReservation(arguments.reserved),
+        constraints=constraints,
+        debug=False,
+    )
+    return planner.collective_plan(model, sharders, dist.group.WORLD)
+
+
+def described(plan, tables: Tables) -> dict[str, dict[str, object]]:
+    found = {}
+    for module in plan.plan.values():
+        for name, parameter in module.items():
+            rows, width, pooling, kind = tables[name]
+            shards = parameter.sharding_spec.shards if parameter.sharding_spec is not None else []
+            found[name] = {
+                "rows": rows,
+                "dim": width,
+                "pooling": pooling,
+                "pooling_type": kind,
+                "sharding_type": parameter.sharding_type,
+                "compute_kernel": parameter.compute_kernel,
+                "ranks": parameter.ranks,
+                "shard_sizes": [shard.shard_sizes for shard in shards],
+            }
+    return found
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--sharding", default="planner", help="TorchRec's word or planner; one, or one per table")
+    parser.add_argument("--tables", default="uneven", choices=TABLES)
+    parser.add_argument("--fsdp", action="store_true", help="shard the dense part with FSDP2 instead of DDP")
+    parser.add_argument("--reserved", type=float, default=0.15, help="share of memory that the planner leaves free")
+    parser.add_argument("--min-partition", type=int, default=None, help="least width of a column shard")
+    parser.add_argument("--outcome", default="", help="file that receives the report too")
+    return parser.parse_args()
+
+
+def train(model: nn.Module, optimizer: CombinedOptimizer, arguments: argparse.Namespace) -> dict[str, object]:
+    tables = TABLES[arguments.tables]
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    loss_of, looked_up, times = nn.BCEWithLogitsLoss(), dict.fromkeys(tables, 0), []
+    for _ in range(arguments.steps):
+        features, sparse = make_batch(tables, arguments.batch_size, generator)
+        labels = torch.randint(0, 2, (arguments.batch_size,), generator=generator).float()
+        for name in tables:
+            looked_up[name] += sparse[f"{name}_id"].values().numel()
+        started = time.perf_counter()
+        optimizer.zero_grad()
+        loss = loss_of(model(features, sparse), labels)
+        loss.backward()
+        optimizer.step()
+        times.append(time.perf_counter() - started)
+    samples = arguments.steps * arguments.batch_size
+    return {
+        "loss": loss.item(),
+        "median_step_s": sorted(times)[len(times) // 2],
+        "looked_up": {name: count / samples for name, count in looked_up.items()},
+    }
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    tables = TABLES[arguments.tables]
+    model = Recommender(tables)
+    n_params = sum(parameter.numel() for parameter in model.parameters())
+    n_dense = sum(parameter.numel() for part in (model.bottom, model.top) for parameter in part.parameters())
+    for part in (model.bags, model.sequences):
+        if part is not None:
+            apply_optimizer_in_backward(torch.optim.Adagrad, part.parameters(), {"lr": 0.02})
+    sharders = [BagSharder(), SequenceSharder()]
+    plan = plan_for(model, arguments, tables, sharders)
+    wrapper = FullyShardDense() if arguments.fsdp else None
+    sharded = DistributedModelParallel(
+        model, device=torch.device("cpu"), plan=plan, sharders=sharders, data_parallel_wrapper=wrapper
+    )
+    dense = KeyedOptimizerWrapper(
+        dict(in_backward_optimizer_filter(sharded.named_parameters())), lambda each: torch.optim.Adagrad(each, lr=0.02)
+    )
+    trained = train(sharded, CombinedOptimizer([sharded.fused_optimizer, dense]), arguments)
+    if dist.get_rank() == 0:
+        report = {
+            "steps": arguments.steps,
+            "batch_size": arguments.batch_size,
+            "world_size": dist.get_world_size(),
+            "n_params": n_params,
+            "n_dense_params": n_dense,
+            **trained,
+            "tables": described(plan, tables),
+        }
+        if arguments.outcome:
+            Path(arguments.outcome).write_text(json.dumps(report))
+        print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

@@ -83,7 +83,7 @@ class Reservation:
 
 
 class EmbeddingShardingPlanner:
-    """Planner that takes the constrained type and kernel; 'big' does not fit as ``data_parallel``."""
+    """Planner that takes the constrained type and kernel, or ``table_wise``; 'big' never fits ``data_parallel``."""
 
     def __init__(self, constraints: dict[str, ParameterConstraints] | None = None) -> None:
         self._constraints = constraints

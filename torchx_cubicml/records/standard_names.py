@@ -32,6 +32,7 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 
 HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
+    "activation_checkpointing": (("none", "full"),),
 }
 """Hook -> values that it can set, in groups that do not mix, each with torch's default first.
 

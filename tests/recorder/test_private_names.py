@@ -14,6 +14,9 @@ from torch import nn
 OF_MODULES = [
     "torch._C._is_tracing",
     "torch._C._current_graph_task_id",
+    "torch._C._autograd._top_saved_tensors_default_hooks",
+    "torch.nn.modules.module._has_any_global_hook",
+    "torch.nn.modules.module._global_forward_pre_hooks",
     "torch.optim.optimizer._default_to_fused_or_foreach",
     "torch.jit._recursive.get_hook_stubs",
     "torch._dynamo.callback.callback_handler",

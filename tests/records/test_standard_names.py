@@ -125,6 +125,7 @@ def test_the_sharding_strategies_are_those_of_torch() -> None:
         "torchrec": (("planner", *SHARDINGS.split()),),
         "torchrec_kernel": (("planner", *KERNELS.split()),),
         "torchrec_reserved": (),
+        "activation_checkpointing": (("none", "full"),),
         "mesh": (),
     } == HOOKS
 

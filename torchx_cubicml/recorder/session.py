@@ -243,10 +243,11 @@ class Session:
     def _new_training(self) -> Training:
         from torchx_cubicml.recorder.steps.training import Training
 
+        contract = self._assignment.contract
         return Training(
             self.guarded,
             world_size=self._assignment.job.world_size,
-            requested=self._assignment.contract.config,
+            requested={**contract.config, **contract.checked_hooks, **contract.hooks},
             step_limit=self._step_limit,
         )
 

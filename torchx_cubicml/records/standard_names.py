@@ -57,6 +57,7 @@ HOOK_SHARES = {"torchrec_reserved": 0.15}
 
 HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
+    "activation_checkpointing": (("none", "full"),),
     "torchrec": ((LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS),),
     "torchrec_kernel": ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),),
     **dict.fromkeys(HOOK_SHARES, ()),

@@ -272,3 +272,9 @@ def test_networks_with_parameters_are_the_smallest_that_hold_most() -> None:
     both = nn.ModuleList([first, second])
     assert networks_with([*first.parameters(), second.bias]) == [both]
     del around
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.script:DeprecationWarning")
+def test_scripted_layers_are_blocks() -> None:
+    layers = [torch.jit.script(nn.Sequential(nn.Linear(2, 2))) for _ in range(2)]
+    assert repeated_blocks(nn.ModuleList(layers)) == layers

@@ -12,14 +12,14 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
 from torchx_cubicml.recorder.apply.fsdp_calls import Fsdp1, Fsdp2
-from torchx_cubicml.recorder.model.layers import ancestors, repeated_blocks, unwrap, user_class
+from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
+from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
 from torchx_cubicml.space.trainers import HOOKS
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 _AGREE_S = 30.0  # time for the other ranks to reach their first wrap
+_WHEN = "when its first module is wrapped"
 _DISAGREE = "the ranks do not wrap the same layers in the same way"
 _PLAIN, _HYBRID = HOOKS["fsdp"]
 
@@ -158,7 +159,7 @@ class FsdpHook:
 
     def _agree(self, layers: Sequence[nn.Module], strategies: Sequence[Value], *, veto: bool = False) -> bool:
         """Return whether all ranks plan the same strategies for the same layers."""
-        digest = "" if veto else _plan_digest(layers, strategies)
+        digest = "" if veto else plan_digest(layers, strategies)
         self._n_agreements += 1
         return self._peers.agree(f"fsdp/{self._n_agreements - 1}", digest, within_s=_AGREE_S)
 
@@ -166,11 +167,11 @@ class FsdpHook:
         """Make the plan for the whole model that a module belongs to, if all ranks can apply it."""
         if self._plan or self._refusal == _DISAGREE or self._is_skipped(module):
             return
-        root = max([module, *ancestors(module)], key=lambda around: sum(1 for _ in around.modules()))
+        root = whole_model(module)
         layers = repeated_blocks(root)
-        requested = self._strategies if isinstance(self._strategies, tuple) else (self._strategies,) * len(layers)
+        requested = per_layer(self._strategies, len(layers))
         refusal = (
-            _mismatch(len(requested), len(layers))
+            mismatch(len(requested), len(layers), when=_WHEN)
             or self._illegal(call, kind, requested)
             or self._in_constructor.mismatch(layers)
         )
@@ -195,8 +196,8 @@ class FsdpHook:
         if model is None or self._plan or self._refusal == _DISAGREE or self._is_skipped(model):
             return
         layers = repeated_blocks(model)
-        n_requested = len(self._strategies) if isinstance(self._strategies, tuple) else len(layers)
-        self._refusal = _mismatch(n_requested, len(layers)) or self._in_constructor.mismatch(layers)
+        n_requested = len(per_layer(self._strategies, len(layers)))
+        self._refusal = mismatch(n_requested, len(layers), when=_WHEN) or self._in_constructor.mismatch(layers)
         n_left = len(layers) - self._in_constructor.count
         if not self._refusal and n_left:
             self._refusal = f"{n_left} of the repeated layers were not wrapped in FSDP"
@@ -221,14 +222,6 @@ def _modules_of(wrapped: object) -> list[nn.Module]:
     return list(wrapped) if isinstance(wrapped, list | tuple) else [wrapped]  # type: ignore[list-item] # as FSDP takes
 
 
-def _mismatch(n_requested: int, n_layers: int) -> str:
-    if not n_layers:
-        return "the model has no repeated layers when its first module is wrapped"
-    if n_requested != n_layers:
-        return f"{n_requested} layers were requested, but the model repeats {n_layers}"
-    return ""
-
-
 def _illegal_values(call: inspect.BoundArguments, kind: WrapperKind) -> tuple[str, ...]:
     """Return the strategies that a call cannot have."""
     illegal = []
@@ -238,12 +231,3 @@ def _illegal_values(call: inspect.BoundArguments, kind: WrapperKind) -> tuple[st
         except ValueError:
             illegal.append(strategy)
     return tuple(illegal)
-
-
-def _plan_digest(layers: Sequence[nn.Module], requested: Sequence[Value]) -> str:
-    """Return a hash of the layers' classes and shapes and of their strategies; it must be equal on all ranks."""
-    shapes = [
-        (user_class(layer).__qualname__, [tuple(parameter.shape) for parameter in layer.parameters()])
-        for layer in layers
-    ]
-    return hashlib.sha256(repr((shapes, list(requested))).encode()).hexdigest()

@@ -73,7 +73,7 @@ class HookObservations:
         samples: per forward of this process; ``None`` if unknown.
         seq_len: tokens per sample; ``None`` if unknown.
         autocast_type: number format that autocast was set to; empty if it was off.
-        activation_checkpointing: read by a probe of the layers; empty without one.
+        activation_checkpointing: read by a probe of the layers, one word or one per layer; empty without one.
         n_checkpointed: repeated layers that the probe saw recomputed, in whole or in part; ``None`` without one.
         attention_kernel: read from the autograd graph of a forward; empty if the graph does not show it.
         attention_calls: shapes that attention was called with, ``None`` for a call whose shapes do not fit together.
@@ -84,7 +84,7 @@ class HookObservations:
     samples: int | None = None
     seq_len: int | None = None
     autocast_type: str = ""
-    activation_checkpointing: str = ""
+    activation_checkpointing: str | tuple[str, ...] = ""
     n_checkpointed: int | None = None
     attention_kernel: str = ""
     attention_calls: frozenset[Attention | None] = frozenset()
@@ -171,7 +171,7 @@ def _n_checkpointed(root: nn.Module, seen: HookObservations) -> int | None:
     return max(wrappers, seen.n_checkpointed) if seen.n_checkpointed is not None else wrappers or None
 
 
-def _activation_checkpointing(root: nn.Module, seen: HookObservations) -> str:
+def _activation_checkpointing(root: nn.Module, seen: HookObservations) -> str | tuple[str, ...]:
     """Return the probe's finding, else that from wrapper modules; empty without both: a checkpoint needs no wrapper."""
     wrappers = [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
     # A policy that selects operators to recompute is passed as a context function.

@@ -25,6 +25,8 @@ from torchx_cubicml.recorder.model.precision import PrecisionProbe, autocast_typ
 from torchx_cubicml.recorder.model.size import count_parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
     from torch.autograd.graph import Node
     from torch.optim import Optimizer
@@ -50,9 +52,18 @@ class ModelInspection:
         clipping: observed clipping of gradients.
         guard: wraps each hook, so that a failure never reaches the training.
         world_size: of the job.
+        requested: requested config; a fact of it that has one value per repeated layer is read so.
     """
 
-    def __init__(self, forwards: Forwards, clipping: Clipping, guard: Guard, *, world_size: int) -> None:
+    def __init__(
+        self,
+        forwards: Forwards,
+        clipping: Clipping,
+        guard: Guard,
+        *,
+        world_size: int,
+        requested: Mapping[str, Value] | None = None,
+    ) -> None:
         self.facts: dict[str, Value] = {}
         self.n_stages = 0
         self.encoded_stage_facts: dict[int, str] = {}
@@ -60,6 +71,7 @@ class ModelInspection:
         self._clipping = clipping
         self._guard = guard
         self._world_size = world_size
+        self._per_layer = {name for name, value in (requested or {}).items() if isinstance(value, tuple)}
         self._probe: PrecisionProbe | None = None
         self._pooling: PoolingObserver | None = None
         self._autocast_type = ""
@@ -153,9 +165,12 @@ class ModelInspection:
         return replace(
             seen,
             autocast_type=probe.autocast_type or seen.autocast_type,
-            activation_checkpointing=probe.activation_checkpointing if work is not None else "",
+            activation_checkpointing=self._checkpointing(probe) if work is not None else "",
             n_checkpointed=probe.n_checkpointed if work is not None else None,
         )
+
+    def _checkpointing(self, probe: PrecisionProbe) -> str | tuple[str, ...]:
+        return probe.layer_words if "activation_checkpointing" in self._per_layer else probe.activation_checkpointing
 
     def _read_attention_kernel(self, node: Node, n_layers: int) -> None:
         self._attention_kernel = attention_kernel(node, n_layers)

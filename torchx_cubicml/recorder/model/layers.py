@@ -130,11 +130,11 @@ def contains_all(module: nn.Module, parameters: Iterable[object]) -> bool:
 
 
 def _inner(module: nn.Module) -> nn.Module | None:
+    parts = module._modules  # of a scripted module this is no dictionary, and has no ``get``
     for name in _WRAPPER_ATTRIBUTES:
-        inner = module._modules.get(name)
-        if inner is not None:
-            return inner
-    return module._modules.get("module") if type(module).__name__ == "DistributedDataParallel" else None
+        if name in parts and parts[name] is not None:
+            return parts[name]
+    return parts["module"] if type(module).__name__ == "DistributedDataParallel" and "module" in parts else None
 
 
 def _blocks_of(container: nn.Module) -> list[nn.Module]:

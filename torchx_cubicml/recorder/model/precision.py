@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet, ref
 
 from torchx_cubicml.recorder.model.batch import output_node
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
+
+
+_recomputed: WeakSet[nn.Module] = WeakSet()  # layers that our own hook has computed again in backward
 
 
 class PrecisionProbe:
@@ -35,6 +39,7 @@ class PrecisionProbe:
     ) -> None:
         self.autocast_type = ""
         self._n_blocks = len(blocks)
+        self._block_of = [ref(block) for block in blocks]
         self._recomputed_blocks: set[int] = set()
         self._children_run: list[set[int]] = [set() for _ in blocks]
         self._children_recomputed: list[set[int]] = [set() for _ in blocks]
@@ -53,15 +58,21 @@ class PrecisionProbe:
             return ""
         if all(map(self._is_recomputed, range(self._n_blocks))):
             return "full"
-        return "selective" if self._recomputed_blocks or any(self._children_recomputed) else "none"
+        return "none" if set(self.layer_words) <= {"none"} else "selective"
+
+    @property
+    def layer_words(self) -> tuple[str, ...]:
+        """Activation checkpointing of each layer, in the same words; empty if this torch does not expose it."""
+        if _graph_task() is None:
+            return ()
+        return tuple(map(self._word_of, range(self._n_blocks)))
 
     @property
     def n_checkpointed(self) -> int | None:
         """Number of layers recomputed in whole or in part; ``None`` if this torch does not expose it."""
         if _graph_task() is None:
             return None
-        partly = {index for index, children in enumerate(self._children_recomputed) if children}
-        return len(self._recomputed_blocks | partly)
+        return sum(word != "none" for word in self.layer_words)
 
     def release(self) -> None:
         """Remove all hooks."""
@@ -83,9 +94,16 @@ class PrecisionProbe:
 
         return observe
 
+    def _word_of(self, index: int) -> str:
+        if self._is_recomputed(index):
+            return "full"
+        return "selective" if self._children_recomputed[index] else "none"
+
     def _is_recomputed(self, index: int) -> bool:
         children = self._children_run[index]
-        return index in self._recomputed_blocks or (len(children) > 1 and children <= self._children_recomputed[index])
+        if index in self._recomputed_blocks or self._block_of[index]() in _recomputed:
+            return True
+        return len(children) > 1 and children <= self._children_recomputed[index]
 
     def _child_hook(self, index: int) -> Callable[..., None]:
         def observe(module: nn.Module, args: Sequence[object], other: object) -> None:
@@ -98,6 +116,16 @@ class PrecisionProbe:
                 self.autocast_type = autocast_type(module)
 
         return observe
+
+
+def note_recomputed(layer: nn.Module) -> None:
+    """Note that our own hook computes a layer again in backward, where the layer itself is not called."""
+    _recomputed.add(layer)
+
+
+def can_see_backward() -> bool:
+    """Return whether this torch tells that a backward pass is running."""
+    return _graph_task() is not None
 
 
 def in_backward() -> bool:

@@ -124,14 +124,14 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
     """
     units = [unit for module in root.modules() for unit in _units_of(module)]
     foreign = any(name in sys.modules for name in _FOREIGN)
-    layers = find_expert_layers(root)
-    layout = None if foreign else _layout(root, units, layers)
-    n_params, n_trainable = (None, None) if foreign else _count_parameters(root, layers)
+    experts = find_expert_layers(root)
+    layout = None if foreign else _layout(root, units, experts)
+    n_params, n_trainable = (None, None) if foreign else _count_parameters(root, experts)
     known = Sharding(
         layout=layout,
         n_params=n_params,
         n_trainable_params=n_trainable,
-        other_facts=routing_facts(layers) | (megatron_facts() if foreign else {}),
+        other_facts=routing_facts(experts) | (megatron_facts() if foreign else {}),
     )
     if not units:
         degree = layout.data_parallel(world_size, pp_degree=pp_degree) if layout is not None else None

@@ -65,7 +65,7 @@ class Training:
     Args:
         guard: makes each hook harmless.
         world_size: of the job.
-        requested: requested config.
+        requested: requested config; a fact of it that has one value per layer is read so.
         step_limit: step at which the training is ended, 0 without one; deferred hooks stop in time for it.
     """
 
@@ -81,7 +81,9 @@ class Training:
             guard, self.pauses, requested=micro_batch_size if isinstance(micro_batch_size, int) else None
         )
         self._forwards.on_first = self._begin_step
-        self._new_inspection = partial(ModelInspection, self._forwards, self.clipping, guard, world_size=world_size)
+        self._new_inspection = partial(
+            ModelInspection, self._forwards, self.clipping, guard, world_size=world_size, requested=requested
+        )
         self._inspection = self._new_inspection()
         self._times = StepTimes()
         self._earlier = EarlierTrainings()

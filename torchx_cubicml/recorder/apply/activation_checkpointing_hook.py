@@ -1,0 +1,166 @@
+"""Activation checkpointing hook: recomputes chosen repeated layers in backward when the script has no flag for it.
+
+- The first training forward of a model with repeated layers shows which layers there are. If they are not as many as
+  there are values, nothing is changed.
+- A checkpointed layer runs its own forward within ``torch.utils.checkpoint`` (``use_reentrant=False``), inside of all
+  wrappers, so that FSDP gathers its parameters once in backward. The random state is restored, so dropout is the same.
+- Layers within FSDP or tensor parallelism communicate as they are computed again. So ranks compare their plans through
+  the job's TCPStore first, and change nothing unless all plans are equal.
+- Nothing is changed if the script recomputes layers itself, the model is compiled, or a second forward would change
+  something, such as running statistics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.apply.checkpointed_forward import CheckpointedForward
+from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
+from torchx_cubicml.recorder.apply.module_calls import before_every_call
+from torchx_cubicml.recorder.model.kernels import is_compiled
+from torchx_cubicml.recorder.model.layers import repeated_blocks, user_class
+from torchx_cubicml.recorder.model.precision import PrecisionProbe, can_see_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import nn
+
+    from torchx_cubicml.recorder.ranks.peers import Peers
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
+    from torchx_cubicml.records.trial import Value
+
+_AGREE_S = 30.0  # time for the other ranks to reach their first forward
+_FULL = "full"
+_OWN = "the script checkpoints layers itself"
+
+
+class ActivationCheckpointingHook:
+    """Hook around the forward of repeated layers, from the first training forward on.
+
+    Args:
+        requested: ``none`` or ``full`` per repeated layer, or one for all.
+        peers: the other ranks.
+        guard: wraps code that runs within the program's calls.
+        only_checks: whether nothing is changed: the hook finds out whether it could.
+    """
+
+    def __init__(
+        self,
+        requested: Value,
+        *,
+        peers: Peers,
+        guard: Guard,
+        only_checks: bool = False,
+    ) -> None:
+        self._requested = requested
+        self._peers = peers
+        self._guard = guard
+        self._only_checks = only_checks
+        self._refusal = "the program trains no model with repeated layers"
+        self._n_agreements = 0
+        self._seen: dict[int, nn.Module] = {}  # modules that were looked at, kept alive so that no id is reused
+        self._words: tuple[str, ...] = ()  # of the plan, one per layer
+        self._forward: CheckpointedForward | None = None
+        self._probe: PrecisionProbe | None = None
+        self._stop_looking: Callable[[], None] | None = None
+
+    def install(self) -> None:
+        """Look at each module that is called until a model with repeated layers trains."""
+        self._stop_looking = before_every_call(self._guard(self._before_forward))
+
+    def release(self) -> None:
+        """Stop looking; layers that are checkpointed stay so."""
+        if self._stop_looking is not None:
+            self._stop_looking()
+            self._stop_looking = None
+        self._seen.clear()
+        if self._probe is not None:
+            self._probe.release()
+            self._refusal = self._refusal or self._difference(self._probe.layer_words)
+            self._probe = None
+        if self._forward is not None and self._only_checks:
+            self._forward.remove()
+
+    def refusal(self) -> str:
+        """Return the reason why the layers are not checkpointed as requested, in words; empty if they are."""
+        objection = self._forward.objection if self._forward is not None else ""
+        return self._refusal or objection
+
+    def refuses_values(self) -> bool:
+        """Return that a refusal holds for the program, whatever the values."""
+        return False
+
+    def illegal_values(self) -> tuple[str, ...]:
+        """Return no value: each layer can have any."""
+        return ()
+
+    def _difference(self, observed: Sequence[str]) -> str:
+        """Return in words that the script recomputes layers which the plan does not; empty if it does not."""
+        planned = ("none",) * len(self._words) if self._only_checks else self._words
+        is_own = any(seen != "none" and asked == "none" for seen, asked in zip(observed, planned, strict=False))
+        return _OWN if is_own else ""
+
+    def _before_forward(self, module: nn.Module, args: Sequence[object]) -> None:
+        if self._words or id(module) in self._seen or not _trains(module):
+            return
+        root = whole_model(module)
+        if id(root) not in self._seen:
+            self._plan_for(root)
+        self._seen.update((id(inner), inner) for inner in (module, *root.modules()))
+
+    def _plan_for(self, root: nn.Module) -> None:
+        """Make the plan for a model, if all ranks can apply it."""
+        layers = repeated_blocks(root)
+        requested = per_layer(self._requested, len(layers))
+        refusal = mismatch(len(requested), len(layers), when="when it is first called") or _obstacle(root, layers)
+        digest = "" if refusal else plan_digest(layers, requested, is_sharded=True)
+        self._n_agreements += 1
+        name = f"activation_checkpointing/{self._n_agreements - 1}"
+        agreed = self._peers.agree(name, digest, within_s=_AGREE_S)
+        if not agreed or refusal:
+            self._refusal = refusal or "the ranks do not train the same layers"
+            return
+        self._refusal = ""
+        self._words = tuple(map(str, requested))
+        if self._stop_looking is not None:
+            self._stop_looking()
+        self._probe = PrecisionProbe(layers, self._guard)
+        chosen = [layer for layer, word in zip(layers, self._words, strict=True) if word == _FULL]
+        if chosen or self._only_checks:
+            checked = layers if self._only_checks else chosen
+            self._forward = CheckpointedForward(user_class(layers[0]), checked, only_checks=self._only_checks)
+            self._forward.install()
+
+
+hook = ActivationCheckpointingHook
+
+
+def _trains(module: nn.Module) -> bool:
+    from torch import is_grad_enabled
+
+    return module.training and is_grad_enabled() and any(each.requires_grad for each in module.parameters())
+
+
+def _obstacle(root: nn.Module, layers: Sequence[nn.Module]) -> str:
+    """Return why the layers of a model cannot be checkpointed by the hook, in words; empty if they can be."""
+    from torch.jit import ScriptModule
+
+    parts, inner = list(root.modules()), [part for layer in layers for part in layer.modules()]
+    obstacles = {
+        "this torch does not tell whether a backward pass is running": not can_see_backward(),
+        "the model is compiled": is_compiled(root) or any(isinstance(layer, ScriptModule) for layer in layers),
+        _OWN: any(map(_checkpoints_itself, parts)),
+        "another library has replaced the forward of a layer": any("forward" in vars(layer) for layer in layers),
+        "the layers keep running statistics, which a second forward would change": any(map(_keeps_statistics, inner)),
+    }
+    return next((obstacle for obstacle, is_there in obstacles.items() if is_there), "")
+
+
+def _checkpoints_itself(part: nn.Module) -> bool:
+    """Return whether a module is torch's wrapper, or has the switch of the models of transformers turned on."""
+    return type(part).__name__ == "CheckpointWrapper" or vars(part).get("gradient_checkpointing") is True
+
+
+def _keeps_statistics(part: nn.Module) -> bool:
+    return getattr(part, "running_mean", None) is not None

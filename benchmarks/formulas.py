@@ -32,8 +32,8 @@ from lib.tables import H100_JOBS, h100_jobs
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.facts import Facts
-from torchx_cubicml.predictors.roofline.memory import activation_bytes
 from torchx_cubicml.predictors.roofline.part_factors import part_factors
+from torchx_cubicml.predictors.roofline.recomputation import activation_bytes
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.records.trial import Trial
 

@@ -19,7 +19,8 @@ from torchx_cubicml.predictors.features.device_specs import find_hardware, hardw
 from torchx_cubicml.predictors.roofline.calibration import _log_odds
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
-from torchx_cubicml.predictors.roofline.memory import MemoryCalibration, activation_bytes, memory_parts
+from torchx_cubicml.predictors.roofline.memory import MemoryCalibration, memory_parts
+from torchx_cubicml.predictors.roofline.recomputation import activation_bytes
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 

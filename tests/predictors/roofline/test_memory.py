@@ -89,9 +89,9 @@ def test_rows_that_are_not_covered_have_no_memory() -> None:
 def test_experts_are_divided_over_their_degree() -> None:
     facts = {"n_experts": 8, "ep_degree": 4, "tp_degree": 2, "sharding_strategy": "FULL_SHARD", "world_size": 32}
     memory = memory_of(**facts)
-    block = (4 + 8 * 8 / 4) * 2048**2
-    assert memory["optimizer"] == pytest.approx(12 * 24 * block / 2 / 16)
-    assert memory["gathered"] == pytest.approx(2 * 2 * block / 2 * 15 / 16)
+    # Among 16 ranks with the same slices, only 4 have the same experts. In the end, each of 32 ranks holds its share.
+    assert memory["optimizer"] == pytest.approx(12 * 24 * (4 + 8 * 8) * 2048**2 / 32)
+    assert memory["gathered"] == pytest.approx(2 * 2 * (4 / 2 * 15 / 16 + 64 / 8 * 3 / 4) * 2048**2)
 
 
 def test_words_of_four_bytes_take_twice_the_room() -> None:

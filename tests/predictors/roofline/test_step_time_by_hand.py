@@ -8,26 +8,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from torchx_cubicml.predictors.roofline.computation import balanced_stage, compute, flops_per_second
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
+from torchx_cubicml.predictors.roofline.data_parallel import dp_bandwidth, gathering, optimizer, reduction
+from torchx_cubicml.predictors.roofline.experts import expert_parallel
 from torchx_cubicml.predictors.roofline.facts import Facts
-from torchx_cubicml.predictors.roofline.step_time import (
-    StepTime,
-    balanced_stage,
-    compute,
+from torchx_cubicml.predictors.roofline.model_parallel import (
     context_parallel,
-    dp_bandwidth,
-    expert_parallel,
-    exposed_reduction,
-    flops_per_second,
-    gathering,
-    optimizer,
     pipeline_transfer,
-    smooth_excess,
-    smooth_maximum,
-    step_time,
     tensor_parallel,
     tp_contention,
 )
+from torchx_cubicml.predictors.roofline.smooth import smooth_excess, smooth_maximum
+from torchx_cubicml.predictors.roofline.step_time import StepTime, step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 BASE = TrainingLayout.of(
@@ -75,6 +68,9 @@ RATES = constants_of(
     pp_bandwidth=0.5,
     pp_latency_s=11.0,
 )
+
+
+NOTHING = np.zeros(1)
 
 
 class TestFlops:
@@ -168,7 +164,7 @@ class TestCollectives:
         ("tp", "bandwidth", "latency"), [(2, 50.0, 3.0), (8, 50.0, 9.0), (16, 2.5, 7.0 * 4), (32, 2.5, 7.0 * 16)]
     )
     def test_tensor_parallel(self, tp: int, bandwidth: float, latency: float) -> None:
-        (found,) = tensor_parallel(layout_of(**{**self.NUMBERS, "tp": tp}), RATES)
+        _, (found,) = tensor_parallel(layout_of(**{**self.NUMBERS, "tp": tp}), RATES, NOTHING)
         assert found == pytest.approx(8 * 2 * 6 * 5 * (tp - 1) / tp / bandwidth + 6 * latency)
 
     @pytest.mark.parametrize(
@@ -185,7 +181,7 @@ class TestCollectives:
     )
     def test_context_parallel(self, cp: int, tp: int, bandwidth: float, latency: float) -> None:
         """With nothing to hide behind: a sequence of no length needs no attention."""
-        (found,) = context_parallel(layout_of(**{**self.NUMBERS, "cp": cp, "tp": tp, "kv_share": 0.5}), RATES)
+        _, (found,) = context_parallel(layout_of(**{**self.NUMBERS, "cp": cp, "tp": tp, "kv_share": 0.5}), RATES)
         hop = 2 * 2 * 6 * 5 * 0.5 / tp / bandwidth
         exposed = 0.5 * hop * (1 + 1.04**0.5)
         assert found == pytest.approx(3 * (cp - 1) * (exposed + latency))
@@ -195,19 +191,27 @@ class TestCollectives:
         layout = layout_of(**numbers, peak=1000.0)
         constants = {**RATES, "half_tokens": 0.0, "half_width": 0.0, "gemm_efficiency": 0.5, "link_tp_latency_s": 0.0}
         hop, hidden = 2 * 2 * 6 * 5 / 2 / 50.0, 6 * 5 * 20 * 6 / 2 / 500.0 / 3 / 4
-        (found,) = context_parallel(layout, constants)
+        _, (found,) = context_parallel(layout, constants)
         assert found == pytest.approx(9 * float(smooth_excess(np.array(hop), np.array(hidden))))
 
     @pytest.mark.parametrize(
-        ("ep", "tp", "share", "bandwidth", "latency"),
-        [(2, 1, 0.5, 50.0, 3.0), (4, 2, 0.5, 50.0, 3.0), (8, 2, 0.5, 2.5, 7.0)],
+        ("ep", "tp", "seconds", "latency"),
+        [
+            (2, 1, 4 * 90 * (1 / 2) / 50, 3.0),
+            (4, 1, 4 * 90 * (3 / 4) / 50, 3.0),
+            # Of 16 ranks, 8 are near: 8 / 16 of the tokens pass the network, which takes longer than 7 / 16 on links.
+            (16, 1, 4 * 90 * (8 / 16) / 2.5, 7.0),
+        ],
     )
-    def test_expert_parallel(self, ep: int, tp: int, share: float, bandwidth: float, latency: float) -> None:
-        numbers = {**self.NUMBERS, "ep": ep, "tp": tp, "active_experts": 3, "expert_share": share}
-        (found,) = expert_parallel(layout_of(**numbers), RATES)
-        assert found == pytest.approx(4 * (3 * 2 * 6 * 5) * (ep - 1) / ep / tp / bandwidth + 4 * latency)
-        assert expert_parallel(layout_of(**{**numbers, "ep": 1}), RATES)[0] == 0.0
-        assert expert_parallel(layout_of(**{**numbers, "expert_share": 0}), RATES)[0] == 0.0
+    def test_expert_parallel(self, ep: int, tp: int, seconds: float, latency: float) -> None:
+        """Three experts of a token: 6 tokens, 5 channels and 2 bytes each, 180 bytes in all; half of the blocks."""
+        numbers = {**self.NUMBERS, "ep": ep, "tp": tp, "etp": tp, "active_experts": 3, "expert_share": 0.5}
+        numbers |= {"expert_layers": 0.5}
+        constants = {**RATES, "link_ep": 0.5, "network_ep": 0.25, "expert_imbalance": 0.0}
+        every, (found,) = expert_parallel(layout_of(**numbers), constants, NOTHING)
+        assert found == every[0] == pytest.approx(seconds + 0.5 * 4 * latency)
+        for changes in ({"ep": 1}, {"expert_share": 0}):
+            assert expert_parallel(layout_of(**{**numbers, **changes}), constants, NOTHING)[1][0] == 0.0
 
     @pytest.mark.parametrize(
         ("world", "sequence_parallel", "expected"),
@@ -228,7 +232,7 @@ class TestDataParallel:
             (2, 2, 2, 40.0),
             (16, 1, 1, 2.0 * 8**0.5),  # eight cards per node
             (16, 2, 1, 2.0 * 4**0.5),
-            (16, 2, 2, 2.0 * 2**0.5),
+            (16, 2, 2, 2.0 * 4**0.5),
             (16, 16, 1, 2.0),
             (3, 4, 1, 2.0 * 2**0.5),
         ],
@@ -289,7 +293,7 @@ class TestDataParallel:
         seconds = 2 * 2 * replicated * held * (ranks - 1) / ranks / bandwidth
         for overlap, share in ((0.25, 0.25), (2.0, 2.0), (2.7, 2.0)):
             for busy in (0.0, 0.5) if changes.get("gathered_once") else (0.0,):
-                (found,) = exposed_reduction(layout, {**RATES, "overlap": overlap}, np.array([3.0]), np.array([busy]))
+                _, (found,) = reduction(layout, {**RATES, "overlap": overlap}, np.array([3.0]), np.array([busy]))
                 excess = seconds - max(share * 2 / 3 * 3.0 - 2 / 3 * busy, 0.0)
                 exposed = 0.5 * (excess + (excess**2 + (0.2 * seconds) ** 2) ** 0.5)
                 # The latency is of each layer that is reduced.
@@ -299,7 +303,7 @@ class TestDataParallel:
     def test_nothing_is_reduced_where_all_is_sharded_or_alone(self) -> None:
         for changes in ({"gathered_each_time": 1}, {"dp": 1, "shard": 1}, {"gathered_once": 1, "hybrid": 0}):
             layout = layout_of(**{**self.SHARDED, **changes})
-            assert exposed_reduction(layout, RATES, np.array([3.0]), np.zeros(1))[0] == 0.0
+            assert [each[0] for each in reduction(layout, RATES, np.array([3.0]), np.zeros(1))] == [0.0, 0.0]
 
     @pytest.mark.parametrize(("sharded", "held"), [(0.0, 60.0), (1.0, 15.0), (0.5, 37.5)])
     def test_the_optimizer_reads_what_it_holds(self, sharded: float, held: float) -> None:
@@ -327,6 +331,7 @@ class TestPipeline:
                 "pipeline_parallel",
                 "data_parallel",
                 "optimizer",
+                "offload",
                 "overhead",
             )
         },
@@ -342,7 +347,7 @@ class TestPipeline:
         slow = replace(self.TIMES, through=np.array([9.0]))
         assert slow.parts()["bubble"] == pytest.approx(0.5 * (4 * 2.0 - 2.0))
         assert replace(self.TIMES, through=np.array([1.0])).parts()["bubble"] == 0.0
-        assert self.TIMES.total() == pytest.approx(8 + 2.5)
+        assert self.TIMES.total() == pytest.approx(9 + 2.5)
 
     def test_a_stall_partly_overlaps_with_its_round(self) -> None:
         """Of a second, three quarters are lost on four stages."""
@@ -360,7 +365,8 @@ def test_the_host_and_every_round_count() -> None:
     constants = constants_of(launch_s=0.5, micro_batch_s=0.25, step_s=3.0, tp_contention_s=0.125)
     times = step_time(layout, constants)
     stage, whole = compute(layout, constants)
-    tensor, transfer = tensor_parallel(layout, constants), pipeline_transfer(layout, constants)
+    _, tensor = tensor_parallel(layout, constants, NOTHING)
+    transfer = pipeline_transfer(layout, constants)
     unfloored = stage + 6 * tensor
     floored = smooth_maximum(unfloored, np.array([6 * 0.5 + 0.25]))
     parts = times.parts()
@@ -368,7 +374,7 @@ def test_the_host_and_every_round_count() -> None:
     assert parts["tensor_parallel"] == pytest.approx(6 * 6 * tensor)
     assert parts["overhead"] == pytest.approx(6 * (floored - unfloored) + 3.0)
     assert parts["pipeline_parallel"] == pytest.approx(6 * transfer)
-    assert parts["data_parallel"] == pytest.approx(exposed_reduction(layout, constants, stage, np.zeros(1)))
+    assert parts["data_parallel"] == pytest.approx(reduction(layout, constants, stage, np.zeros(1))[1])
     assert parts["optimizer"] == pytest.approx(optimizer(layout, constants))
     assert times.micro_batch == pytest.approx(floored + transfer)
     assert times.through == pytest.approx(whole + 12 * tensor)

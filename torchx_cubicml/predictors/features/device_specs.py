@@ -7,7 +7,7 @@ Peaks, memory and links of A100, H100 (SXM), B200, B300, GB200 and GB300 agree w
 (glennklockwood.com/garden/processors, verda.com/blog/gb300-nvl72-architecture). For the GB200 the two differ, and the
 sums of the whole rack decide. The memories of MI300X, MI325X and MI355X agree, too; the others were not checked line by
 line. Links between nodes are those of the vendors' reference systems, divided among their GPUs. A cluster may have
-other links, which is why calibration has a constant for them.
+other links, which is why calibration has a constant for them. The link to the host is that of 16 lanes of PCIe 4 or 5.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torchx_cubicml.records.standard_words import standard_word
 PRECISIONS = ("fp8", "bf16", "fp16", "tf32", "fp32")
 _T = 1e12
 _G = 1e9
+_PCIE_4, _PCIE_5 = 32e9, 64e9  # bytes per second of 16 lanes, one direction
+_WITH_PCIE_5 = frozenset({"h100", "h200", "h800", "h20", "b200", "b300"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Hardware:
         memory_bandwidth: bytes per second.
         link: to a device of the same node, bytes per second.
         network: to a device of another node, bytes per second.
+        host: to the host's memory, bytes per second, over PCIe.
         per_node: devices joined by the fast links.
     """
 
@@ -50,6 +53,7 @@ class Hardware:
     memory_bandwidth: float
     link: float
     network: float
+    host: float = _PCIE_4
     per_node: int = 8
 
     def peak(self, precision: str) -> float:
@@ -80,6 +84,7 @@ def _nvidia(
         memory_bandwidth=bandwidth * _G,
         link=link * _G,
         network=network * _G,
+        host=_PCIE_5 if name.partition("-")[0] in _WITH_PCIE_5 else _PCIE_4,
         per_node=per_node,
     )
 

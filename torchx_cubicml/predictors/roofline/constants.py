@@ -36,6 +36,10 @@ PRIORS: dict[str, tuple[float, float, str]] = {
         2.0,
         "more per layer and rank where pipeline and tensor parallelism meet over several nodes",
     ),
+    "link_ep": (0.8, 0.5, "share of the node's link that the exchange of experts reaches"),
+    "network_ep": (0.8, 0.5, "share of the network's bandwidth that it reaches across nodes"),
+    "grouped_gemm": (1.0, 0.3, "speed of grouped matrix products relative to plain ones of as many tokens"),
+    "expert_imbalance": (0.1, 1.0, "how much fuller than the mean the fullest of very many expert-parallel ranks is"),
     "pp_bandwidth": (0.4, 0.7, "share of the network (or link) that point-to-point transfers reach"),
     "pp_latency_s": (0.3e-3, 1.0, "of one micro batch between two stages"),
     "unbalance": (0.3, 1.0, "how far stages are cut by layers alone (1) and not by time (0)"),
@@ -50,11 +54,16 @@ PRIORS: dict[str, tuple[float, float, str]] = {
     "low_bit": (0.6, 0.3, "share of fp8's advantage that is left"),
     "compiled": (1.1, 0.2, "speed of compiled kernels relative to others"),
     "plain_attention": (1.0, 0.5, "passes of the scores of attention through memory, in sixteens"),
+    "host_link": (0.6, 0.5, "share of the link to the host that offloading reaches"),
+    "host_adam_s": (1e-9, 1.0, "per parameter that the host's optimizer updates: 28 bytes of its memory per rank"),
     **unknown_facts.PRIORS,
 }
 # Shares of a data sheet's value. One above 1 is implausible, though not impossible: data sheets differ in what they
 # count. Tensor parallelism across nodes uses the network cards of all its ranks, so ``network_tp`` is no such share.
-SHARES = ("gemm_efficiency", "link_tp", "link_dp", "network_dp", "pp_bandwidth", "memory_bandwidth")
+SHARES = (
+    *("gemm_efficiency", "link_tp", "link_dp", "link_ep", "network_dp", "network_ep", "pp_bandwidth"),
+    *("memory_bandwidth", "host_link"),
+)
 ABOVE_SHEET = 0.1  # standard deviation of the logarithm of a share, above 1
 NAMES = tuple(PRIORS)
 CENTRE: NDArray[np.float64] = np.log([default for default, _, _ in PRIORS.values()])

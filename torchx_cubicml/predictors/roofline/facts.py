@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar, Value
 
 NUMBERS = (
+    "capacity_factor",
     "cp_degree",
     "d_ff",
     "d_model",
@@ -27,10 +28,14 @@ NUMBERS = (
     "dp_replicate_degree",
     "dp_shard_degree",
     "ep_degree",
+    "etp_degree",
+    "expert_d_ff",
     "global_batch_size",
     "gradient_accumulation_steps",
+    "head_dim",
     "micro_batch_size",
     "n_active_experts",
+    "n_dense_layers",
     "n_experts",
     "n_heads",
     "n_kv_heads",
@@ -38,8 +43,11 @@ NUMBERS = (
     "n_params",
     "nnodes",
     "nproc_per_node",
+    "optimizer_offload_fraction",
     "pp_degree",
+    "pp_stages",
     "seq_len",
+    "shared_expert_d_ff",
     "tp_degree",
     "virtual_pp_degree",
     "vocab_size",
@@ -48,13 +56,21 @@ NUMBERS = (
 )
 WORDS = (
     "activation_checkpointing",
+    "activation_cpu_offload",
     "attention_kernel",
     "compile",
+    "cp_method",
+    "cpu_offload",
     "device",
+    "optimizer_cpu_offload",
+    "overlap_communication",
     "pp_schedule",
     "precision",
+    "selective_recompute",
     "sequence_parallel",
     "sharding_strategy",
+    "tied_embeddings",
+    "tp_overlap",
 )
 
 LEAST, MOST = 1e-3, 1e15  # plausible range of a count or a size; powers and products of a few do not overflow

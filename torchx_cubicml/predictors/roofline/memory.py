@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +10,9 @@ import numpy as np
 
 from torchx_cubicml.predictors.roofline import unknown_facts
 from torchx_cubicml.predictors.roofline.completed_layout import completed, relevant
+from torchx_cubicml.predictors.roofline.data_parallel import expert_ranks, held_params, held_states
+from torchx_cubicml.predictors.roofline.offload import KEPT_LAYERS
+from torchx_cubicml.predictors.roofline.recomputation import activation_bytes, working_bytes
 from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
@@ -23,8 +26,6 @@ MEMORY_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations", 
 
 _WEIGHT, _GRADIENT = 2.0, 4.0  # bytes per parameter: bf16 copy, fp32 gradient
 _ADAM, _MASTER = 8.0, 4.0  # two moments; the fp32 weights beside a bf16 copy, which an fp32 training has as its weights
-_OUTSIDE_MLP = 18.0  # bytes per token and channel: attention, norms, the MLP's input, dropout masks
-_UNSPLIT = 10.0  # of those, split by sequence parallelism only
 _LOGIT = 12.0  # bytes per token and word: bf16 logits, their fp32 copy and gradient
 _RESERVED = 1e9  # the device's context, communication buffers
 
@@ -37,11 +38,10 @@ def memory_parts(layout: TrainingLayout, unknown: Constants = unknown_facts.MEDI
         unknown: values that stand for their unknown facts, as in ``unknown_facts.PRIORS``.
     """
     layout = completed(layout, unknown)
-    held, states = layout.stage_params, 1.0 / layout.shard
-    gathered_each_time, states_sharded = layout.gathered_each_time, layout.states_sharded
+    gathered_each_time = layout.gathered_each_time
     relative_bytes = layout.width_bytes / 2.0
     with np.errstate(all="ignore"):
-        layer_params = layout.layer_params * (1.0 - layout.expert_share + layout.expert_share / layout.ep) / layout.tp
+        on_device = 1.0 - layout.offloaded_params
         activations, logits = _activations(layout)
         # Two layers are unsharded at a time: the one in computation and the prefetched one. If it is unknown what is
         # sharded, the share is a probability of that.
@@ -50,46 +50,38 @@ def memory_parts(layout: TrainingLayout, unknown: Constants = unknown_facts.MEDI
             2.0 * gathered_each_time,
             np.minimum(2.0, gathered_each_time * layout.layers_per_stage),
         )
+        of_adam = _ADAM + _MASTER * (2.0 - relative_bytes)
         return {
-            "weights": held * (_WEIGHT * relative_bytes) * (1.0 - gathered_each_time + gathered_each_time * states),
-            "gradients": held * _GRADIENT * (1.0 - layout.gradients_sharded + layout.gradients_sharded * states),
-            "optimizer": held
-            * (_ADAM + _MASTER * (2.0 - relative_bytes))
-            * (1.0 - states_sharded + states_sharded * states),
-            "gathered": layer_params * (_WEIGHT * relative_bytes) * gathered * (1.0 - states),
+            "weights": _WEIGHT * relative_bytes * on_device * held_params(layout, gathered_each_time),
+            "gradients": _GRADIENT * on_device * held_params(layout, layout.gradients_sharded),
+            "optimizer": of_adam * (1.0 - layout.offloaded_optimizer) * held_states(layout),
+            "gathered": _WEIGHT * relative_bytes * gathered * _gathered_params(layout),
             "activations": activations,
             "logits": logits,
-            "reserved": np.full_like(held, _RESERVED),
+            "reserved": np.full_like(layout.memory, _RESERVED),
         }
 
 
-def activation_bytes(layout: TrainingLayout) -> Array:
-    """Return the bytes of activations per block and micro batch that are kept for backward, mean over the blocks."""
-    split = np.where(layout.sequence_parallel > 0, layout.tp, 1.0)
-    mlp = 2.0 * layout.inner * layout.tokens * layout.width / layout.tp
-    rest = layout.tokens * layout.width * ((_OUTSIDE_MLP - _UNSPLIT) / layout.tp + _UNSPLIT / split)
-    scores = 5.0 * layout.heads * layout.sequence * layout.tokens / layout.tp
-    full = layout.full_recompute
-    # A layer recomputes all, its attention alone, or nothing.
-    kept_scores = layout.plain_attention * np.maximum(1.0 - full - layout.selective_recompute, 0.0)
-    block_input = 2.0 * layout.tokens * layout.width / split
-    relative_bytes = layout.width_bytes / 2.0
-    return np.asarray(relative_bytes * ((1.0 - full) * (mlp + rest) + kept_scores * scores + full * block_input))
+def _gathered_params(layout: TrainingLayout) -> Array:
+    """Return the parameters of one layer that a rank has from others while it is whole."""
+    dense = layout.layer_params * (1.0 - layout.expert_share) / layout.tp
+    experts = layout.layer_params * layout.expert_share / (layout.ep * layout.etp)
+    of_experts = expert_ranks(layout, layout.shard)
+    return np.asarray(dense * (1.0 - 1.0 / layout.shard) + experts * (1.0 - 1.0 / of_experts))
 
 
 def _activations(layout: TrainingLayout) -> tuple[Array, Array]:
     """Return activations and logits of the fullest stage: the first holds most micro batches, the last the logits."""
-    block = activation_bytes(layout) * layout.layers_per_stage
-    working = np.where(layout.full_recompute > 0, activation_bytes(_without_recompute(layout)), 0.0)
+    of_block = activation_bytes(layout)
+    block = of_block * layout.layers_per_stage
+    working = working_bytes(layout)
     logits = _LOGIT * layout.tokens * layout.vocabulary / layout.tp
-    first, last = block * layout.in_flight + working, block + working
+    first, last = block * layout.in_flight, block
+    # What is offloaded leaves a few blocks of one micro batch on the device.
+    kept = np.minimum(block, KEPT_LAYERS * of_block)
+    first, last = (each + layout.offloaded_activations * (kept - each) + working for each in (first, last))
     last_is_fullest = last + logits > first
     return np.where(last_is_fullest, last, first), np.where(last_is_fullest, logits, 0.0)
-
-
-def _without_recompute(layout: TrainingLayout) -> TrainingLayout:
-    none = np.zeros_like(layout.full_recompute)
-    return replace(layout, full_recompute=none, selective_recompute=none)
 
 
 # Parts with a common calibration factor -> prior standard deviation of its logarithm.

@@ -120,6 +120,14 @@ class Roofline:
         parts = step_time(layout, self.calibration_.constants).parts()
         return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in parts.items()}
 
+    def hidden(self, row: Mapping[str, Value]) -> dict[str, float]:
+        """Return the seconds per step of communication that computation hides, by part; empty where not covered."""
+        layout = TrainingLayout.of(Facts.from_rows([row]))
+        if not layout.covered[0]:
+            return {}
+        hidden = step_time(layout, self.calibration_.constants).hidden
+        return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in hidden.items()}
+
     def tokens_per_second(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the throughput of the whole job with the current constants, ``[n]``.
 
@@ -234,7 +242,9 @@ def _counts_samples(layout: TrainingLayout, throughput: NDArray[np.float64]) -> 
 
 def _traits(expected: ExpectedStepTime, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
     total = np.exp(expected.fast)
-    shares = [np.log(1e-3 + part / total) for part in expected.times.parts().values()]
+    parts = expected.times.parts()
+    parts["overhead"] = parts["overhead"] + parts.pop("offload")
+    shares = [np.log(1e-3 + part / total) for part in parts.values()]
     table: NDArray[np.float64] = np.column_stack([*shares, expected.chance, coordinates])
     return np.nan_to_num(table)
 

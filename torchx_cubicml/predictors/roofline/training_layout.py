@@ -8,24 +8,21 @@ unknown kernel of attention, way of sharding or vocabulary no default would do: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.predictors.features.device_specs import PRECISIONS, REFERENCE, find_hardware, precision_word
-from torchx_cubicml.predictors.roofline.unknown_facts import misfit_of_words, unknown_fields
+from torchx_cubicml.predictors.roofline.device_peaks import device_fields
+from torchx_cubicml.predictors.roofline.model_shape import model_fields
+from torchx_cubicml.predictors.roofline.parallelism import batch_fields, degree_fields, sharding_fields
+from torchx_cubicml.predictors.roofline.pipeline_schedule import pipeline_fields
+from torchx_cubicml.predictors.roofline.stated_words import kernel_fields, offload_fields, recompute_fields
+from torchx_cubicml.predictors.roofline.unknown_facts import unknown_fields
 
 if TYPE_CHECKING:
-    from torchx_cubicml.predictors.features.device_specs import Hardware
     from torchx_cubicml.predictors.roofline.facts import Facts
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
-_BYTES = {"fp32": 4.0, "tf32": 4.0}  # of a weight, an activation or a gradient in transfer; 2 for all others
-_GATHERED_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")
-_GATHERED_ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
-_HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,29 +33,46 @@ class TrainingLayout:
         layers: transformer blocks.
         width: of the residual stream.
         heads: of attention.
-        kv_share: width of keys (or values) relative to the residual stream.
+        kv_share: width of keys (or values) relative to that of queries.
+        queries: width of all heads' queries relative to the residual stream.
+        matrices: of an MLP: 2, or 3 with a gate.
         inner: width of the MLP relative to the residual stream, counting the tensors that it keeps for backward.
+        active_inner: channels inside the MLP that one token passes, the mean over the blocks.
         sequence: tokens of one sample.
         vocabulary: 0.0 where unknown.
         unknown_words: 1.0 where the vocabulary is unknown and cannot be solved for.
         embedded_words: vocabulary times its copies among the parameters, where it is solved for; else 0.0.
-        layer_params: of one block.
+        end_copies: matrices of vocabulary and width on one device: 2.0 where input and output have their own.
+        layer_params: of one block, the mean over the blocks.
         expert_share: share of them in experts, which are split over ``ep``.
         active_params: of one block, used by one token.
+        routed_params: of those, in experts.
+        experts: of one layer.
         active_experts: experts that one token is sent to.
+        expert_layers: share of the blocks that have experts.
+        expert_width: the narrower side of an expert's matrices.
+        capacity: most tokens of an expert over the mean; 0.0 where none is known.
         micro: samples per micro batch and data-parallel rank.
         rounds: micro batches per step and rank.
         world: devices.
         per_node: devices joined by fast links.
         dp: data-parallel ranks.
-        shard: ranks over which parameters or optimizer states are sharded, <= ``dp``; the harmonic mean over layers.
+        shard: ranks over which parameters or optimizer states are sharded, <= ``dp`` times ``cp``; the harmonic mean
+            over layers.
         tp: tensor-parallel degree.
         pp: pipeline stages.
         cp: context-parallel degree.
         ep: expert-parallel degree.
+        etp: tensor-parallel degree of the experts.
+        gathers_keys: 1.0 where context parallelism gathers keys and values before attention.
+        exchanges_heads: 1.0 where it exchanges heads for positions around attention.
         chunks: of layers per stage (interleaved schedule).
         bubble: share of the plain bubble that remains with the schedule.
         in_flight: micro batches whose activations the first stage holds.
+        param_copies: of each stage on a device.
+        batches_overlap: 1.0 where one micro batch is computed while another is exchanged among experts.
+        tensor_overlap: 1.0 where tensor parallelism communicates under its own products.
+        data_overlap: 0.0 where the trainer is told not to reduce gradients under backward.
         gathered_each_time: share of layers whose parameters are gathered for forward and for backward.
         gathered_once: share of layers whose parameters are gathered once per micro batch.
         hybrid: share of layers sharded inside a node and replicated across.
@@ -66,6 +80,10 @@ class TrainingLayout:
         gradients_sharded: share of layers whose gradients are.
         full_recompute: share of layers whose activations are recomputed.
         selective_recompute: share of layers with attention alone recomputed.
+        operation_recompute: share of layers with every second matrix product recomputed.
+        offloaded_params: share of parameters, gradients and optimizer states that are in the host's memory.
+        offloaded_optimizer: share of the optimizer's states and work that is on the host.
+        offloaded_activations: 1.0 where activations wait in the host's memory.
         plain_attention: 1.0 where the scores of attention go through memory; 0.0 where the kernel is unknown.
         unknown_attention: 1.0 where the kernel of attention is unknown.
         unknown_sharding: 1.0 where it is unknown what is sharded; then the four shares above are 0.0.
@@ -78,21 +96,31 @@ class TrainingLayout:
         memory_bandwidth: bytes per second.
         link: bytes per second to a device of the node.
         network: bytes per second to a device of another node.
+        host_link: bytes per second to the host's memory.
     """
 
     layers: Array
     width: Array
     heads: Array
     kv_share: Array
+    queries: Array
+    matrices: Array
     inner: Array
+    active_inner: Array
     sequence: Array
     vocabulary: Array
     unknown_words: Array
     embedded_words: Array
+    end_copies: Array
     layer_params: Array
     expert_share: Array
     active_params: Array
+    routed_params: Array
+    experts: Array
     active_experts: Array
+    expert_layers: Array
+    expert_width: Array
+    capacity: Array
     micro: Array
     rounds: Array
     world: Array
@@ -103,9 +131,16 @@ class TrainingLayout:
     pp: Array
     cp: Array
     ep: Array
+    etp: Array
+    gathers_keys: Array
+    exchanges_heads: Array
     chunks: Array
     bubble: Array
     in_flight: Array
+    param_copies: Array
+    batches_overlap: Array
+    tensor_overlap: Array
+    data_overlap: Array
     gathered_each_time: Array
     gathered_once: Array
     hybrid: Array
@@ -113,6 +148,10 @@ class TrainingLayout:
     gradients_sharded: Array
     full_recompute: Array
     selective_recompute: Array
+    operation_recompute: Array
+    offloaded_params: Array
+    offloaded_optimizer: Array
+    offloaded_activations: Array
     plain_attention: Array
     unknown_attention: Array
     unknown_sharding: Array
@@ -125,14 +164,16 @@ class TrainingLayout:
     memory_bandwidth: Array
     link: Array
     network: Array
+    host_link: Array
 
     @classmethod
     def of(cls, facts: Facts) -> Self:
         """Return the layout of ``facts``; where ``covered`` is false, its numbers are meaningless and may be NaN."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            fields = _degrees(facts) | _model(facts) | _devices(facts)
-            fields |= _batch(facts, fields["dp"]) | _sharding(facts, fields)
-            fields |= _pipeline(facts, fields) | _kernels(facts) | unknown_fields(facts, fields)
+            fields = degree_fields(facts) | model_fields(facts) | device_fields(facts)
+            fields |= batch_fields(facts, fields["dp"]) | sharding_fields(facts, fields)
+            fields |= recompute_fields(facts) | offload_fields(facts) | kernel_fields(facts)
+            fields |= pipeline_fields(facts, fields, fields["full_recompute"]) | unknown_fields(facts, fields)
         return cls(**fields)
 
     @property
@@ -168,179 +209,13 @@ class TrainingLayout:
     @property
     def stage_params(self) -> Array:
         """Parameters per device: those of one pipeline stage, split by tensor and expert parallelism."""
-        block = self.layer_params * (1.0 - self.expert_share + self.expert_share / self.ep)
-        ends = self.vocabulary * self.width
-        return np.asarray((block * self.layers / self.pp + ends) / self.tp)
+        block = self.layer_params * (1.0 - self.expert_share)
+        ends = self.vocabulary * self.width * self.end_copies
+        dense = (block * self.layers / self.pp + ends) / self.tp * self.param_copies
+        return np.asarray(dense + self.stage_experts)
 
-
-def _degrees(facts: Facts) -> dict[str, Array]:
-    tp, pp, cp, ep = (facts.number(f"{name}_degree", 1.0) for name in ("tp", "pp", "cp", "ep"))
-    dp = facts.number("dp_degree", facts.number("dp_shard_degree") * facts.number("dp_replicate_degree", 1.0))
-    nodes = facts.number("nnodes") * facts.number("nproc_per_node")
-    world = facts.number("world_size", np.where(np.isnan(nodes), dp * tp * pp * cp, nodes))
-    # The remaining ranks are data parallel, as in all frameworks; a stated data-parallel degree does not override that.
-    return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "world": world, "dp": world / (tp * pp * cp)}
-
-
-def _model(facts: Facts) -> dict[str, Array]:
-    layers = facts.number("n_layers")
-    vocabulary = facts.number("vocab_size", 0.0)
-    total = facts.number("n_params")
-    implied_width = np.sqrt(total / (12.0 * layers))
-    width = facts.number("d_model", implied_width)
-    heads = facts.number("n_heads", np.maximum(np.round(width / 128.0), 1.0))
-    kv_share = np.minimum(facts.number("n_kv_heads", heads) / heads, 1.0)
-    stated_d_ff = facts.number("d_ff")
-    inner = np.where(np.isnan(stated_d_ff), 4.0, stated_d_ff / width)
-    gated = _gated(facts, stated_d_ff, {"width": width, "layers": layers, "kv_share": kv_share, "inner": inner})
-    matrices = np.where(gated, 3.0, 2.0)
-    experts = facts.number("n_experts", 1.0)
-    active = np.minimum(facts.number("n_active_experts", 2.0), experts)
-    attention = (2.0 + 2.0 * kv_share) * width**2
-    mlp = matrices * inner * width**2
-    return {
-        "layers": layers,
-        "width": width,
-        "heads": heads,
-        "kv_share": kv_share,
-        "inner": inner * np.where(gated, 4.0, 2.0),
-        "sequence": facts.number("seq_len"),
-        "vocabulary": vocabulary,
-        "layer_params": attention + mlp * experts,
-        "expert_share": np.where(experts > 1, mlp * experts / (attention + mlp * experts), 0.0),
-        "active_params": attention + mlp * active,
-        "active_experts": active,
-    }
-
-
-def _gated(
-    facts: Facts, stated_d_ff: Array, shape: dict[str, Array]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return a mask of gated MLPs (three matrices rather than two): those fit the number of parameters better.
-
-    Without that number, any inner width but the classical four times the width counts as a gated MLP.
-    """
-    total = facts.number("n_params")
-    vocabulary = facts.number("vocab_size", 0.0)
-    square = shape["width"] ** 2
-    misfits = []
-    for matrices in (2.0, 3.0):
-        block = (2.0 + 2.0 * shape["kv_share"] + matrices * shape["inner"]) * square * shape["layers"]
-        # The stated number may count the embeddings not at all (0), tied (1) or untied (2).
-        counted = [np.abs(np.log((block + times * vocabulary * shape["width"]) / total)) for times in (0.0, 1.0, 2.0)]
-        without = misfit_of_words(block, total, shape["width"])
-        misfits.append(np.where(facts.told("vocab_size"), np.min(counted, axis=0), without))
-    classical = np.isnan(stated_d_ff) | (np.abs(shape["inner"] - 4.0) < 0.01)
-    is_decidable = np.isfinite(total) & np.isfinite(stated_d_ff) & (facts.number("n_experts", 1.0) <= 1)
-    return np.where(is_decidable, misfits[1] < misfits[0], ~classical)
-
-
-def _batch(facts: Facts, dp: Array) -> dict[str, Array]:
-    micro = facts.number("micro_batch_size")
-    implied = facts.number("global_batch_size") / (micro * dp)
-    rounds = facts.number("gradient_accumulation_steps", np.where(np.isnan(implied), 1.0, np.maximum(implied, 1.0)))
-    return {"micro": micro, "rounds": np.maximum(rounds, 1.0)}
-
-
-def _devices(facts: Facts) -> dict[str, Array]:
-    names = tuple(facts.shares.get("device", {}))
-    precision = _precision(facts, names)
-    table: dict[str, Array] = {name: np.zeros(facts.n) for name in ("peak", *_FACTS)}
-    weight = np.zeros(facts.n)
-    for name, share in facts.shares.get("device", {}).items():
-        weight = weight + share
-        _add_device(table, _hardware(name), share, precision)
-    _add_device(table, REFERENCE, 1.0 - weight, precision)
-    stated_per_node = facts.number("nproc_per_node", table["per_node"])
-    # Fast links may join a whole rack, which contains several of the scheduler's nodes.
-    table["per_node"] = np.where(table["per_node"] > 8, table["per_node"], stated_per_node)
-    fp8 = precision["fp8"]
-    width_bytes = sum((share * (_BYTES.get(word, 2.0)) for word, share in precision.items()), np.zeros(facts.n))
-    return {**table, "width_bytes": width_bytes, "low_bit": fp8}
-
-
-_FACTS = ("memory", "memory_bandwidth", "link", "network", "per_node")
-
-
-def _add_device(table: dict[str, Array], hardware: Hardware, share: Array, precision: dict[str, Array]) -> None:
-    peak = sum((part * hardware.peak(word) for word, part in precision.items()), np.zeros(len(share)))
-    table["peak"] = table["peak"] + share * peak
-    for name in _FACTS:
-        table[name] = table[name] + share * float(getattr(hardware, name))
-
-
-@cache
-def _hardware(device: str) -> Hardware:
-    return find_hardware(device) or REFERENCE
-
-
-def _precision(facts: Facts, devices: tuple[str, ...]) -> dict[str, Array]:
-    shares: dict[str, Array] = {word: np.zeros(facts.n) for word in PRECISIONS}
-    for text, share in facts.shares.get("precision", {}).items():
-        word = precision_word(text)
-        if word is None:  # such as nvfp4: its peak is unknown, and none of the formats stands in for it
-            shares["bf16"] = np.where(share > 0.0, np.nan, shares["bf16"])
-        else:
-            shares[word] = shares[word] + share
-    cpu = facts.share("device", [name for name in devices if _hardware(name).name == "cpu"])
-    old = facts.share("device", [name for name in devices if _hardware(name).fp16])  # no bf16: trained in fp16
-    unknown = 1.0 - facts.known("precision")
-    shares["fp32"] = shares["fp32"] + unknown * cpu
-    shares["fp16"] = shares["fp16"] + unknown * old
-    shares["bf16"] = shares["bf16"] + unknown * (1.0 - cpu - old)
-    return shares
-
-
-def _sharding(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
-    stage = facts.number("zero_stage", 0.0)
-    gathered_each_time = np.maximum(facts.share("sharding_strategy", _GATHERED_EACH_TIME), stage >= 3)
-    # Two sources may disagree; no layer counts twice.
-    gathered_once = np.minimum(facts.share("sharding_strategy", _GATHERED_ONCE), 1.0 - gathered_each_time)
-    hybrid = facts.share("sharding_strategy", _HYBRID)
-    dp = fields["dp"]
-    within_node = np.clip(fields["per_node"] / (fields["tp"] * fields["cp"]), 1.0, dp)
-    of_hybrid, of_others = (
-        np.clip(facts.number("dp_shard_degree", ranks), 1.0, dp) for ranks in (within_node, np.asarray(dp))
-    )
-    # Of different layers, the mean of the part that a rank holds counts: the harmonic mean of the ranks.
-    among_sharded = np.clip(hybrid / np.maximum(gathered_each_time + gathered_once, hybrid), 0.0, 1.0)
-    mean = 1.0 / (among_sharded / of_hybrid + (1.0 - among_sharded) / of_others)
-    return {
-        "shard": np.where(among_sharded >= 1.0, of_hybrid, np.where(among_sharded > 0.0, mean, of_others)),
-        "gathered_each_time": gathered_each_time,
-        "gathered_once": gathered_once,
-        "hybrid": hybrid,
-        "states_sharded": np.maximum(gathered_each_time + gathered_once, stage >= 1),
-        "gradients_sharded": np.maximum(gathered_each_time + gathered_once, stage >= 2),
-    }
-
-
-def _pipeline(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
-    spellings = {text: text.lower().replace("-", "_") for text in facts.shares.get("pp_schedule", {})}
-    chunks = facts.number("virtual_pp_degree", 1.0)
-    interleaved = facts.share("pp_schedule", [text for text, word in spellings.items() if "interleaved" in word])
-    zero_bubble = facts.share(
-        "pp_schedule", [text for text, word in spellings.items() if "zero" in word or "zb" in word]
-    )
-    dual = facts.share("pp_schedule", [text for text, word in spellings.items() if "dual" in word])
-    all_forward = facts.share("pp_schedule", [text for text, word in spellings.items() if word in {"gpipe", "afab"}])
-    chunks = np.maximum(chunks, 1.0 + interleaved)
-    rounds, pp = fields["rounds"], fields["pp"]
-    return {
-        "chunks": chunks,
-        # Zero Bubble (arXiv 2401.10241) fills the bubble with weight gradients; DualPipe roughly halves it.
-        "bubble": (1.0 - 0.9 * zero_bubble) * (1.0 - 0.5 * dual) / chunks,
-        # 1F1B holds as many micro batches as there are stages, GPipe all of them.
-        "in_flight": np.where(all_forward > 0.5, rounds, np.minimum(pp * np.where(chunks > 1, 1.5, 1.0), rounds)),
-    }
-
-
-def _kernels(facts: Facts) -> dict[str, Array]:
-    plain = ("eager", "math", "torch", "naive", "plain", "none")
-    return {
-        "full_recompute": facts.share("activation_checkpointing", ("full", "True", "1.0", "1", "yes", "on")),
-        "selective_recompute": facts.share("activation_checkpointing", ("selective",)),
-        "plain_attention": facts.share("attention_kernel", plain),
-        "sequence_parallel": 1.0 - facts.share("sequence_parallel", ("False", "0.0", "0", "no", "off")),
-        "compiled": facts.share("compile", ("True", "1.0", "1", "yes", "on")),
-    }
+    @property
+    def stage_experts(self) -> Array:
+        """Of those, the parameters of experts."""
+        held = self.layer_params * self.expert_share / (self.ep * self.etp)
+        return np.asarray(held * self.layers / self.pp * self.param_copies)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.recomputation import activation_bytes, recomputed_products, working_bytes
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Value
+
+LLAMA: dict[str, Value] = {
+    "n_layers": 32,
+    "d_model": 4096,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "d_ff": 14336,
+    "seq_len": 8192,
+    "micro_batch_size": 1,
+    "world_size": 8,
+    "attention_kernel": "flash",
+}
+
+
+def layout_of(**changes: Value) -> TrainingLayout:
+    return TrainingLayout.of(Facts.from_rows([{**LLAMA, **changes}]))
+
+
+def shares_of(**changes: Value) -> list[float]:
+    layout = layout_of(**changes)
+    return [
+        float(share[0]) for share in (layout.full_recompute, layout.selective_recompute, layout.operation_recompute)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "shares"),
+    [
+        ({"activation_checkpointing": "selective"}, [0, 1, 0]),
+        ({"activation_checkpointing": "selective", "selective_recompute": "core_attn"}, [0, 1, 0]),
+        ({"activation_checkpointing": "selective", "selective_recompute": "op"}, [0, 0, 1]),
+        ({"activation_checkpointing": "selective", "selective_recompute": "2"}, [1 / 2, 0, 0]),
+        ({"activation_checkpointing": "selective", "selective_recompute": 4}, [1 / 4, 0, 0]),
+        ({"activation_checkpointing": "selective_op"}, [0, 0, 1]),
+        ({"activation_checkpointing": "selective layer"}, [1 / 2, 0, 0]),
+        ({"activation_checkpointing": "full", "selective_recompute": "op"}, [1, 0, 0]),
+        ({"activation_checkpointing": "none", "selective_recompute": "op"}, [0, 0, 0]),
+        ({"activation_checkpointing": ("selective", "none") * 16, "selective_recompute": "op"}, [0, 0, 1 / 2]),
+    ],
+    ids=str,
+)
+def test_selective_is_what_the_trainer_means(facts: dict[str, Value], shares: list[float]) -> None:
+    assert shares_of(**facts) == pytest.approx(shares)
+
+
+def test_every_second_product_of_a_llama_layer_is_computed_again() -> None:
+    """In units of the width squared: keys 1/4, attention's projection 1, one of the gate's pair 3.5; of 13 in all."""
+    found = recomputed_products(layout_of(activation_checkpointing="selective", selective_recompute="op"))
+    assert found[0] == pytest.approx((0.25 + 1 + 3.5) / (1 + 0.25 + 0.25 + 1 + 3 * 3.5))
+
+
+def test_the_results_of_the_others_are_kept() -> None:
+    """Two bytes each: the input, queries, values, attention, one of the gate's pair and the block's own result."""
+    layout = layout_of(activation_checkpointing="selective", selective_recompute="op")
+    channels = 1 + 1 + 0.25 + 1 + 3.5 + 1
+    assert activation_bytes(layout)[0] == pytest.approx(2 * 8192 * 4096 * channels)
+
+
+@given(tp=st.sampled_from([1, 2, 8]), kernel=st.sampled_from(["flash", "math"]), kv=st.sampled_from([4, 8, 32]))
+@settings(max_examples=20, deadline=None)
+def test_more_recomputation_keeps_less(tp: int, kernel: str, kv: int) -> None:
+    options: list[dict[str, Value]] = [
+        {"activation_checkpointing": "none"},
+        {"activation_checkpointing": "selective"},
+        {"activation_checkpointing": "selective", "selective_recompute": "op"},
+        {"activation_checkpointing": "full"},
+    ]
+    layouts = [layout_of(tp_degree=tp, attention_kernel=kernel, n_kv_heads=kv, **option) for option in options]
+    kept = [float(activation_bytes(layout)[0]) for layout in layouts]
+    work = [float(recomputed_products(layout)[0]) for layout in layouts]
+    assert kept == sorted(kept, reverse=True)
+    assert work == sorted(work)
+    assert [bool(working_bytes(layout)[0] > 0) for layout in layouts] == [False, False, True, True]
+
+
+def test_fewer_heads_of_keys_keep_less() -> None:
+    many, few = (activation_bytes(layout_of(n_kv_heads=count))[0] for count in (32, 8))
+    assert many - few == pytest.approx(4 * 0.75 * 8192 * 4096)
+
+
+def test_a_token_is_kept_once_per_expert() -> None:
+    facts: dict[str, Value] = {"n_experts": 8, "d_ff": 14336}
+    one, two = (activation_bytes(layout_of(n_active_experts=count, **facts))[0] for count in (1, 2))
+    assert two - one == pytest.approx(8192 * (2 * 4 * 14336 + 2 * 4096))
+
+
+def test_encoded_options_mean_the_same() -> None:
+    assert np.isclose(*(activation_bytes(layout_of(activation_checkpointing=word))[0] for word in ("full", "True")))

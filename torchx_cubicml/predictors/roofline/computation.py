@@ -1,0 +1,60 @@
+"""Computation of a transformer training: seconds of a micro batch from FLOPs, the peak and efficiencies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.predictors.roofline.experts import routed_slowdown
+from torchx_cubicml.predictors.roofline.recomputation import recomputed_products
+
+if TYPE_CHECKING:
+    from torchx_cubicml.predictors.roofline.constants import Constants
+    from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
+
+
+def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]:
+    """Return seconds of computation per micro batch: of the slowest stage, and of all stages together.
+
+    A layer costs 6 FLOPs per token and parameter, and 6 per token, channel and position for causal attention; the
+    projection onto the vocabulary makes the last stage the slowest unless it gets fewer layers. The products of experts
+    count as many FLOPs as would take as long.
+    """
+    attention = 6.0 * layout.width * layout.queries * layout.sequence
+    again = layout.full_recompute + layout.selective_recompute
+    slower = layout.routed_params * (routed_slowdown(layout, constants) - 1.0)
+    products = 6.0 * (layout.active_params + slower) * (1.0 + recomputed_products(layout) / 3.0)
+    block = products + attention * (1.0 + again / 3.0)
+    head = 6.0 * layout.width * layout.vocabulary
+    seconds = layout.tokens / (layout.tp * flops_per_second(layout, constants))
+    scores = constants["plain_attention"] * 16.0 * layout.plain_attention * layout.width_bytes * layout.heads
+    memory = scores * layout.sequence * layout.tokens / layout.tp / layout.memory_bandwidth
+    even = layout.layers_per_stage * block + head
+    balanced = balanced_stage(layout, block, head)
+    slowest = balanced + np.minimum(constants["unbalance"], 1.0) * (even - balanced)
+    whole = layout.layers * block + head
+    return slowest * seconds + layout.layers_per_stage * memory, whole * seconds + layout.layers * memory
+
+
+def flops_per_second(layout: TrainingLayout, constants: Constants) -> Array:
+    """Return the achieved FLOP/s of one device: the peak times efficiencies, lower for small batches and slices."""
+    width = layout.width / layout.tp
+    utilisation = layout.tokens / (layout.tokens + constants["half_tokens"]) * width / (width + constants["half_width"])
+    kernel_factor = np.where(layout.low_bit > 0, constants["low_bit"], 1.0) * constants["compiled"] ** layout.compiled
+    return np.asarray(layout.peak * constants["gemm_efficiency"] * utilisation * kernel_factor)
+
+
+def balanced_stage(layout: TrainingLayout, block: Array, head: Array) -> Array:
+    """Return the FLOPs of the slowest stage with the best assignment of layers to stages.
+
+    With j layers beside the head they are max(head + j blocks, the fullest of the other stages). The best j is at most
+    one off the crossing of the two.
+    """
+    layers, others = layout.layers, np.maximum(layout.pp - 1.0, 1.0)
+    crossing = (others * (layers * block / others - head)) / (block * (others + 1.0))
+    best = np.full_like(block, np.inf)
+    for shift in (-1.0, 0.0, 1.0):
+        last = np.clip(np.floor(crossing) + shift, 0.0, layers)
+        best = np.minimum(best, np.maximum(head + last * block, np.ceil((layers - last) / others) * block))
+    return np.where(layout.pp > 1, best, layers * block + head)

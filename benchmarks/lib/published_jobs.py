@@ -1,7 +1,7 @@
 """Published throughputs, step times and memory of transformer trainings, each with the page that states it.
 
-Every row of a table that was read is here, unless a model's shape or layout was not found: those are in ``OMITTED``. The
-facts are those that the page, a config file that it names, or the script beside it states. What no source states is
+Every row of a table that was read is here, unless a model's shape or layout was not found: those are in ``OMITTED``.
+The facts are those that the page, a config file that it names, or the script beside it states. What no source states is
 left out, or noted beside the row. Shapes are those of ``torchtitan/models/llama3/__init__.py``, its Llama 2
 predecessor ``torchtitan/models/llama/__init__.py`` and ``torchtitan/models/deepseek_v3/__init__.py``
 (pytorch/torchtitan), and of the models' ``config.json`` as quoted in public tests.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.predictors.roofline.embedding_load import QUANTITIES
-from torchx_cubicml.predictors.roofline.step_time import smooth_excess
+from torchx_cubicml.predictors.roofline.smooth import smooth_excess
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -117,3 +117,13 @@ def test_generated_recommenders_are_recorded_as_they_trained(tmp_path: Path, see
     check(trial, report, steps=steps, batch_size=batch_size, world_size=processes)
     for name, word in zip(tables, sharding, strict=True):
         assert word in {"planner", report["tables"][name]["sharding_type"]}
+
+
+def test_a_model_of_tables_alone_is_counted_by_its_fused_optimizer(tmp_path: Path) -> None:
+    trial, report = launched(tmp_path, "train_torchrec_towers.py", "--steps", "24", "--batch-size", "32")
+    assert facts(trial, "embedding_rows", "embedding_dims", "n_params") == ((4000, 900), (16, 16), report["n_params"])
+    assert facts(trial, "micro_batch_size", "dp_degree", "global_batch_size") == (32, 2, 64)
+    measured = trial.measurement
+    assert measured is not None
+    assert measured.steps_counted + measured.warmup_steps == 22  # its steps count from the third on
+    assert measured.samples_per_second == pytest.approx(64 / measured.mean_step_time_s)

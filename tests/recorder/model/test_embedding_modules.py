@@ -11,7 +11,6 @@ from tests.recorder.model import recommenders as stand_ins
 from tests.recorder.model.recommenders import Interaction, Table, sharded, torchrec
 from torchx_cubicml.recorder.model.dense_layers import dense_layer_sizes
 from torchx_cubicml.recorder.model.embedding_modules import (
-    KeyedOptimizers,
     embedding_modules,
     is_embedding_module,
     is_kernel,
@@ -87,19 +86,6 @@ def test_without_torchrec_there_are_none(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delitem(sys.modules, "torchrec", raising=False)
     assert embedding_modules(whole_model()) == []
     assert not is_embedding_module(stand_ins.EmbeddingBagCollection(ADS))  # of another library
-
-
-def test_keyed_optimizers_are_torchrecs(monkeypatch: pytest.MonkeyPatch) -> None:
-    class KeyedOptimizer(torch.optim.Optimizer):
-        pass
-
-    class Combined(KeyedOptimizer):
-        pass
-
-    assert not KeyedOptimizers()[Combined]
-    monkeypatch.setattr(KeyedOptimizer, "__module__", "torchrec.optim.keyed")
-    keyed = KeyedOptimizers()
-    assert (keyed[Combined], keyed[Combined], keyed[torch.optim.SGD]) == (True, True, False)
 
 
 def test_kernels_hold_shards_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:

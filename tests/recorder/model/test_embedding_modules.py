@@ -73,6 +73,7 @@ class TestEmbeddingModules:
         assert dense_layer_sizes(model, parts, n_params=TABLES + DENSE) == (10, 33)
         assert dense_layer_sizes(model, parts[:1], n_params=TABLES + DENSE) == ()
         assert dense_layer_sizes(model, parts, n_params=None) == ()
+        assert dense_layer_sizes(model, (), n_params=TABLES + DENSE, is_one=True) == (DENSE,)
         assert dense_layer_sizes(nn.Linear(2, 2), (), n_params=6) == ()
 
     def test_format_is_that_of_the_dense_part(self) -> None:

@@ -91,13 +91,21 @@ def test_tables_and_plan_are_those_of_the_job(tmp_path: Path, processes: int, wo
     assert trial.observed["reserved_share"] == (0.3 if "--reserved" in words else 0.15)
 
 
-def test_dense_part_under_fsdp_is_recorded_without_the_tables(tmp_path: Path) -> None:
-    words = ("--tables", "sequence", "--sharding", "table_wise", "--fsdp", "--steps", "20", "--batch-size", "32")
-    trial, report = launched(tmp_path, JOB, *words)
+@pytest.mark.parametrize(
+    ("generation", "strategy", "sizes"),
+    [
+        ("1", "FULL_SHARD", (19617,)),
+        ("2", ("SHARD_GRAD_OP", "SHARD_GRAD_OP"), (13 * 64 + 64 + 64 * 32 + 32, 16641)),  # each part is a root
+    ],
+)
+def test_dense_part_under_fsdp_is_recorded_without_the_tables(
+    tmp_path: Path, generation: str, strategy: object, sizes: tuple[int, ...]
+) -> None:
+    words = ("--tables", "sequence", "--sharding", "table_wise", "--fsdp", generation, "--steps", "20")
+    trial, report = launched(tmp_path, JOB, *words, "--batch-size", "32")
     check(trial, report, steps=20, batch_size=32, world_size=2)
-    strategies = ("SHARD_GRAD_OP", "SHARD_GRAD_OP")  # of the bottom and the top, each of which is a root of its own
-    assert facts(trial, "sharding_strategy", "dp_shard_degree", "dp_replicate_degree") == (strategies, 2, 1)
-    assert trial.observed["layer_n_params"] == (13 * 64 + 64 + 64 * 32 + 32, report["n_dense_params"] - 2976)
+    assert facts(trial, "sharding_strategy", "dp_shard_degree", "dp_replicate_degree") == (strategy, 2, 1)
+    assert trial.observed["layer_n_params"] == sizes
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -117,3 +125,13 @@ def test_generated_recommenders_are_recorded_as_they_trained(tmp_path: Path, see
     check(trial, report, steps=steps, batch_size=batch_size, world_size=processes)
     for name, word in zip(tables, sharding, strict=True):
         assert word in {"planner", report["tables"][name]["sharding_type"]}
+
+
+def test_a_model_of_tables_alone_is_counted_by_its_fused_optimizer(tmp_path: Path) -> None:
+    trial, report = launched(tmp_path, "train_torchrec_towers.py", "--steps", "24", "--batch-size", "32")
+    assert facts(trial, "embedding_rows", "embedding_dims", "n_params") == ((4000, 900), (16, 16), report["n_params"])
+    assert facts(trial, "micro_batch_size", "dp_degree", "global_batch_size") == (32, 2, 64)
+    measured = trial.measurement
+    assert measured is not None
+    assert measured.steps_counted + measured.warmup_steps == 22  # its steps count from the third on
+    assert measured.samples_per_second == pytest.approx(64 / measured.mean_step_time_s)

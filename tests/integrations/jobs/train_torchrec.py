@@ -13,11 +13,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DataParallelWrapper, DistributedModelParallel
+from torchrec.distributed.model_parallel import (
+    DataParallelWrapper,
+    DefaultDataParallelWrapper,
+    DistributedModelParallel,
+)
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
@@ -122,9 +126,21 @@ class SequenceSharder(AllTypes, EmbeddingCollectionSharder):
 
 
 class FullyShardDense(DataParallelWrapper):
+    """FSDP2 of each dense part."""
+
     def wrap(self, dmp, env, device) -> None:
         for part in (dmp.module.bottom, dmp.module.top):
             fully_shard(part)
+
+
+class FullyShardedDense(DataParallelWrapper):
+    """FSDP1 of all dense parts together."""
+
+    def wrap(self, dmp, env, device) -> None:
+        tables = [part for part in (dmp.module.bags, dmp.module.sequences) if part is not None]
+        dmp._dmp_wrapped_module = FullyShardedDataParallel(
+            dmp._dmp_wrapped_module, ignored_modules=tables, device_id=device, use_orig_params=True
+        )
 
 
 def make_batch(tables: Tables, size: int, generator: torch.Generator) -> Batch:
@@ -190,7 +206,8 @@ def parse_arguments() -> argparse.Namespace:
         "--tables", default="uneven", help="name of a preset, or JSON: name -> rows, width, rows, pooling"
     )
     parser.add_argument("--pipeline", action="store_true", help="train by TrainPipelineSparseDist")
-    parser.add_argument("--fsdp", action="store_true", help="shard the dense part with FSDP2 instead of DDP")
+    fsdp = "shard the dense part with this generation of FSDP instead of DDP"
+    parser.add_argument("--fsdp", nargs="?", const="2", choices=("1", "2"), help=fsdp)
     parser.add_argument("--reserved", type=float, default=0.15, help="share of memory that the planner leaves free")
     parser.add_argument("--min-partition", type=int, default=None, help="least width of a column shard")
     parser.add_argument("--outcome", default="", help="file that receives the report too")
@@ -236,7 +253,7 @@ def main() -> None:
             apply_optimizer_in_backward(torch.optim.Adagrad, part.parameters(), {"lr": 0.02})
     sharders = [BagSharder(), SequenceSharder()]
     plan = plan_for(model, arguments, tables, sharders)
-    wrapper = FullyShardDense() if arguments.fsdp else None
+    wrapper = {"1": FullyShardedDense, "2": FullyShardDense}.get(arguments.fsdp, DefaultDataParallelWrapper)()
     sharded = DistributedModelParallel(
         model, device=torch.device("cpu"), plan=plan, sharders=sharders, data_parallel_wrapper=wrapper
     )

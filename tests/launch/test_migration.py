@@ -221,6 +221,12 @@ def test_a_default_is_not_assumed_against_what_was_observed(
     assert config == ({} if found is None else {"micro_batch_size": found})
 
 
+def test_what_a_planner_chose_does_not_contradict_a_default_of_planner() -> None:
+    table = "[parameters.embedding_sharding]\nchoices = ['planner', 'row_wise']\nper_table = 2\nhook = 'torchrec'\n"
+    trial = trial_of({}, embedding_sharding=("table_wise", "row_wise"))
+    assert config_of(trial, space_of(table)) == {"embedding_sharding": ("planner", "planner")}
+
+
 @pytest.mark.parametrize(
     ("requested", "observed", "alike"),
     [

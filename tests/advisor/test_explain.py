@@ -28,6 +28,13 @@ def test_the_nearest_differs_in_the_fewest_entries() -> None:
     assert differences(CONFIG, near) == "sharding_strategy differs in 1 of 3 layers"
 
 
+def test_tables_are_named_so() -> None:
+    parameter = Parameter(name="k", choices=(1, 2), per_table=3)
+    space = SearchSpace(parameters=(parameter,))
+    assert differences({"k": (1, 1, 2)}, {"k": (1, 2, 2)}, space) == "k differs in 1 of 3 tables"
+    assert differences({"k": (1, 1, 2)}, {"k": (1, 2, 2)}) == "k differs in 1 of 3 layers"
+
+
 def test_one_word_for_all_layers_differs_as_a_whole() -> None:
     other = {**CONFIG, "sharding_strategy": "FULL_SHARD"}
     assert distance(CONFIG, other) == 1.0

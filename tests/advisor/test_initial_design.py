@@ -112,6 +112,15 @@ def test_equal_layers_are_named_by_their_one_number() -> None:
     ]
 
 
+def test_entries_of_tables_are_named_so() -> None:
+    space = bound(Parameter(name="k", choices=(1, 2, 4), per_table=4))
+    points = first_batch(space, current={"k": (1,) * 4})
+    assert [point.why for point in points] == ["your config", "every table 2", "every table 4"]
+    assert first_batch(space, current={"k": (4,) * 4}, best={"k": (1,) * 4})[-2].why == (
+        "the best so far with the first half of the tables 2"
+    )
+
+
 def test_a_single_number_is_named_without_its_level() -> None:
     space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3))
     points = first_batch(space, current={"k": (1, 1, 1)})

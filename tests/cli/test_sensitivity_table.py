@@ -29,6 +29,13 @@ def test_each_other_value_has_a_row() -> None:
             ParameterSensitivity(
                 name="sharding_strategy", value=layers, own=None, alternatives=(other(("FULL_SHARD",) * 3),)
             ),
+            ParameterSensitivity(
+                name="rows",
+                value=("a", "a"),
+                own=None,
+                alternatives=(other(("a", "b")),),
+                entries="tables",
+            ),
             ParameterSensitivity(name="backend", value="a", own=None, alternatives=()),
         ]
     )
@@ -42,5 +49,6 @@ def test_each_other_value_has_a_row() -> None:
         "16, may not fit 0.80x 0.75x to 0.85x",
         "32, does not fit 0.80x 0.75x to 0.85x",
         "sharding_strategy NO_SHARD in 2, FULL_SHARD in 1 layers FULL_SHARD in all layers 0.80x 0.75x to 0.85x",
+        "rows a in all tables a in 1, b in 1 tables 0.80x 0.75x to 0.85x",
         "backend a no other legal value",
     ]

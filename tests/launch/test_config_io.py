@@ -251,8 +251,9 @@ def test_a_list_in_a_variable_is_read_and_written() -> None:
     assert write_config(launch(SHARDING="N"), declared, {"sharding": ("F", "N")}).env == {"SHARDING": "F,N"}
 
 
-def test_one_default_stands_for_every_layer() -> None:
-    declared = space(parameter("sharding", ("F", "N"), per_layer=3, default="F"))
+@pytest.mark.parametrize("key", ["per_layer", "per_table"])
+def test_one_default_stands_for_every_entry(key: str) -> None:
+    declared = space(parameter("sharding", ("F", "N"), default="F", **{key: 3}))
     assert read_config(launch(), declared)[1] == {"sharding": ("F", "F", "F")}
     assert write_config(launch(), declared, {"sharding": ("F", "N", "F")}).script_args == ("--sharding", "F,N,F")
 
@@ -267,8 +268,9 @@ def spaced(text: str) -> SearchSpace:
     return parse_space(text, where="s.toml")
 
 
-def test_entries_are_bounded() -> None:
-    declared = space(parameter("sharding", ("F", "N"), per_layer="n_layers", default="F"), facts=LAYERS)
+@pytest.mark.parametrize("key", ["per_layer", "per_table"])
+def test_entries_are_bounded(key: str) -> None:
+    declared = space(parameter("sharding", ("F", "N"), default="F", **{key: "n_layers"}), facts=LAYERS)
     with pytest.raises(LaunchError, match=r"must be a whole number from 1 to 4096 .* got 1000000000"):
         read_config(launch("--n_layer", "1000000000"), declared)
 

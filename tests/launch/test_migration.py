@@ -138,8 +138,9 @@ def test_a_former_name_must_be_a_name() -> None:
         space_of(BATCH, "was = 3")
 
 
-def test_one_choice_becomes_one_per_layer_and_back() -> None:
-    layered = space_of(BATCH, SHARDING + "per_layer = 3\n")
+@pytest.mark.parametrize("key", ["per_layer", "per_table"])
+def test_one_choice_becomes_one_per_entry_and_back(key: str) -> None:
+    layered = space_of(BATCH, SHARDING + f"{key} = 3\n")
     full, mixed = ("FULL_SHARD",) * 3, ("FULL_SHARD", "NO_SHARD", "NO_SHARD")
     assert config_of(trial_of({"batch": 1, "sharding_strategy": "FULL_SHARD"}), layered)["sharding_strategy"] == full
     single = space_of(BATCH, SHARDING)
@@ -147,8 +148,9 @@ def test_one_choice_becomes_one_per_layer_and_back() -> None:
     assert config_of(trial_of({"batch": 1, "sharding_strategy": mixed}), single)["sharding_strategy"] == mixed
 
 
-def test_layers_are_counted_as_the_launch_had_them() -> None:
-    space = space_of("[workload]\nn_layers = { flag = '--layers' }", SHARDING + "per_layer = 'n_layers'\n")
+@pytest.mark.parametrize("key", ["per_layer", "per_table"])
+def test_entries_are_counted_as_the_launch_had_them(key: str) -> None:
+    space = space_of("[workload]\nn_layers = { flag = '--layers' }", SHARDING + f"{key} = 'n_layers'\n")
     trial = trial_of({}, arguments="--layers 4 --sharding NO_SHARD")
     (found,) = migrated_trials([trial], space, workload={**WORKLOAD, "n_layers": 4}, current={})
     assert (found.workload, found.config) == ({**WORKLOAD, "n_layers": 4}, {"sharding_strategy": ("NO_SHARD",) * 4})
@@ -217,6 +219,12 @@ def test_a_default_is_not_assumed_against_what_was_observed(
     trial = trial_of({}, **({} if observed is None else {"micro_batch_size": observed}))
     config = config_of(trial, space_of(MICRO + "default = 4"), micro_batch_size=current)
     assert config == ({} if found is None else {"micro_batch_size": found})
+
+
+def test_what_a_planner_chose_does_not_contradict_a_default_of_planner() -> None:
+    table = "[parameters.embedding_sharding]\nchoices = ['planner', 'row_wise']\nper_table = 2\nhook = 'torchrec'\n"
+    trial = trial_of({}, embedding_sharding=("table_wise", "row_wise"))
+    assert config_of(trial, space_of(table)) == {"embedding_sharding": ("planner", "planner")}
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ class TestSameGround:
         refused = ran(2, batch=2, speed=30_000.0, torchrec_hook="values refused: no plan")
         kept, lines = comparable_trials([ran(1), refused, ran(3, torchrec_hook="refused: no planner")], WORKLOAD)
         assert [trial.measurement is not None for trial in kept] == [True, False, True]
-        assert (kept[1].state, lines) == (State.COMPLETED, ())
+        assert (kept[1].state, kept[1].reason, lines) == (State.COMPLETED, "values refused: no plan", ())
         best = best_of(ran(1), refused)
         assert best is not None
         assert (best.config, best.throughput) == (CURRENT, pytest.approx(10_000.0))

@@ -261,11 +261,13 @@ class TestGroups:
             (3, 1, [(0, 1, 2)]),
         ],
     )
+    @pytest.mark.parametrize("key", ["per_layer", "per_table"])
     def test_neighbouring_layers_are_tuned_together(
-        self, layers: int, groups: int, blocks: list[tuple[int, ...]]
+        self, layers: int, groups: int, blocks: list[tuple[int, ...]], key: str
     ) -> None:
-        grouped = space(free("s", "x", "y", per_layer=layers, groups=groups))
+        grouped = space(free("s", "x", "y", groups=groups, **{key: layers}))
         assert [item.positions for item in grouped.dimensions] == blocks
+        assert {item.entries for item in grouped.dimensions} == {"tables" if key == "per_table" else "layers"}
         assert grouped.size() == 2 ** len(blocks)
         assert all(len(config["s"]) == layers for config in grouped.configs())
 

@@ -213,7 +213,11 @@ def _what_ran_out_below(posterior: Posterior, config: Config) -> list[str]:
     """Return in words a config that ran out of memory although it needs no more than ``config``; empty without one."""
     failed = (record.config for record in posterior.outcomes.values() if record.out_of_memory)
     below = next((other for other in failed if posterior.at_least([config], other)[0]), None)
-    return [] if below is None else [f"a config that needs no more memory ran out of it: {differences(config, below)}"]
+    return (
+        []
+        if below is None
+        else [f"a config that needs no more memory ran out of it: {differences(config, below, posterior.space)}"]
+    )
 
 
 def without_doubtful_chains(

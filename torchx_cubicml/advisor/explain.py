@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.claims import Claim
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.space import SearchSpace
 
 
 def against_baseline(gain: float, low: float, high: float) -> str:
@@ -28,13 +29,16 @@ def against_baseline(gain: float, low: float, high: float) -> str:
     return f"{gain:.2f}x your config ({low:.2f}x to {high:.2f}x{note})"
 
 
-def differences(config: Config, other: Config) -> str:
-    """Return the text of the values in which ``other`` differs from ``config``.
+def differences(config: Config, other: Config, space: SearchSpace | None = None) -> str:
+    """Return the text of the values in which ``other`` differs from ``config``; ``space`` names what they belong to.
 
     >>> differences({"micro_batch_size": 8, "compile": True}, {"micro_batch_size": 4, "compile": True})
     'micro_batch_size 4 instead of 8'
     """
-    return ", ".join(_change(name, config[name], other[name]) for name in _different(config, other))
+    entries = {} if space is None else {each.parameter: each.entries for each in space.dimensions}
+    return ", ".join(
+        _change(name, config[name], other[name], entries.get(name, "layers")) for name in _different(config, other)
+    )
 
 
 def distance(config: Config, other: Config) -> float:
@@ -59,9 +63,9 @@ def _share_different(value: Value, other: Value) -> float:
     return 1.0
 
 
-def _change(name: str, value: Value, other: Value) -> str:
+def _change(name: str, value: Value, other: Value, entries: str) -> str:
     if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
-        return f"{name} differs in {sum(a != b for a, b in zip(value, other, strict=True))} of {len(value)} layers"
+        return f"{name} differs in {sum(a != b for a, b in zip(value, other, strict=True))} of {len(value)} {entries}"
     return f"{name} {other} instead of {value}"
 
 
@@ -138,7 +142,7 @@ def _nearest(posterior: Posterior, config: Config, count: int) -> tuple[NearTria
     return tuple(
         NearTrial(
             trial_id=record.trial_ids[(len(record.measured) - 1) // 2],
-            differs=differences(config, record.config),
+            differs=differences(config, record.config, posterior.space),
             throughput=record.measured[(len(record.measured) - 1) // 2],
             uncertainty=record.uncertainties[(len(record.measured) - 1) // 2],
         )

@@ -132,7 +132,8 @@ def _uniform(factors: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vec
         if structure is None:
             yield start, text or "the only legal config"
             continue
-        subject = "every layer" if len(structure.indices) > 1 else structure.name
+        entry = structure.dimension.entries.removesuffix("s")
+        subject = f"every {entry}" if len(structure.indices) > 1 else structure.name
         for choice, value in enumerate(structure.choices[:_MAX_CHOICES]):
             if driver is not None and number == 0 and all(home[index] == choice for index in structure.indices):
                 continue  # the user's own config is as informative
@@ -179,7 +180,7 @@ def _layer_runs(factor: _Factor, best: Vector) -> Iterator[tuple[Vector, str]]:
         now = best[run[0]]
         choice = now + 1 if now + 1 < len(factor.choices) else now - 1
         changed = tuple(choice if index in run else other for index, other in enumerate(best))
-        yield changed, f"the best so far with the {text} of the layers {factor.choices[choice]}"
+        yield changed, f"the best so far with the {text} of the {factor.dimension.entries} {factor.choices[choice]}"
 
 
 def _with_each(factor: _Factor, best: Vector, choices: list[int]) -> Iterator[tuple[Vector, str]]:

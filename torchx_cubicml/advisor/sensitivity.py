@@ -55,6 +55,7 @@ class ParameterSensitivity:
             among ``alternatives``.
         alternatives: other values, the fastest predicted first.
         is_ineffective: whether it has no effect, as observed and measured, so that it keeps its value.
+        entries: what the entries of a value belong to, in words.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ParameterSensitivity:
     own: Alternative | None
     alternatives: tuple[Alternative, ...]
     is_ineffective: bool = False
+    entries: str = "layers"
 
 
 def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[ParameterSensitivity, ...]:
@@ -92,8 +94,9 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
 
 def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterSensitivity:
     configs = list(_alternatives(posterior, best, name, current).values())
+    entries = next(each.entries for each in posterior.space.dimensions if each.parameter == name)
     if not configs:
-        return ParameterSensitivity(name=name, value=best[name], own=None, alternatives=())
+        return ParameterSensitivity(name=name, value=best[name], own=None, alternatives=(), entries=entries)
     gains = posterior.gains(configs, best).intervals()
     fits = posterior.forecast(configs).fits.tolist()
     best_throughputs = _measured(posterior, best)
@@ -122,6 +125,7 @@ def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Conf
         own=own,
         alternatives=alternatives,
         is_ineffective=name in posterior.ineffective,
+        entries=entries,
     )
 
 

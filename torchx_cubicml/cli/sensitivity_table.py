@@ -31,27 +31,27 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity]) -> Table:
     for heading in ("predicted", "80 % interval", "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:
-        first = (each.name, _value_text(each.value))
+        first = (each.name, _value_text(each.value, each.entries))
         without = "has no effect" if each.is_ineffective else "no other legal value"
-        rows = [_cells(other) for other in each.alternatives] or [(without, "", "", "")]
+        rows = [_cells(other, each.entries) for other in each.alternatives] or [(without, "", "", "")]
         for index, cells in enumerate(rows):
             table.add_row(*map(Text, (*(("", "") if index else first), *cells)))
     return table
 
 
-def _cells(other: Alternative) -> tuple[str, ...]:
+def _cells(other: Alternative, entries: str) -> tuple[str, ...]:
     risk = ", may not fit" if other.probability_to_fit < _LIKELY_TO_FIT else ""
     if other.probability_to_fit == 0.0:  # by a rule; see ``predictors/memory/dominance.py``
         risk = ", does not fit"
     return (
-        f"{_value_text(other.value)}{risk}",
+        f"{_value_text(other.value, entries)}{risk}",
         f"{other.predicted:.2f}x",
         f"{other.low:.2f}x to {other.high:.2f}x",
         f"{other.measured:.2f}x" if other.measured is not None else "",
     )
 
 
-def _value_text(value: Value) -> str:
+def _value_text(value: Value, entries: str = "layers") -> str:
     """Return a value as text; the entries of a tuple are counted.
 
     >>> _value_text(8), _value_text(("FULL_SHARD", "FULL_SHARD")), _value_text(("NO_SHARD", "FULL_SHARD", "NO_SHARD"))
@@ -61,5 +61,5 @@ def _value_text(value: Value) -> str:
         return value_text(value)
     counts = {entry: value.count(entry) for entry in dict.fromkeys(value)}
     if len(counts) == 1:
-        return f"{value[0]} in all layers"
-    return ", ".join(f"{entry} in {count}" for entry, count in counts.items()) + " layers"
+        return f"{value[0]} in all {entries}"
+    return ", ".join(f"{entry} in {count}" for entry, count in counts.items()) + f" {entries}"

@@ -16,6 +16,7 @@ from torchx_cubicml.launch.config_io import stated_values
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.recorded_values import RecordedValues, is_in_texts
 from torchx_cubicml.records.arguments import restored_arguments
+from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 from torchx_cubicml.records.trial import MAX_ITEMS
 from torchx_cubicml.records.workload import PROJECT, collapsed, is_same_program, is_same_workload
 from torchx_cubicml.space import BindingKind
@@ -214,9 +215,10 @@ def _recorded(parameter: Parameter, trial: Trial) -> Value | None:
 
 
 def _default(parameter: Parameter, trial: Trial) -> Value | None:
-    """Return the declared default, unless another value was observed."""
+    """Return the declared default, unless another value was observed; a choice left to a planner may show as any."""
     observed = trial.observed.get(parameter.observed_as)
-    if parameter.default is None or observed is None or _is_alike(parameter.default, observed):
+    is_open = collapsed(parameter.default) == LEFT_TO_PLANNER if parameter.default is not None else False
+    if parameter.default is None or observed is None or is_open or _is_alike(parameter.default, observed):
         return parameter.default
     return None
 

@@ -147,7 +147,7 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
     >>> len(kept), lines
     (1, ('1 launch left out: the latest had device H100, not A100',))
     """
-    kept, lines = [_without_refused_values(trial) for trial in trials], []
+    kept, lines = [without_refused_values(trial) for trial in trials], []
     own = [trial for trial in kept if is_same_workload(trial, workload)]
     impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
@@ -228,14 +228,14 @@ def about_equal(value: Value, reference: Value) -> bool:
     return abs(value - reference) <= _SIZE_TOLERANCE * abs(reference)
 
 
-def _without_refused_values(trial: Trial) -> Trial:
+def without_refused_values(trial: Trial) -> Trial:
     """Return a trial whose values a hook refused without its measurement, as that is of the program's own values."""
     facts = (trial.observed.get(hook_fact(hook)) for hook in HOOKS)
-    if trial.measurement is None or not any(
-        isinstance(each, str) and each.startswith(VALUES_REFUSED) for each in facts
-    ):
+    reason = next((each for each in facts if isinstance(each, str) and each.startswith(VALUES_REFUSED)), "")
+    if trial.measurement is None or not reason:
         return trial
-    return replace(trial, measurement=None, state=State.COMPLETED if trial.state.ended else trial.state)
+    state = State.COMPLETED if trial.state.ended else trial.state
+    return replace(trial, measurement=None, state=state, reason=reason)
 
 
 def _impossible_throughput(trial: Trial) -> str:

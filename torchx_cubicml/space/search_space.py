@@ -87,17 +87,19 @@ class RewriteRules:
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One free choice of a bound space: a parameter, or one entry or group of a per-layer parameter.
+    """One free choice of a bound space: a parameter, or one entry or group of a value per layer or table.
 
     Args:
         parameter: name of the parameter.
         positions: entries of the value that it sets; empty for a single value.
         choices: legal values.
+        entries: what the entries of the value belong to, in words.
     """
 
     parameter: str
     positions: tuple[int, ...]
     choices: tuple[Scalar, ...]
+    entries: str = "layers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +185,9 @@ class SearchSpace:
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """Free choices of a bound space."""
+        of_tables = {item.name for item in self.parameters if item.per_table is not None}
         return tuple(
-            Dimension(parameter.name, block, parameter.choices)
+            Dimension(parameter.name, block, parameter.choices, "tables" if parameter.name in of_tables else "layers")
             for parameter in self._free_parameters()
             for block in (parameter.blocks if parameter.blocks is not None else ((),))
         )

@@ -18,7 +18,7 @@ from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.records.workload import is_same_workload, without_refused_values
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.journal import Journal
@@ -381,7 +381,7 @@ class _Loop:
 
     def _ended(self, finished: FinishedLaunch) -> Ended:
         self._infer_objective()
-        pending, trial = finished.pending, finished.trial
+        pending, trial = finished.pending, without_refused_values(finished.trial)
         expected = pending.suggestion.throughput if pending.suggestion is not None else None
         self._note_best(trial)
         return Ended(

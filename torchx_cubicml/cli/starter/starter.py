@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.checkpoints import saving_call
+from torchx_cubicml.cli.starter.embedding_tables import table_lines
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help
 from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_sweep, listed_keys, typed_keys
@@ -69,6 +70,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         offered=offered,
         sections=[
             remarks,
+            table_lines(launch, flags),
             offer_lines(offered, taken={flag.meaning for flag in flags}),
             tune_lines(outputs, uses_wandb=uses_wandb, saving=saving),
             log_section(launch),

@@ -1,0 +1,60 @@
+"""Commented parameters of a starter space file for the embedding tables of a script that imports TorchRec."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.starter.source_files import parsed_modules
+from torchx_cubicml.cli.starter.toml_text import toml
+from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER
+from torchx_cubicml.space.trainers import SHARDING_STRATEGIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.cli.starter.toml_text import ScriptFlag
+    from torchx_cubicml.launch import Launch
+
+_USUAL = (LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS[:4])
+
+
+def table_lines(launch: Launch, flags: Sequence[ScriptFlag]) -> list[str]:
+    """Return a commented parameter for the sharding of each embedding table; none without TorchRec.
+
+    Args:
+        launch: the command.
+        flags: flags of the command and of its script; one of them may state the sharding.
+    """
+    if not any(_imports_torchrec(tree) for _, tree in parsed_modules(launch)):
+        return []
+    flag = next((each for each in flags if _states_sharding(each)), None)
+    stated = (flag.value or "").split(",") if flag is not None else []
+    choices = dict.fromkeys([*filter(None, stated), *((flag and flag.choices) or _USUAL)])
+    lines = [
+        "TorchRec shards the embedding tables of this script. Uncomment this, and count the tables:",
+        "[parameters.embedding_sharding] # one choice per table",
+        f"choices = [{', '.join(map(toml, choices))}]",
+        f"per_table = {max(len(stated), 1)} # number of tables; with groups = 2, one choice for each half of them",
+    ]
+    if flag is None:
+        lines.append('hook = "torchrec" # the script needs no flag for it')
+    else:
+        lines.append(f"flag = {toml(flag.name)}")
+        lines += [] if flag.default is None else [f"default = {toml(flag.default)} # if the command does not set it"]
+    return [f"# {line}" for line in lines]
+
+
+def _states_sharding(flag: ScriptFlag) -> bool:
+    """Return whether a flag states how tables are sharded: its values are not those of FSDP."""
+    values = {*(flag.value or "").split(","), *flag.choices}
+    return flag.meaning == "sharding_strategy" and not flag.file and values.isdisjoint(SHARDING_STRATEGIES)
+
+
+def _imports_torchrec(tree: ast.Module) -> bool:
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        if any(name.partition(".")[0] == "torchrec" for name in names):
+            return True
+    return False

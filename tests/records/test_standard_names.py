@@ -20,6 +20,9 @@ from torchx_cubicml.records.standard_names import (
     standard_name,
 )
 
+SHARDINGS = "data_parallel table_wise row_wise column_wise table_row_wise table_column_wise grid_shard"
+KERNELS = "dense fused fused_uvm fused_uvm_caching fused_triton key_value"
+
 FLAGS = {
     "micro_batch_size": "batch_size micro_batch_size per_device_batch_size per_device_train_batch_size "
     "train_batch_size_per_gpu train_micro_batch_size_per_gpu",
@@ -103,12 +106,15 @@ def test_case_and_spacing_of_a_column_do_not_matter(column: str, name: str) -> N
 def test_the_standard_parameters_and_their_words_are_these() -> None:
     assert " ".join(STANDARD_PARAMETERS) == (
         "micro_batch_size gradient_accumulation_steps global_batch_size dp_replicate_degree dp_shard_degree tp_degree "
-        "pp_degree cp_degree ep_degree sharding_strategy activation_checkpointing precision compile"
+        "pp_degree cp_degree ep_degree sharding_strategy activation_checkpointing precision compile "
+        "embedding_sharding embedding_kernel reserved_share"
     )
     assert {name: " ".join(sorted(words)) for name, words in STANDARD_WORDS.items()} == {
         "sharding_strategy": "DDP FULL_SHARD HYBRID_SHARD NONE NO_SHARD SHARD_GRAD_OP _HYBRID_SHARD_ZERO2",
         "activation_checkpointing": "full none selective",
         "precision": "bf16 fp16 fp32 fp8 tf32",
+        "embedding_sharding": " ".join(sorted(SHARDINGS.split())),
+        "embedding_kernel": " ".join(sorted(KERNELS.split())),
     }
 
 

@@ -18,8 +18,28 @@ STANDARD_PARAMETERS = (
     "activation_checkpointing",
     "precision",
     "compile",
+    "embedding_sharding",
+    "embedding_kernel",
+    "reserved_share",
 )
 """Parameters whose observed value replaces the requested one in a training row."""
+
+EMBEDDING_SHARDINGS = (
+    "data_parallel",
+    "table_wise",
+    "row_wise",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+)
+"""TorchRec's names of the ways to shard an embedding table."""
+
+EMBEDDING_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "fused_triton", "key_value")
+"""TorchRec's names of the kernels that look up an embedding table in training."""
+
+LEFT_TO_PLANNER = "planner"
+"""Value that leaves a table's sharding or kernel to TorchRec's planner."""
 
 STANDARD_WORDS: dict[str, frozenset[str]] = {
     "sharding_strategy": frozenset(
@@ -27,18 +47,8 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
     ),
     "activation_checkpointing": frozenset({"none", "selective", "full"}),
     "precision": frozenset({"fp32", "tf32", "bf16", "fp16", "fp8"}),
-    "embedding_sharding": frozenset(
-        {
-            "data_parallel",
-            "table_wise",
-            "row_wise",
-            "column_wise",
-            "table_row_wise",
-            "table_column_wise",
-            "grid_shard",
-        }
-    ),
-    "embedding_kernel": frozenset({"dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value"}),
+    "embedding_sharding": frozenset(EMBEDDING_SHARDINGS),
+    "embedding_kernel": frozenset(EMBEDDING_KERNELS),
 }
 """Parameter -> values under which it is observed; a config with other values is compared as requested."""
 

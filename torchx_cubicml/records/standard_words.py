@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS
+
 _YES = ("true", "yes", "y", "on", "enabled", "enable", "1", "used", "\u2713", "\u2714", "\u2705", "\u2611")
 _NO = (
     "false",
@@ -91,6 +93,16 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "DDP": ("ddp", "data_parallel", "distributed_data_parallel", "replicated", "replicate"),
         "NONE": ("none",),
     },
+    "embedding_sharding": {
+        "data_parallel": ("data_parallel", "dp", "replicated"),
+        "table_wise": ("table_wise", "tw"),
+        "row_wise": ("row_wise", "rw"),
+        "column_wise": ("column_wise", "cw"),
+        "table_row_wise": ("table_row_wise", "twrw"),
+        "table_column_wise": ("table_column_wise", "twcw"),
+        "grid_shard": ("grid_shard", "grid"),
+    },
+    "embedding_kernel": {word: (word,) for word in EMBEDDING_KERNELS},
     "attention_kernel": {
         "flash_attention": (*_YES, "flash_attention", "flash_attn", "flash", "fa", "flashattention"),
         "flash_attention_2": ("flash_attention_2", "flash_attn_2", "flash2", "fa2", "flash_attention_v2", "flash_2"),

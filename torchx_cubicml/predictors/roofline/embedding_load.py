@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SHARDINGS = (
-    "planner",
-    "data_parallel",
-    "table_wise",
-    "row_wise",
-    "column_wise",
-    "table_row_wise",
-    "table_column_wise",
-    "grid_shard",
-)
+SHARDINGS = (LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS)
 """TorchRec's words; ``planner``, or none, leaves a table to its planner: its work is spread evenly over the ranks."""
 
 QUANTITIES = (

@@ -29,6 +29,7 @@ RECOMMENDER_PRIORS: dict[str, tuple[float, float, str]] = {
     "reduce_scatter": (1.0, 0.5, "bandwidth of a reduce-scatter of embeddings over that of these collectives"),
     "exchange_s": (0.2e-3, 1.0, "per step and kind of sharding: latency of one of its collectives"),
     "table_s": (20e-6, 1.0, "per step and shard of a table: the host issues its kernels"),
+    "replica_passes": (5.0, 1.0, "passes of a replicated table through memory: gradient, buckets, optimizer"),
     "bucket_bytes": (64.0, 1.0, "bytes of memory as long as which one index takes to be sorted by the rank of its row"),
     "hidden_exchange": (0.1, 1.0, "share of the dense part under which the exchange of embeddings hides"),
 }

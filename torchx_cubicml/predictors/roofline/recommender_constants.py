@@ -22,6 +22,7 @@ _SHARED = ("gemm_efficiency", "half_tokens", "link_dp", "network_dp", "memory_ba
 # name -> (default, standard deviation of its logarithm, in words)
 RECOMMENDER_PRIORS: dict[str, tuple[float, float, str]] = {
     **{name: TRANSFORMER_PRIORS[name] for name in _SHARED},
+    "slowdown": (1.0, 1.0, "times that everything takes longer on this machine, as where its devices are shared"),
     "row_bytes": (64.0, 1.0, "bytes that could be read in the latency of one row at a random address"),
     "cache_bytes": (32e6, 1.0, "bytes of the tables of one device that its cache holds"),
     "cache_speed": (3.0, 0.5, "bandwidth of the cache over that of the memory"),

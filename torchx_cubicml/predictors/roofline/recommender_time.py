@@ -55,7 +55,7 @@ def recommender_step_time(layout: RecommenderLayout, constants: Constants) -> di
     mean = lookup_seconds(layout, layout.load.mean, constants)
     fullest = lookup_seconds(layout, layout.load.fullest, constants).max(axis=1)
     held = (layout.sizes / np.where(layout.sharded, layout.ranks[:, None], 1.0)).sum(axis=1)
-    return {
+    parts = {
         "compute": compute,
         "data_parallel": last_end(layout, forward, gather) - compute,
         "embedding_lookup": mean,
@@ -66,6 +66,7 @@ def recommender_step_time(layout: RecommenderLayout, constants: Constants) -> di
         "optimizer": _STATE * held / memory,
         "overhead": np.full(len(compute), constants["step_s"]),
     }
+    return {name: constants["slowdown"] * part for name, part in parts.items()}
 
 
 def lookup_seconds(layout: RecommenderLayout, load: NDArray[np.float64], constants: Constants) -> NDArray[np.float64]:

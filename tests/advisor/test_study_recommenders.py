@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -114,3 +115,17 @@ def test_the_breakdown_names_the_facts_of_tables_that_are_missing() -> None:
     workload = {name: value for name, value in WORKLOAD.items() if name != "embedding_dims"}
     study = Study.of(SPACE, workload=workload, current=OWN, trials=[])
     assert Breakdowns.estimate(study, {"own": OWN}).lacking == ("embedding_dims",)
+
+
+def test_poolings_that_differ_by_sampling_keep_the_formulas() -> None:
+    """They are observed and no two launches see the same samples; the formulas need one value for each table."""
+    observed = {name: value for name, value in TABLES.items() if name != "embedding_pooling"}
+    trials = []
+    for number, word in enumerate(("table_wise", "row_wise", "table_wise")):
+        pooling = tuple(each * (1.0 + 0.01 * number) for each in TABLES["embedding_pooling"])  # type: ignore[union-attr,operator]
+        trial = launch({"embedding_sharding": (word,) * 6}, number, workload=JOB)
+        trials.append(replace(trial, observed={**observed, "embedding_pooling": pooling}))
+    study = Study.of(SPACE, workload=JOB, current=OWN, trials=trials)
+    assert recommender_covers(study.posterior.data.own)
+    row = study.posterior.rows.of(OWN)
+    assert row["embedding_pooling"] == pytest.approx([1.01 * each for each in TABLES["embedding_pooling"]])  # type: ignore[union-attr,operator]

@@ -10,6 +10,7 @@ import numpy as np
 
 from torchx_cubicml.advisor.ineffective import ineffective_parameters
 from torchx_cubicml.advisor.noise import repeat_noise
+from torchx_cubicml.advisor.observed_averages import common_averages, with_averages
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.records.memory_failure import proves_too_large
@@ -133,17 +134,23 @@ def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> Clean
         )
     )
     parameters = {item.name for item in space.parameters}
-    leaking = leaking_facts(own, {*parameters, *observed_as.values(), *selected.workload})
+    averages = common_averages(own)
+    leaking = leaking_facts(own, {*parameters, *observed_as.values(), *selected.workload, *averages})
     own_leaking = leaking | misreported_facts(own, {k: v for k, v in observed_as.items() if k not in idle})
     own_ids = {id(trial) for trial in own}
-    cleaned = [without(trial, own_leaking if id(trial) in own_ids else leaking) for trial in selected.trials]
+    cleaned = [
+        with_averages(without(trial, own_leaking), averages) if id(trial) in own_ids else without(trial, leaking)
+        for trial in selected.trials
+    ]
     return CleanTrials(
         own=[clean for clean, trial in zip(cleaned, selected.trials, strict=True) if id(trial) in own_ids],
         trials=cleaned,
         observe=observe,
         idle=idle,
         known_facts={
-            name: value for name, value in latest_observed(own).items() if name not in own_leaking | parameters
+            name: averages.get(name, value)
+            for name, value in latest_observed(own).items()
+            if name not in own_leaking | parameters
         },
     )
 

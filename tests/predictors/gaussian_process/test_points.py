@@ -137,3 +137,12 @@ def test_a_tuned_parameter_has_all_its_choices() -> None:
     points = places.points(columns.encode([{"kind": "c", "flag": True}, {"kind": "a"}]))
     assert points.categories.sum(axis=1).tolist() == [2.0, 1.0]
     assert points.memory_pressure.shape == (2, 0)
+
+
+def test_tables_are_weighted_by_what_is_looked_up_in_them() -> None:
+    facts = {"embedding_dims": (8, 4, 4), "embedding_pooling": (10.0, 5.0, 1.0), "layer_n_params": (1, 1, 98)}
+    rows = [{**facts, "embedding_sharding": words} for words in (("a", "b", "b"), ("b", "b", "a"))]
+    columns = Columns.from_rows(rows)
+    (layered,) = ConfigEncoder.of(columns.encode(rows), columns, tuned={}).layered
+    assert layered.name == "embedding_sharding"
+    assert layered.sizes == pytest.approx([80 / 104, 20 / 104, 4 / 104])

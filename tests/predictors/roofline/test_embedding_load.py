@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.predictors.roofline.embedding_load import QUANTITIES, SHARDINGS, EmbeddingLoad, placed
+from torchx_cubicml.predictors.roofline.embedding_load import QUANTITIES, SHARDINGS, EmbeddingLoad, busy_ranks, placed
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
 
 if TYPE_CHECKING:
@@ -152,3 +152,19 @@ def test_the_ranks_that_are_kept_contain_the_one_that_all_wait_for(
     load = load_of(**changes, embedding_sharding=sharding)
     assert (load.fullest.max(axis=1) >= load.mean * (1 - 1e-9))[0, : QUANTITIES.index("pooled_bytes")].all()
     assert (load.fullest >= 0.0).all()
+
+
+@pytest.mark.parametrize("word", SHARDED)
+def test_many_ranks_cost_no_more_than_there_are_shards(word: str) -> None:
+    many = {"embedding_sharding": (word, word), "world_size": 100_000, "nproc_per_node": 8}
+    assert busy_ranks(layout_of(**many).tables, ranks=100_000) <= 8 * 4
+    assert mean("held", **many) > 0.0
+    assert not layout_of(**{**many, "world_size": 10**12}).covered.any()
+
+
+def test_texts_and_widths_beyond_all_bounds_are_taken_as_unknown() -> None:
+    wide = layout_of(
+        embedding_dims=(10**9 + 7, 8), embedding_sharding="column_wise", embedding_ranks=("0-10000000", "9")
+    )
+    assert wide.tables.column_shards.tolist() == [[1.0, 1.0]]
+    assert most("rows", embedding_sharding="table_wise", embedding_ranks=("999999999999", "1")) == 4 * SAMPLES * 3

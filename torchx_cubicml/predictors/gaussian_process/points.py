@@ -1,7 +1,8 @@
 """Encoding of configs as points: numbers scaled to 0..1, one-hot categories, and per-layer choices with their shares.
 
 The kernel of the Gaussian process and the memory model of one workload are built on it. It is generic over names but
-for one fact: ``layer_n_params`` contains the sizes of the layers, by which layers are weighted.
+for a few facts: ``layer_n_params`` contains the sizes of the layers, by which layers are weighted. Embedding tables are
+weighted by the numbers that one sample looks up in them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar
 
 SIZES = "layer_n_params"
+_TABLE_SIZES = ("embedding_dims", "embedding_pooling")  # their product
+_PER_TABLE = ("embedding_kernel", "embedding_sharding")
 _LOG_FROM_RATIO = 8.0  # ratio of largest to smallest from which a number is taken on a logarithmic scale
 _ENTRY = re.compile(r"(.+)\[(\d+)\]")
 _FEWEST_STEPWISE = 6  # distinct whole numbers from which throughput may jump between them
@@ -210,7 +213,6 @@ def _layered(
     entries: Mapping[str, list[int]],
     tuned: Mapping[str, Sequence[Scalar]],
 ) -> list[LayerColumn]:
-    sizes = features[0, entries[SIZES]] if SIZES in entries and _is_constant(features[:, entries[SIZES]]) else None
     found = []
     for name, columns in entries.items():
         if name == SIZES or (name not in tuned and _is_constant(features[:, columns])):
@@ -224,9 +226,20 @@ def _layered(
             weights=np.full(len(columns), 1.0 / len(columns)),
             distance=np.abs(layer_index[:, None] - layer_index),
         )
-        known = sizes is not None and len(sizes) == len(columns) and bool((sizes > 0).all())
-        found.append(_weighted_by_size(layer_column, sizes) if known and sizes is not None else layer_column)
+        sizes = _sizes(features, entries, facts=_TABLE_SIZES if name in _PER_TABLE else (SIZES,), count=len(columns))
+        found.append(layer_column if sizes is None else _weighted_by_size(layer_column, sizes))
     return found
+
+
+def _sizes(
+    features: NDArray[np.float64], entries: Mapping[str, list[int]], *, facts: Sequence[str], count: int
+) -> NDArray[np.float64] | None:
+    """Return the product of constant ``facts`` of ``count`` entries each, if all are above 0; else ``None``."""
+    columns = [entries.get(fact, []) for fact in facts]
+    if any(len(each) != count or not _is_constant(features[:, each]) for each in columns):
+        return None
+    sizes = np.prod([features[0, each] for each in columns], axis=0)
+    return np.asarray(sizes) if bool((sizes > 0).all()) else None
 
 
 def _weighted_by_size(layered: LayerColumn, sizes: NDArray[np.float64]) -> LayerColumn:

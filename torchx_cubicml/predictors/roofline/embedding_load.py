@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SHARDINGS = (
-    "planner",
-    "data_parallel",
-    "table_wise",
-    "row_wise",
-    "column_wise",
-    "table_row_wise",
-    "table_column_wise",
-    "grid_shard",
-)
+SHARDINGS = (LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS)
 """TorchRec's words; ``planner``, or none, leaves a table to its planner: its work is spread evenly over the ranks."""
 
 QUANTITIES = (
@@ -49,6 +42,8 @@ sorted by the rank of their row; ``shards``, and the bytes of tables that it hol
 
 _NUMBER, _INDEX = 4.0, 8.0  # bytes of a number of an embedding, and of an index or a length
 _LEAST_COLUMNS = 128  # narrowest column shard by default: TorchRec's MIN_CW_DIM
+_MOST_OWNERS = 1 << 10  # ranks beyond which it does not matter which one is known to hold a table
+_MOST_COLUMNS = 1 << 16  # widest table that is cut
 _MOST_CELLS = 1 << 22  # rows times ranks that are placed at a time
 
 
@@ -107,7 +102,7 @@ def default_column_shards(width: NDArray[np.float64]) -> NDArray[np.float64]:
 
     def shards(columns: int) -> float:
         blocks = (each for each in range(_LEAST_COLUMNS, columns) if columns % each == 0 and each % 4 == 0)
-        return columns / next(blocks, max(columns, 1)) if columns < _MOST_CELLS else 1.0
+        return columns / next(blocks, max(columns, 1)) if columns <= _MOST_COLUMNS else 1.0
 
     distinct, inverse = np.unique(width, return_inverse=True)
     found = np.array([max(shards(int(each)), 1.0) if np.isfinite(each) else 1.0 for each in distinct])
@@ -141,12 +136,13 @@ class EmbeddingLoad:
         layouts = np.column_stack([tables.ranks, tables.per_node])
         for ranks, per_node in np.unique(layouts, axis=0).tolist():
             of_layout = np.flatnonzero((layouts == (ranks, per_node)).all(axis=1))
-            step = max(int(_MOST_CELLS // max(ranks, 1.0)), 1)
+            busy = busy_ranks(tables.at(of_layout), ranks=int(ranks))
+            step = max(_MOST_CELLS // busy, 1)
             for start in range(0, len(of_layout), step):
                 rows = of_layout[start : start + step]
-                loads = even[rows, None, :] + placed(tables.at(rows), seconds[rows], ranks=int(ranks))
-                mean[rows] = loads.mean(axis=1)
-                fullest[rows] = _fullest(loads, seconds[rows])
+                loads = placed(tables.at(rows), seconds[rows], ranks=busy)
+                mean[rows] = even[rows] + loads.sum(axis=1) / ranks
+                fullest[rows] = _fullest(even[rows, None, :] + loads, seconds[rows])
         return cls(mean=mean, fullest=fullest)
 
     def at(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
@@ -196,24 +192,46 @@ def evenly_spread(tables: Tables) -> NDArray[np.float64]:
     return np.asarray(of_each.sum(axis=1))
 
 
+def busy_ranks(tables: Tables, *, ranks: int) -> int:
+    """Return the number of ranks that may hold a shard of their own, at least 1: no more than there are shards.
+
+    Args:
+        tables: of trainings with as many ranks and ranks per node, at least one.
+        ranks: of each training.
+    """
+    per_node = int(tables.per_node[0])
+    copies, of_node = _copies(tables)
+    shards, on_nodes = int(copies.sum(axis=1).max()), int((copies * of_node).sum(axis=1).max())
+    owners = np.where(np.isfinite(tables.owner) & (tables.owner < ranks), tables.owner + 1.0, 0.0)
+    if on_nodes:
+        return min(ranks // per_node, shards) * per_node
+    return min(ranks, max(shards, min(int(owners.max()), _MOST_OWNERS), 1))
+
+
+def _copies(tables: Tables) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the shards of each table that are placed, 0 where none is, and whether a node shares it."""
+    of_rank = tables.has("table_wise", "column_wise", "table_column_wise")
+    of_node = tables.has("table_row_wise", "grid_shard") & (tables.ranks > tables.per_node)[:, None]
+    shards = np.where(tables.has("table_wise", "table_row_wise"), 1.0, tables.column_shards)
+    return shards * (of_rank | of_node), of_node
+
+
 def placed(tables: Tables, seconds: NDArray[np.float64], *, ranks: int) -> NDArray[np.float64]:
     """Return the work of each rank by shards that one rank or one node holds, float64 ``[n, ranks, n_quantities]``.
 
     Args:
         tables: of ``n`` trainings with as many ranks and ranks per node.
         seconds: see ``EmbeddingLoad.of``.
-        ranks: of each training.
+        ranks: of each training, or those of them that hold any.
     """
     n, per_node = len(tables.ranks), int(tables.per_node[0])
     loads, busy = np.zeros((n, ranks, len(QUANTITIES))), np.zeros((n, ranks))
-    of_rank = tables.has("table_wise", "column_wise", "table_column_wise")
-    of_node = tables.has("table_row_wise", "grid_shard") & (ranks > per_node)
-    if not (of_rank | of_node).any():
+    copies, of_node = _copies(tables)
+    if not copies.any():
         return loads
-    copies = np.where(tables.has("table_wise", "table_row_wise"), 1.0, tables.column_shards) * (of_rank | of_node)
     work = _work_of_shard(tables, copies=np.maximum(copies, 1.0), of_node=of_node)
     cost = np.einsum("ntq,nq->nt", work, seconds)
-    owner = np.where(of_rank & (copies == 1.0) & (tables.owner < ranks), tables.owner, np.nan)
+    owner = np.where((copies == 1.0) & ~of_node & (tables.owner < ranks), tables.owner, np.nan)
     cost_first = np.where(
         np.isfinite(owner), np.inf, cost
     )  # what is known to lie somewhere is there before others come

@@ -36,7 +36,8 @@ ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 # planner assumes (``planner/constants.py``, ``kernel_bw_lookup``).
 _SLOWNESS = {"fused_uvm": 280.0, "quant_uvm": 280.0, "fused_uvm_caching": 44.0, "quant_uvm_caching": 44.0}
 _STORED_SLOWNESS = 9000.0  # on an SSD
-_CACHED_SHARE = 0.2  # of a table in host memory, what the device's memory caches: TorchRec's UVM_CACHING_RATIO
+_LONGEST_RANKS = 20  # characters of a run of ranks
+_MOST_RANKS, _MOST_PER_NODE = 1 << 17, 1 << 10  # larger numbers are no job's, and would take memory here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +100,11 @@ class RecommenderLayout:
         of_nodes = numbers["nnodes"] * numbers["nproc_per_node"]
         ranks = np.where(np.isnan(numbers["world_size"]), of_nodes, numbers["world_size"])
         samples, pipeline = numbers["micro_batch_size"], facts.words["train_pipeline"]
-        known = (samples > 0.0) & (ranks >= 1.0)
+        known = (samples > 0.0) & (ranks >= 1.0) & (ranks <= _MOST_RANKS)
         samples, ranks = np.where(known, samples, 1.0), np.where(known, ranks, 1.0)
         hardware = _hardware(facts.hardware)
         per_node = np.where(numbers["nproc_per_node"] >= 1.0, numbers["nproc_per_node"], hardware["per_node"])
-        per_node = np.minimum(per_node, ranks)
+        per_node = np.minimum(np.minimum(per_node, _MOST_PER_NODE), ranks)
         sizes, sharded, each_time, has_dense = _dense_layers(facts)
         tables, is_sharded = _tables(facts, samples=samples, ranks=ranks, per_node=per_node)
         seconds = _rough_seconds(hardware, is_one_node=ranks <= per_node)
@@ -210,16 +211,16 @@ def _slowness(kernel: str) -> float:
 def _n_shards(ranks: str) -> float:
     """Return the number of shards in a text of the ranks that hold them, 0 where it is none.
 
-    >>> [_n_shards(text) for text in ("0", "0+3", "0-7", "")]
-    [1.0, 2.0, 8.0, 0.0]
+    >>> [_n_shards(text) for text in ("0", "0+3", "0-7", "", "0-999999999")]
+    [1.0, 2.0, 8.0, 0.0, 0.0]
     """
     count = 0.0
     for part in ranks.split("+"):
         first, _, last = part.partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
+        if not first.isdecimal() or (last and not last.isdecimal()) or len(part) > _LONGEST_RANKS:
             return 0.0
         count += int(last or first) - int(first) + 1
-    return max(count, 0.0)
+    return count if 0.0 < count <= _MOST_PER_NODE else 0.0
 
 
 def _exchanges(tables: Tables) -> NDArray[np.float64]:

@@ -35,8 +35,7 @@ RECOMMENDER_PARTS = (
     "overhead",
 )
 _WEIGHT = 2.0  # bytes of a dense parameter in transfer
-_NUMBER = 4.0  # bytes of a number of an embedding
-_STATE = 16.0  # bytes per trained parameter that an optimizer step reads and writes
+_STATE = 16.0  # bytes per dense parameter that an optimizer step reads and writes
 _COLLECTIVES = 4.0  # of one kind of sharding: lengths, indices, embeddings, their gradients
 _AT = {name: index for index, name in enumerate(QUANTITIES)}
 
@@ -56,7 +55,7 @@ def recommender_step_time(layout: RecommenderLayout, constants: Constants) -> di
     mean = lookup_seconds(layout, layout.load.mean, constants)
     fullest = lookup_seconds(layout, layout.load.fullest, constants).max(axis=1)
     held = (layout.sizes / np.where(layout.sharded, layout.ranks[:, None], 1.0)).sum(axis=1)
-    return {
+    parts = {
         "compute": compute,
         "data_parallel": last_end(layout, forward, gather) - compute,
         "embedding_lookup": mean,
@@ -67,6 +66,7 @@ def recommender_step_time(layout: RecommenderLayout, constants: Constants) -> di
         "optimizer": _STATE * held / memory,
         "overhead": np.full(len(compute), constants["step_s"]),
     }
+    return {name: constants["slowdown"] * part for name, part in parts.items()}
 
 
 def lookup_seconds(layout: RecommenderLayout, load: NDArray[np.float64], constants: Constants) -> NDArray[np.float64]:
@@ -135,7 +135,7 @@ def replica_seconds(layout: RecommenderLayout, constants: Constants) -> NDArray[
     """
     memory = layout.memory_bandwidth * constants["memory_bandwidth"]
     reduced = 2.0 * layout.replicated * seconds_per_byte(layout, constants)
-    return np.asarray(reduced + layout.replicated * (1.0 + _STATE / _NUMBER) / memory)
+    return np.asarray(reduced + layout.replicated * constants["replica_passes"] / memory)
 
 
 def last_end(

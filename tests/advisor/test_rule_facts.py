@@ -1,4 +1,4 @@
-"""Observed heads: certain only where tensor parallelism cannot have split them."""
+"""Observed counts: of heads where tensor parallelism cannot have split them, and of experts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml.advisor import suggest
-from torchx_cubicml.advisor.rule_facts import with_observed_heads
+from torchx_cubicml.advisor.rule_facts import with_observed_counts
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -42,14 +42,14 @@ def ran(tp: int | None, heads: int) -> Trial:
     ],
 )
 def test_heads_are_known_if_they_do_not_depend_on_the_degree(trials: list[Trial], known: int | None) -> None:
-    assert with_observed_heads(SPACE, trials).known.get("n_heads") == known
+    assert with_observed_counts(SPACE, trials).known.get("n_heads") == known
 
 
 def test_what_the_command_states_is_kept() -> None:
     stated = replace(SPACE, known={"n_heads": 16})
-    assert with_observed_heads(stated, [ran(1, 8)]).known == {"n_heads": 16}
+    assert with_observed_counts(stated, [ran(1, 8)]).known == {"n_heads": 16}
     without = replace(SPACE, rules=())
-    assert with_observed_heads(without, [ran(1, 8)]) is without
+    assert with_observed_counts(without, [ran(1, 8)]) is without
 
 
 def degrees(*trials: Trial) -> set[object]:
@@ -62,3 +62,20 @@ def test_observed_heads_rule_out_degrees_until_a_launch_contradicts_them() -> No
     assert degrees(ran(1, 8)) == {2, 4}
     assert degrees(ran(1, 8), ran(3, 8)) == {2, 4}
     assert degrees(ran(1, 6), ran(4, 6)) == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("counts", "known"), [([8], 8), ([8, 8], 8), ([8, 4], None), ([], None), ([True], None), (["8"], None)]
+)
+def test_experts_are_known_if_all_launches_observed_as_many(counts: list[object], known: int | None) -> None:
+    trials = [replace(ran(2, 8), observed={"n_experts": count}) for count in counts]
+    assert with_observed_counts(SPACE, trials).known.get("n_experts") == known
+
+
+def test_observed_experts_rule_out_degrees() -> None:
+    space = parse_space('trainer = "torchtitan"\n[parameters]\nep_degree = "auto"', where="s.toml")
+    trial = Trial.completed(workload={"world_size": 8}, config={"ep_degree": 1}, tokens_per_second=9.0)
+    for count, legal in ((12, {2, 4}), (8, {2, 4, 8})):
+        trials = [replace(trial, observed={"n_experts": count})]
+        found = suggest(space, workload={"world_size": 8}, current={"ep_degree": 1}, trials=trials, count=4)
+        assert {suggestion.config["ep_degree"] for suggestion in found} == legal

@@ -1,4 +1,4 @@
-"""Facts that legality rules read and no command states: the attention heads that launches of the workload observed."""
+"""Facts that legality rules read and no command states: attention heads and experts that launches observed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
 
 _HEADS = ("n_heads", "n_kv_heads")
+_EXPERTS = "n_experts"
 
 
-def with_observed_heads(space: SearchSpace, trials: Sequence[Trial]) -> SearchSpace:
-    """Return the space with the counts of heads that its rules may read, as far as the trials make them certain.
+def with_observed_counts(space: SearchSpace, trials: Sequence[Trial]) -> SearchSpace:
+    """Return the space with the counts that its rules may read, as far as the trials make them certain.
 
-    A module of a tensor-parallel model may hold the heads of one rank alone. So a count is certain only if all trials
+    The number of experts is certain if all trials observed it alike: the router scores all of them on each rank. A
+    module of a tensor-parallel model may hold the heads of one rank alone. So their count is certain only if all trials
     observed it alike, and one of them ran without tensor parallelism or two of them with different degrees.
 
     Args:
@@ -28,13 +30,19 @@ def with_observed_heads(space: SearchSpace, trials: Sequence[Trial]) -> SearchSp
     """
     if not space.rules:
         return space
-    known = {name: count for name in _HEADS if (count := _certain_count(name, trials)) is not None}
+    counts = {name: _certain_heads(name, trials) for name in _HEADS} | {_EXPERTS: _only_count(_EXPERTS, trials)}
+    known = {name: count for name, count in counts.items() if count is not None}
     return replace(space, known={**known, **space.known}) if known.keys() - space.known.keys() else space
 
 
-def _certain_count(name: str, trials: Sequence[Trial]) -> int | None:
-    counts = {trial.observed[name] for trial in trials if name in trial.observed}
+def _certain_heads(name: str, trials: Sequence[Trial]) -> int | None:
     degrees = {trial.fact("tp_degree") for trial in trials if name in trial.observed}
-    (count,) = counts if len(counts) == 1 else (None,)
     is_certain = None not in degrees and (1 in degrees or len(degrees) > 1)
-    return count if is_count(count) and is_certain else None
+    return _only_count(name, trials) if is_certain else None
+
+
+def _only_count(name: str, trials: Sequence[Trial]) -> int | None:
+    """Return the count that all trials observed; ``None`` if they differ or none did."""
+    counts = {trial.observed[name] for trial in trials if name in trial.observed}
+    (count,) = counts if len(counts) == 1 else (None,)
+    return count if is_count(count) else None

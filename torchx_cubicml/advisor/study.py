@@ -16,7 +16,7 @@ from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod, designe
 from torchx_cubicml.advisor.claims import claims_of
 from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import Posterior, ranked
-from torchx_cubicml.advisor.rule_facts import with_observed_heads
+from torchx_cubicml.advisor.rule_facts import with_observed_counts
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import migrated_trials, with_measured_objective
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
@@ -171,7 +171,7 @@ class Study:
         migrated = migrated_trials(trials, space, workload=workload, current=current)
         space, _ = with_measured_objective(space, migrated, workload=workload)
         own = [trial for trial in migrated if is_same_workload(trial, workload)]
-        space = with_observed_heads(space, own)
+        space = with_observed_counts(space, own)
         ran = [trial.config for trial in own if trial.measurement is not None]
         bound = space.bind(workload=workload, current=current, ran=ran)
         current = _completed(bound, current)

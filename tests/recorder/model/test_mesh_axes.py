@@ -6,17 +6,19 @@ import random
 from itertools import permutations
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.recorder.model.experts_model import SparseModel
 from tests.recorder.model.fake_ranks import fake_ranks
-from torchx_cubicml.recorder.model.mesh_axes import axes_of, axes_of_group, role_by_name
+from torchx_cubicml.recorder.model.mesh_axes import axes_of, axes_of_group, is_in_use, role_by_name
 from torchx_cubicml.recorder.model.sharding import read_sharding
 
 FREE = ("a", "north", "x1", "planets")
@@ -140,6 +142,26 @@ def test_an_axis_of_copies_under_a_free_name_is_unknown() -> None:
         model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Replicate()]))
         assert facts(model, 4)["tp_degree"] is None
         assert facts(model, 4)["dp_degree"] is None
+
+
+@pytest.mark.parametrize("name", ["tp", "model", "cp", "ep", "a"])
+def test_an_axis_of_pipeline_stages(name: str) -> None:
+    with fake_ranks(4):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", name))
+        model = nn.Linear(8, 8)
+        stage = PipelineStage(model, 0, 2, torch.device("cpu"), group=mesh.get_group(name))
+        found = read_sharding(model, world_size=4, pp_degree=stage.group_size).facts()
+        assert [found[fact] for fact in ("tp_degree", "cp_degree", "ep_degree", "dp_degree")] == [1, 1, 1, 2]
+
+
+def test_meshes_of_an_earlier_setup_do_not_count() -> None:
+    with fake_ranks(4):
+        earlier = init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "tp"))
+        assert is_in_use(earlier)
+        assert read_sharding(nn.Linear(2, 2), world_size=4).facts()["tp_degree"] == 2
+    with fake_ranks(4):
+        assert not is_in_use(earlier)
+        assert read_sharding(nn.Linear(2, 2), world_size=4).facts()["tp_degree"] == 1
 
 
 def test_the_axes_of_a_group() -> None:

@@ -21,7 +21,9 @@ COMMANDS = json.loads((Path(__file__).parents[2] / "data" / "trainers.json").rea
 MEGATRON, TORCHTITAN, HUGGING_FACE, DEEPSPEED, NANOGPT = (case["command"] for case in COMMANDS.values())
 
 
-_KNOWN_OTHERWISE = {"dp_degree", "world_size", "gradient_accumulation_steps", "n_layers", "n_heads", "n_kv_heads"}
+_KNOWN_OTHERWISE = {
+    *("dp_degree", "world_size", "gradient_accumulation_steps", "n_layers", "n_heads", "n_kv_heads", "n_experts")
+}
 
 
 def space_of(trainer: str, *parameters: str, rest: str = "") -> SearchSpace:

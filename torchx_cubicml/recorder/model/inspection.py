@@ -174,8 +174,10 @@ class ModelInspection:
         return probe.layer_words if "activation_checkpointing" in self._per_layer else probe.activation_checkpointing
 
     def _read_attention_kernel(self, node: Node, n_layers: int) -> None:
-        self._attention_kernel = attention_kernel(node, n_layers)
+        kernel = attention_kernel(node, n_layers)
         self._attention_calls = attention_calls(differentiated_operations(node))
+        # A softmax and products elsewhere, as of a router and its experts, are no attention.
+        self._attention_kernel = kernel if kernel != "math" or self._attention_calls else ""
 
     def _read_recomputed(self, node: Node) -> None:
         """Read the graph of a recomputed layer, if the graph of the whole forward showed no attention."""

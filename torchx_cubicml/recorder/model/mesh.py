@@ -118,7 +118,7 @@ def read_layout(
     live = [mesh for mesh in live_instances_of("torch.distributed.device_mesh", "DeviceMesh") if is_in_use(mesh)]
     named_meshes = (*meshes, *data, *other_meshes)
     known = [*{id(mesh): mesh for mesh in (*map(_root_of, named_meshes), *named_meshes, *live)}.values()]
-    contexts = context_meshes(root)
+    contexts = [mesh for mesh in context_meshes(root) if is_in_use(mesh)]
     uses = KnownUses(
         data=frozenset(axis for mesh in data for axis in axes_of(mesh)) | _axes_of_groups(data_groups, known),
         context=frozenset(axis for mesh in contexts for axis in axes_of(mesh)),

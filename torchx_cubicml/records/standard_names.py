@@ -33,12 +33,21 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
     "activation_checkpointing": (("none", "full"),),
+    "fsdp_precision": (("fp32", "bf16"),),
 }
 """Hook -> values that it can set, in groups that do not mix, each with torch's default first.
 
 The groups of FSDP shard over all ranks, or within replicated groups. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and
 so on.
 """
+
+
+HOOKED_FACTS = {
+    "fsdp": "sharding_strategy",
+    "activation_checkpointing": "activation_checkpointing",
+    "fsdp_precision": "precision",
+}
+"""Hook -> standard name of the fact under which its values are observed."""
 
 
 def hook_fact(hook: str) -> str:

@@ -17,7 +17,7 @@ _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 
 
 class WrapperKind(Protocol):
-    """Generation of FSDP."""
+    """Argument of one generation of FSDP that a hook changes per layer, called its strategy here."""
 
     can_change_wrapped: bool
     """Whether the strategy of a layer that is already wrapped can be changed."""
@@ -29,6 +29,14 @@ class WrapperKind(Protocol):
         """Change the strategy of a layer that is already wrapped, and return whether it is one that can be changed.
 
         With an empty strategy nothing is changed.
+        """
+
+    def finish(self, wrapper: object, own: object) -> None:
+        """Complete the change of a layer that was wrapped.
+
+        Args:
+            wrapper: of the layer; only FSDP1 has one.
+            own: argument of the script that was replaced; ``None`` without one.
         """
 
 
@@ -47,6 +55,9 @@ class Fsdp1:
         _check_family(strategy, hybrid=hybrid)
         return {"sharding_strategy": ShardingStrategy[strategy]}
 
+    def finish(self, wrapper: object, own: object) -> None:
+        """Do nothing more."""
+
     def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
         """Return ``False``: FSDP1 lays out the storage of parameters as it wraps them."""
         return False
@@ -63,6 +74,9 @@ class Fsdp2:
             raise ValueError("fully_shard has no NO_SHARD; choose from FULL_SHARD, SHARD_GRAD_OP")
         _check_family(strategy, hybrid=_is_hybrid(call.arguments))
         return {"reshard_after_forward": strategy in _RESHARDS}
+
+    def finish(self, wrapper: object, own: object) -> None:
+        """Do nothing more."""
 
     def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
         """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it is wrapped."""

@@ -39,6 +39,7 @@ class Sharding:
         n_params: of the whole model, not of this rank's shards; ``None`` if unknown.
         n_trainable_params: likewise.
         low_precision: number format of the forward by the wrapper's policy; empty without one.
+        layer_formats: likewise of each repeated layer; empty without layers.
         policies: number formats and offloading of the wrappers; one value if all agree, else one for each.
     """
 
@@ -51,6 +52,7 @@ class Sharding:
     n_params: int | None = None
     n_trainable_params: int | None = None
     low_precision: str = ""
+    layer_formats: tuple[str, ...] = ()
     policies: Mapping[str, Value] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Value]:
@@ -120,6 +122,7 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
         dp_replicate_degree=replicas,
         dp_shard_degree=shards,
         low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
+        layer_formats=_layer_formats(root, units),
         policies=_policies(units),
     )
 
@@ -160,6 +163,13 @@ def _strategies(root: nn.Module, units: Sequence[_Unit]) -> tuple[str, ...]:
     of_blocks = tuple(by_module[id(block)] for block in repeated_blocks(root) if id(block) in by_module)
     strategies = of_blocks or tuple(unit.strategy for unit in units)
     return strategies if all(strategies) else ()
+
+
+def _layer_formats(root: nn.Module, units: Sequence[_Unit]) -> tuple[str, ...]:
+    """Return the number format of each repeated layer: of its own wrapper, else of that around it."""
+    around, _ = _split(units)
+    by_module = {id(unit.module): unit.low_precision for unit in units}
+    return tuple(by_module.get(id(block), around.low_precision if around else "") for block in repeated_blocks(root))
 
 
 def _units_of(module: nn.Module) -> list[_Unit]:

@@ -30,8 +30,14 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 }
 """Parameter -> values under which it is observed; a config with other values is compared as requested."""
 
+RESHARD_SIZES = {f"FULL_SHARD_{size}": size for size in (2, 4, 8, 16, 32, 64)}
+"""Strategies of FSDP2 that keep parameters within groups of ranks after forward -> ranks of a group."""
+
 HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
+    "fsdp": (
+        ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *RESHARD_SIZES),
+        ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
+    ),
     "activation_checkpointing": (("none", "full"),),
     "fsdp_precision": (("fp32", "bf16"),),
 }

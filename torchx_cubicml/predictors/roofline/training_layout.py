@@ -15,6 +15,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.features.device_specs import PRECISIONS, REFERENCE, find_hardware, precision_word
 from torchx_cubicml.predictors.roofline.unknown_facts import misfit_of_words, unknown_fields
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.device_specs import Hardware
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 _BYTES = {"fp32": 4.0, "tf32": 4.0}  # of a weight, an activation or a gradient in transfer; 2 for all others
-_GATHERED_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")
+_GATHERED_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD", *RESHARD_SIZES)
 _GATHERED_ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from torchx_cubicml.space.trainers import HOOKS
+from torchx_cubicml.space.trainers import HOOKS, RESHARD_SIZES
 
 if TYPE_CHECKING:
     import inspect
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_PLAIN, _HYBRID = HOOKS["fsdp"]
+_PLAIN = tuple(strategy for strategy in HOOKS["fsdp"][0] if strategy not in RESHARD_SIZES)
+_HYBRID = HOOKS["fsdp"][1]
 _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 
 
@@ -72,6 +73,8 @@ class Fsdp2:
         """Return the ``reshard_after_forward`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
         if strategy == "NO_SHARD":
             raise ValueError("fully_shard has no NO_SHARD; choose from FULL_SHARD, SHARD_GRAD_OP")
+        if strategy in RESHARD_SIZES:
+            return {"reshard_after_forward": _check_size(strategy, call.arguments)}
         _check_family(strategy, hybrid=_is_hybrid(call.arguments))
         return {"reshard_after_forward": strategy in _RESHARDS}
 
@@ -79,7 +82,12 @@ class Fsdp2:
         """Do nothing more."""
 
     def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
-        """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it is wrapped."""
+        """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it can be set.
+
+        That function takes no size of a group.
+        """
+        if strategy in RESHARD_SIZES:
+            return False
         change = getattr(type(layer), "set_reshard_after_forward", None)  # a wrapper would forward the name
         if change is not None and strategy:
             change(layer, strategy in _RESHARDS, recurse=False)
@@ -89,6 +97,16 @@ class Fsdp2:
 def _is_hybrid(given: Mapping[str, object]) -> bool:
     mesh = given.get("device_mesh") or given.get("mesh")
     return getattr(mesh, "ndim", 1) > 1
+
+
+def _check_size(strategy: str, given: Mapping[str, object]) -> int:
+    """Return the size of the groups of a strategy; raise ``ValueError`` unless it divides the ranks of a copy."""
+    from torch import distributed
+
+    size, n_ranks = RESHARD_SIZES[strategy], getattr(given.get("mesh"), "size", distributed.get_world_size)()
+    if _is_hybrid(given) or n_ranks % size or size >= n_ranks:
+        raise ValueError(f"{strategy} is illegal here: {size} ranks must be a part of the {n_ranks} of one copy")
+    return size
 
 
 def _check_family(strategy: str, *, hybrid: bool) -> None:

@@ -21,7 +21,7 @@ from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
 from torchx_cubicml.recorder.apply.fsdp_calls import Fsdp1, Fsdp2
 from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
 from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
-from torchx_cubicml.space.trainers import HOOKS
+from torchx_cubicml.space.trainers import HOOKS, RESHARD_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -189,6 +189,7 @@ class FsdpHook:
             mismatch(len(requested), len(layers), when=_WHEN)
             or self._illegal(call, kind, requested)
             or self._in_constructor.mismatch(layers)
+            or _unsettable(kind, layers, requested)
         )
         agreed = self._agree(layers, requested, veto=bool(refusal))
         if not agreed or refusal:
@@ -229,6 +230,13 @@ class FsdpHook:
 
 
 hook = FsdpHook
+
+
+def _unsettable(kind: WrapperKind, layers: Sequence[nn.Module], requested: Sequence[Value]) -> str:
+    """Return in words which value a layer that a constructor has wrapped cannot be changed to; empty without one."""
+    sized = [(layer, value) for layer, value in zip(layers, requested, strict=False) if value in RESHARD_SIZES]
+    value = next((value for layer, value in sized if kind.change_wrapped(layer, "")), None)
+    return f"a layer that is wrapped in a constructor cannot be set to {value}" if value is not None else ""
 
 
 def _is_holder(module: object, function: object) -> bool:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 WIDTH, LAYERS, STEPS = 16, 4, 9
@@ -44,10 +44,16 @@ class Model(nn.Module):
         return self.head(x)
 
 
+def two_copies():
+    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+
+
 def wrapped(model):
-    if HOW == "fsdp1-policy":
+    if HOW in {"fsdp1-policy", "fsdp1-hybrid"}:
         policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
-        return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"))
+        hybrid = {"device_mesh": two_copies(), "sharding_strategy": ShardingStrategy.HYBRID_SHARD}
+        changes = hybrid if HOW == "fsdp1-hybrid" else {}
+        return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"), **changes)
     if HOW == "fsdp1-in-constructor":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     if HOW == "fsdp2-in-constructor":
@@ -57,9 +63,7 @@ def wrapped(model):
         for index, block in enumerate(model.blocks):
             model.blocks[index] = FullyShardedDataParallel(block, device_id=torch.device("cpu"))
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
-    mesh = None
-    if HOW == "fsdp2-hybrid":
-        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    mesh = two_copies() if HOW == "fsdp2-hybrid" else None
     for block in model.blocks if dist.get_rank() == 0 else reversed(model.blocks):
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)

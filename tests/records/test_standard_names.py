@@ -126,7 +126,11 @@ def test_the_standard_parameters_and_their_words_are_these() -> None:
 def test_the_sharding_strategies_are_those_of_torch() -> None:
     assert SHARDING_STRATEGIES == ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")
     assert {
-        "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
+        "fsdp": (
+            ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *(f"FULL_SHARD_{2**power}" for power in range(1, 7))),
+            ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
+        ),
+        "fsdp_precision": (("fp32", "bf16"),),
         "torchrec": (("planner", *SHARDINGS.split()),),
         "torchrec_kernel": (("planner", *KERNELS.split()),),
         "torchrec_reserved": (),

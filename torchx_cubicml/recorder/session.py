@@ -30,6 +30,7 @@ from torchx_cubicml.recorder.process.assignment import known_at_start, read_assi
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
+from torchx_cubicml.records.standard_names import HOOKED_FACTS
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.settings import read_job_environment
 
@@ -234,8 +235,9 @@ class Session:
         from torchx_cubicml.recorder.apply.hooks import hook_facts, warn_of_refusals
 
         hooks, self._hooks = self._hooks, {}
-        for name, hook in hooks.items():
+        for hook in reversed(hooks.values()):  # two of them wrap the same functions
             hook.release()
+        for name, hook in hooks.items():
             self._hook_facts |= hook_facts(name, hook)
         if self._assignment.leads:
             warn_of_refusals(hooks, self._assignment.contract.hooks)
@@ -244,10 +246,11 @@ class Session:
         from torchx_cubicml.recorder.steps.training import Training
 
         contract = self._assignment.contract
+        hooks = {**contract.checked_hooks, **contract.hooks}
         return Training(
             self.guarded,
             world_size=self._assignment.job.world_size,
-            requested={**contract.config, **contract.checked_hooks, **contract.hooks},
+            requested={**contract.config, **{HOOKED_FACTS.get(name, name): value for name, value in hooks.items()}},
             step_limit=self._step_limit,
         )
 
@@ -433,7 +436,9 @@ class Session:
             warn(f"recording stopped, the training continues: {type(error).__name__}: {error}")
         measure.listen(None)
         training, lines = self._training, self._lines
-        releases = [holder.release for holder in (training, lines, *self._hooks.values()) if holder is not None]
+        releases = [
+            holder.release for holder in (training, lines, *reversed(self._hooks.values())) if holder is not None
+        ]
         for unhook in (self._unhook, *releases):
             try:
                 if unhook is not None:

@@ -55,10 +55,16 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 
 HOOK_SHARES = {"torchrec_reserved": 0.15}
 """Hook that sets a share from 0 to 1 -> TorchRec's default."""
+RESHARD_SIZES = {f"FULL_SHARD_{size}": size for size in (2, 4, 8, 16, 32, 64)}
+"""Strategies of FSDP2 that keep parameters within groups of ranks after forward -> ranks of a group."""
 
 HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
+    "fsdp": (
+        ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *RESHARD_SIZES),
+        ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
+    ),
     "activation_checkpointing": (("none", "full"),),
+    "fsdp_precision": (("fp32", "bf16"),),
     "torchrec": ((LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS),),
     "torchrec_kernel": ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),),
     **dict.fromkeys(HOOK_SHARES, ()),
@@ -108,6 +114,14 @@ def hook_of(place: str) -> str:
 
 CHANGED = "after the change, "
 """Beginning of a refusal that only a launch with the change can find; a launch that only checks does not lift it."""
+
+
+HOOKED_FACTS = {
+    "fsdp": "sharding_strategy",
+    "activation_checkpointing": "activation_checkpointing",
+    "fsdp_precision": "precision",
+}
+"""Hook -> standard name of the fact under which its values are observed."""
 
 
 def hook_fact(hook: str) -> str:
@@ -273,7 +287,10 @@ _COLUMN_ALIASES = {
     "device": ("accelerator", "accelerator_type", "device_name", "gpu", "gpu_model", "gpu_name", "gpu_type"),
     "dp_degree": ("dp", "data_parallel", "data_parallel_size"),
     "ep_degree": ("ep", "expert_parallel", "expert_model_parallel_size"),
-    "expert_tp_degree": ("etp", "expert_tensor_parallel", "expert_tensor_parallel_degree", "expert_tensor_parallel_size"),
+    "expert_tp_degree": (
+        *("etp", "expert_tensor_parallel", "expert_tensor_parallel_degree"),
+        "expert_tensor_parallel_size",
+    ),
     "expert_d_ff": ("moe_ffn_hidden_size", "moe_intermediate_size"),
     "global_batch_size": ("gbs", "global_batch"),
     "gradient_accumulation_steps": ("ga", "grad_acc", "gradient_accumulation"),

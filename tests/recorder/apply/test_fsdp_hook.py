@@ -19,13 +19,14 @@ from torchx_cubicml.store import TrialStore
 pytestmark = pytest.mark.launch
 
 JOB = Path(__file__).parents[2] / "jobs" / "train_wrapped.py"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
+HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "_HYBRID_SHARD_ZERO2", "HYBRID_SHARD")
 MIXED = ("NO_SHARD", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 
 
-def run(how: str, *recorder: str, **changes: str) -> subprocess.CompletedProcess[str]:
+def run(how: str, *recorder: str, n_ranks: int = 2, **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*TORCHRUN, *recorder, str(JOB), how],
+        [*TORCHRUN, str(n_ranks), *recorder, str(JOB), how],
         env={**os.environ, "OMP_NUM_THREADS": "1", **changes},
         capture_output=True,
         text=True,
@@ -34,10 +35,12 @@ def run(how: str, *recorder: str, **changes: str) -> subprocess.CompletedProcess
     )
 
 
-def hooked(how: str, strategies: str | tuple[str, ...], store: Path) -> tuple[Trial, list[str], list[float]]:
+def hooked(
+    how: str, strategies: str | tuple[str, ...], store: Path, *, n_ranks: int = 2
+) -> tuple[Trial, list[str], list[float]]:
     """Return the trial, the warnings and the losses of a launch under the hook."""
     contract = encode_contract(Contract(store=f"file://{store}", hooks={"fsdp": strategies}))
-    ended = run(how, "-m", "torchx_cubicml.recorder", "--", **{CONTRACT_VARIABLE: contract})
+    ended = run(how, "-m", "torchx_cubicml.recorder", "--", n_ranks=n_ranks, **{CONTRACT_VARIABLE: contract})
     assert ended.returncode == 0, ended.stderr
     (trial,) = TrialStore(str(store))
     assert trial.state is State.COMPLETED
@@ -98,10 +101,40 @@ def test_one_word_counts_for_every_layer_of_a_hybrid_mesh(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("how", "strategies", "legal"),
+    [
+        ("fsdp1-hybrid", HYBRID, set(HYBRID)),
+        ("fsdp2-hybrid", HYBRID, set(HYBRID)),
+        (
+            "fsdp2",
+            ("FULL_SHARD_2", "FULL_SHARD", "SHARD_GRAD_OP", "FULL_SHARD_2"),
+            {"FULL_SHARD_2", "FULL_SHARD", "SHARD_GRAD_OP"},
+        ),
+    ],
+)
+def test_groups_of_ranks_are_sharded_as_asked(
+    how: str, strategies: tuple[str, ...], legal: set[str], tmp_path: Path
+) -> None:
+    trial, warnings, seen = hooked(how, strategies, tmp_path, n_ranks=4)
+    assert warnings == []
+    assert trial.observed["sharding_strategy"] == strategies
+    assert trial.observed["dp_degree"] == 4
+    assert legal.isdisjoint(trial.observed["fsdp_hook_illegal"])
+    unhooked = run(how, n_ranks=4)
+    assert unhooked.returncode == 0, unhooked.stderr
+    assert seen == pytest.approx(losses(unhooked), abs=2e-6)
+
+
+@pytest.mark.parametrize(
     ("how", "strategies", "why"),
     [
         ("fsdp1-policy", ("NO_SHARD",) * 3, "3 layers were requested, but the model repeats 4"),
         ("fsdp2", MIXED, "fully_shard has no NO_SHARD; choose from FULL_SHARD, SHARD_GRAD_OP"),
+        (
+            "fsdp2-in-constructor",
+            ("FULL_SHARD_2",) * 4,
+            "FULL_SHARD_2 is illegal here: 2 ranks must be a part of the 2 of one copy",
+        ),
         ("ranks-differ", MIXED[1:3] * 2, "the ranks do not wrap the same layers in the same way"),
     ],
 )

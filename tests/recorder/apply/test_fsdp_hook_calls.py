@@ -15,6 +15,7 @@ from torch.distributed.fsdp import ShardingStrategy
 from torchx_cubicml.recorder.apply import constructor_layers
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed, warn_of_refusals
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,6 +138,25 @@ def test_the_second_fsdp_reshards_as_asked(
     assert strategies_of(fsdp) == reshards
     assert all(given is mesh for _, _, given in fsdp.calls)
     assert reason_left(hook) == ""
+
+
+def test_the_second_fsdp_reshards_to_groups_that_divide_the_ranks(fsdp: ModuleType) -> None:
+    mesh = SimpleNamespace(ndim=1, size=lambda: 8)
+    hook, model = hooked(("FULL_SHARD_2", "FULL_SHARD", "FULL_SHARD_4")), Model()
+    for layer in model.layers:
+        fsdp.fully_shard(layer, mesh=mesh)
+    assert strategies_of(fsdp) == [2, True, 4]
+    assert hook.illegal_values()[1:5] == ("FULL_SHARD_8", "FULL_SHARD_16", "FULL_SHARD_32", "FULL_SHARD_64")
+    assert reason_left(hook) == ""
+
+
+@pytest.mark.parametrize(("ndim", "size"), [(1, 3), (1, 2), (2, 8)], ids=["no part", "all ranks", "two copies"])
+def test_other_groups_are_refused(fsdp: ModuleType, ndim: int, size: int) -> None:
+    hook, model = hooked("FULL_SHARD_2"), Model()
+    fsdp.fully_shard(model.layers[0], mesh=SimpleNamespace(ndim=ndim, size=lambda: size))
+    assert strategies_of(fsdp) == [None]
+    reason = f"FULL_SHARD_2 is illegal here: 2 ranks must be a part of the {size} of one copy"
+    assert hook.refusal() == reason
 
 
 def test_a_list_of_modules_is_wrapped_as_its_first_layer(fsdp: ModuleType) -> None:
@@ -290,7 +310,9 @@ def test_known_hooks_of_a_contract_are_installed(fsdp: ModuleType, capsys: pytes
         fsdp.FullyShardedDataParallel(layer)
     hooks["fsdp"].release()
     assert strategies_of(fsdp) == ["NO_SHARD"] * 2
-    assert hook_facts("fsdp", hooks["fsdp"]) == {"fsdp_hook_illegal": ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")}
+    assert hook_facts("fsdp", hooks["fsdp"]) == {
+        "fsdp_hook_illegal": (*RESHARD_SIZES, "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+    }
 
 
 class BuiltInside(nn.Module):
@@ -354,6 +376,15 @@ class TestLayersWrappedInAConstructor:
         assert set_later == [(True, False), (False, False), (True, False)]
         assert reason_left(hook) == ""
 
+    def test_the_second_fsdp_cannot_change_them_to_groups(self, fsdp: ModuleType) -> None:
+        def wrap(layer: nn.Module) -> nn.Module:
+            layer.__class__ = type("FSDPBlock", (Block,), {"set_reshard_after_forward": print, "_get_fsdp_state": None})
+            return layer
+
+        hook = hooked(("FULL_SHARD", "FULL_SHARD_2", "FULL_SHARD"))
+        fsdp.fully_shard(BuiltInside(wrap, first=Block), mesh=SimpleNamespace(ndim=1, size=lambda: 4))
+        assert hook.refusal() == "a layer that is wrapped in a constructor cannot be set to FULL_SHARD_2"
+
     def test_the_second_fsdp_without_the_model_is_refused(self, fsdp: ModuleType) -> None:
         ranks = Ranks()
         hook = hooked("SHARD_GRAD_OP", ranks)
@@ -380,7 +411,7 @@ def test_a_check_changes_nothing_and_tells_what_is_illegal(fsdp: ModuleType, bui
     fsdp.FullyShardedDataParallel(model)
     assert set(strategies_of(fsdp)) == {None}
     assert reason_left(hook) == ""
-    assert hook.illegal_values() == ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+    assert hook.illegal_values() == (*RESHARD_SIZES, "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 
 
 def test_a_check_tells_the_refusal_without_a_warning(fsdp: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.columns import Columns
 from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.trial import OBJECTIVES, State
-from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
+from torchx_cubicml.space.trainers import RESHARD_SIZES, STANDARD_PARAMETERS, STANDARD_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -229,7 +229,8 @@ def _observed_parameters(trial: Trial, observe: Mapping[str, str]) -> list[tuple
 
 def _same_vocabulary(fact: str, requested: Value, observed: Value) -> bool:
     if fact in STANDARD_WORDS:
-        return STANDARD_WORDS[fact].issuperset(_entries(requested))
+        known = STANDARD_WORDS[fact].union(RESHARD_SIZES if fact == "sharding_strategy" else ())
+        return known.issuperset(_entries(requested))
     return {_kind(entry) for entry in _entries(requested)} == {_kind(entry) for entry in _entries(observed)}
 
 

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
+
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.facts import Facts
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _ON = ("True", "1.0", "1", "yes", "on")
 _OFF = ("False", "0.0", "0", "no", "off")
-_GATHERED_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")
+_GATHERED_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD", *RESHARD_SIZES)
 _GATHERED_ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 

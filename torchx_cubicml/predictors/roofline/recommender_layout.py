@@ -20,6 +20,7 @@ from torchx_cubicml.predictors.roofline.embedding_load import (
 )
 from torchx_cubicml.predictors.roofline.recommender_constants import RECOMMENDER_DEFAULTS
 from torchx_cubicml.predictors.roofline.recommender_facts import RecommenderFacts
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.device_specs import Hardware
     from torchx_cubicml.records.trial import Value
 
-EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")  # gathered for forward and again for backward
+EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD", *RESHARD_SIZES)  # gathered for forward and again for backward
 ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 
 # Bandwidth of the device's memory over that of the memory that holds a table: from the bandwidths that TorchRec's

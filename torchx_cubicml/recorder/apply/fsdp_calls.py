@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from torchx_cubicml.space.trainers import HOOKS
+from torchx_cubicml.space.trainers import HOOKS, RESHARD_SIZES
 
 if TYPE_CHECKING:
     import inspect
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_PLAIN, _HYBRID = HOOKS["fsdp"]
+_PLAIN = tuple(strategy for strategy in HOOKS["fsdp"][0] if strategy not in RESHARD_SIZES)
+_HYBRID = HOOKS["fsdp"][1]
 _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 
 
 class WrapperKind(Protocol):
-    """Generation of FSDP."""
+    """Argument of one generation of FSDP that a hook changes per layer, called its strategy here."""
 
     can_change_wrapped: bool
     """Whether the strategy of a layer that is already wrapped can be changed."""
@@ -29,6 +30,14 @@ class WrapperKind(Protocol):
         """Change the strategy of a layer that is already wrapped, and return whether it is one that can be changed.
 
         With an empty strategy nothing is changed.
+        """
+
+    def finish(self, wrapper: object, own: object) -> None:
+        """Complete the change of a layer that was wrapped.
+
+        Args:
+            wrapper: of the layer; only FSDP1 has one.
+            own: argument of the script that was replaced; ``None`` without one.
         """
 
 
@@ -47,6 +56,9 @@ class Fsdp1:
         _check_family(strategy, hybrid=hybrid)
         return {"sharding_strategy": ShardingStrategy[strategy]}
 
+    def finish(self, wrapper: object, own: object) -> None:
+        """Do nothing more."""
+
     def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
         """Return ``False``: FSDP1 lays out the storage of parameters as it wraps them."""
         return False
@@ -61,11 +73,21 @@ class Fsdp2:
         """Return the ``reshard_after_forward`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
         if strategy == "NO_SHARD":
             raise ValueError("fully_shard has no NO_SHARD; choose from FULL_SHARD, SHARD_GRAD_OP")
+        if strategy in RESHARD_SIZES:
+            return {"reshard_after_forward": _check_size(strategy, call.arguments)}
         _check_family(strategy, hybrid=_is_hybrid(call.arguments))
         return {"reshard_after_forward": strategy in _RESHARDS}
 
+    def finish(self, wrapper: object, own: object) -> None:
+        """Do nothing more."""
+
     def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
-        """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it is wrapped."""
+        """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it can be set.
+
+        That function takes no size of a group.
+        """
+        if strategy in RESHARD_SIZES:
+            return False
         change = getattr(type(layer), "set_reshard_after_forward", None)  # a wrapper would forward the name
         if change is not None and strategy:
             change(layer, strategy in _RESHARDS, recurse=False)
@@ -75,6 +97,16 @@ class Fsdp2:
 def _is_hybrid(given: Mapping[str, object]) -> bool:
     mesh = given.get("device_mesh") or given.get("mesh")
     return getattr(mesh, "ndim", 1) > 1
+
+
+def _check_size(strategy: str, given: Mapping[str, object]) -> int:
+    """Return the size of the groups of a strategy; raise ``ValueError`` unless it divides the ranks of a copy."""
+    from torch import distributed
+
+    size, n_ranks = RESHARD_SIZES[strategy], getattr(given.get("mesh"), "size", distributed.get_world_size)()
+    if _is_hybrid(given) or n_ranks % size or size >= n_ranks:
+        raise ValueError(f"{strategy} is illegal here: {size} ranks must be a part of the {n_ranks} of one copy")
+    return size
 
 
 def _check_family(strategy: str, *, hybrid: bool) -> None:

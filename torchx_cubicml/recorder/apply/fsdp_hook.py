@@ -14,13 +14,14 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
 from torchx_cubicml.recorder.apply.fsdp_calls import Fsdp1, Fsdp2
 from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
 from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
-from torchx_cubicml.space.trainers import HOOKS
+from torchx_cubicml.space.trainers import HOOKS, RESHARD_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
 _AGREE_S = 30.0  # time for the other ranks to reach their first wrap
 _WHEN = "when its first module is wrapped"
 _DISAGREE = "the ranks do not wrap the same layers in the same way"
-_PLAIN, _HYBRID = HOOKS["fsdp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChangedCall:
+    """Call that replaces the program's own, and the argument of the program that it replaces."""
+
+    call: inspect.BoundArguments
+    own: object
 
 
 class FsdpHook:
@@ -47,6 +55,9 @@ class FsdpHook:
         only_checks: whether nothing is changed: the hook finds out whether it could.
     """
 
+    name = "fsdp"
+    kinds: tuple[WrapperKind, WrapperKind] = (Fsdp1(), Fsdp2())
+
     def __init__(
         self,
         strategies: Value,
@@ -58,7 +69,7 @@ class FsdpHook:
         self._strategies = strategies
         self._peers = peers
         self._only_checks = only_checks
-        self._guarded_change = guard(self._change)
+        self._guarded_change, self._guarded_finish = guard(self._change), guard(self._finish)
         self._refusal = "the program wraps no module in FSDP"
         self._n_agreements = 0
         self._skipped_models: list[nn.Module] = []  # whole models that do not match the requested strategies
@@ -75,11 +86,11 @@ class FsdpHook:
         except ImportError as error:  # a torch built without it
             self._refusal = f"this torch has no FSDP: {error}"
             return
-        self._wrap(fsdp.FullyShardedDataParallel, "__init__", Fsdp1())
+        self._wrap(fsdp.FullyShardedDataParallel, "__init__", self.kinds[0])
         function = getattr(fsdp, "fully_shard", None)  # torch 2.6 and later
         if function is not None:
             for holder in [module for module in list(sys.modules.values()) if _is_holder(module, function)]:
-                self._wrap(holder, "fully_shard", Fsdp2())
+                self._wrap(holder, "fully_shard", self.kinds[1])
 
     def release(self) -> None:
         """Restore FSDP's functions; modules that are already wrapped stay as they are."""
@@ -113,16 +124,18 @@ class FsdpHook:
 
         @functools.wraps(original)
         def hooked(*args: object, **kwargs: object) -> object:
-            calls: list[inspect.BoundArguments] = []
+            calls: list[_ChangedCall] = []
             self._guarded_change(calls, functools.partial(signature.bind, *args, **kwargs), kind)
-            return original(*calls[0].args, **calls[0].kwargs) if calls else original(*args, **kwargs)
+            if not calls:
+                return original(*args, **kwargs)
+            result = original(*calls[0].call.args, **calls[0].call.kwargs)
+            self._guarded_finish(calls[0], kind)
+            return result
 
         setattr(holder, name, hooked)
         self._undo.append(lambda: setattr(holder, name, original) if getattr(holder, name) is hooked else None)
 
-    def _change(
-        self, calls: list[inspect.BoundArguments], bind: Callable[[], inspect.BoundArguments], kind: WrapperKind
-    ) -> None:
+    def _change(self, calls: list[_ChangedCall], bind: Callable[[], inspect.BoundArguments], kind: WrapperKind) -> None:
         """Append to ``calls`` the call that replaces the program's own, if it wraps a layer of the plan."""
         try:
             call = bind()
@@ -137,8 +150,14 @@ class FsdpHook:
         strategies += [self._plan[layer][1] for layer in layers]
         strategy = next(filter(None, strategies), "")
         if strategy and not self._only_checks:
-            call.arguments.update(kind.changes(call, strategy))
-            calls.append(call)
+            changes = kind.changes(call, strategy)
+            own = [call.arguments.get(name) for name in changes]
+            call.arguments.update(changes)
+            calls.append(_ChangedCall(call=call, own=own[0]))
+
+    def _finish(self, changed: _ChangedCall, kind: WrapperKind) -> None:
+        """Complete the change after the program's call, whose first argument is the wrapper under FSDP1."""
+        kind.finish(changed.call.args[0], changed.own)
 
     def _is_early(self, module: nn.Module) -> bool:
         """Return whether a constructor wraps a layer before there is a plan for its model."""
@@ -161,7 +180,7 @@ class FsdpHook:
         """Return whether all ranks plan the same strategies for the same layers."""
         digest = "" if veto else plan_digest(layers, strategies)
         self._n_agreements += 1
-        return self._peers.agree(f"fsdp/{self._n_agreements - 1}", digest, within_s=_AGREE_S)
+        return self._peers.agree(f"{self.name}/{self._n_agreements - 1}", digest, within_s=_AGREE_S)
 
     def _plan_for_model(self, module: nn.Module, call: inspect.BoundArguments, kind: WrapperKind) -> None:
         """Make the plan for the whole model that a module belongs to, if all ranks can apply it."""
@@ -174,6 +193,7 @@ class FsdpHook:
             mismatch(len(requested), len(layers), when=_WHEN)
             or self._illegal(call, kind, requested)
             or self._in_constructor.mismatch(layers)
+            or _unsettable(kind, layers, requested)
         )
         agreed = self._agree(layers, requested, veto=bool(refusal))
         if not agreed or refusal:
@@ -182,7 +202,9 @@ class FsdpHook:
             return
         self._refusal = ""
         self._plan = {id(layer): (layer, str(strategy)) for layer, strategy in zip(layers, requested, strict=True)}
-        self._illegal_values = _illegal_values(call, kind)
+        self._illegal_values = tuple(
+            value for family in HOOKS[self.name] for value in family if self._illegal(call, kind, [value])
+        )
         for layer, strategy in self._plan.values():
             if self._in_constructor.has(layer) or kind.change_wrapped(layer, "" if self._only_checks else strategy):
                 self._changed_layers.add(id(layer))
@@ -214,20 +236,16 @@ class FsdpHook:
 hook = FsdpHook
 
 
+def _unsettable(kind: WrapperKind, layers: Sequence[nn.Module], requested: Sequence[Value]) -> str:
+    """Return in words which value a layer that a constructor has wrapped cannot be changed to; empty without one."""
+    sized = [(layer, value) for layer, value in zip(layers, requested, strict=False) if value in RESHARD_SIZES]
+    value = next((value for layer, value in sized if kind.change_wrapped(layer, "")), None)
+    return f"a layer that is wrapped in a constructor cannot be set to {value}" if value is not None else ""
+
+
 def _is_holder(module: object, function: object) -> bool:
     return getattr(module, "__name__", "").startswith("torch.") and vars(module).get("fully_shard") is function
 
 
 def _modules_of(wrapped: object) -> list[nn.Module]:
     return list(wrapped) if isinstance(wrapped, list | tuple) else [wrapped]  # type: ignore[list-item] # as FSDP takes
-
-
-def _illegal_values(call: inspect.BoundArguments, kind: WrapperKind) -> tuple[str, ...]:
-    """Return the strategies that a call cannot have."""
-    illegal = []
-    for strategy in (*_PLAIN, *_HYBRID):
-        try:
-            kind.changes(call, strategy)
-        except ValueError:
-            illegal.append(strategy)
-    return tuple(illegal)

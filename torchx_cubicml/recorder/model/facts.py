@@ -21,7 +21,7 @@ from torchx_cubicml.recorder.model.size import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from torch import nn
     from torch.optim import Optimizer
@@ -78,6 +78,7 @@ class HookObservations:
         attention_kernel: read from the autograd graph of a forward; empty if the graph does not show it.
         attention_calls: shapes that attention was called with, ``None`` for a call whose shapes do not fit together.
         clipping: facts of gradient clipping, such as its norm.
+        per_layer: facts to read as one value per repeated layer.
     """
 
     forwards: int | None = None
@@ -89,6 +90,7 @@ class HookObservations:
     attention_kernel: str = ""
     attention_calls: frozenset[Attention | None] = frozenset()
     clipping: Mapping[str, Value] = field(default_factory=dict)
+    per_layer: Container[str] = ()
 
 
 def observe(
@@ -127,7 +129,7 @@ def observe(
         facts["pp_degree"] = 1
     known: dict[str, Value | None] = {
         "n_layers": len(repeated_blocks(root)) or None,
-        "precision": _precision(root, seen, sharding) or None,
+        "precision": _precisions(root, seen, sharding) or None,
         "float8_modules": count_float8_modules(root),
         "activation_checkpointing": _activation_checkpointing(root, seen) or None,
         "checkpointed_modules": _n_checkpointed(root, seen),
@@ -164,6 +166,15 @@ def _precision(root: nn.Module, seen: HookObservations, sharding: Sharding) -> s
     if count_float8_modules(root):
         return "fp8"
     return short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root)
+
+
+def _precisions(root: nn.Module, seen: HookObservations, sharding: Sharding) -> str | tuple[str, ...]:
+    """Return the number format of the forward; of each repeated layer if the config has one per layer."""
+    whole = _precision(root, seen, sharding)
+    if "precision" not in seen.per_layer or not sharding.layer_formats or whole == "fp8":
+        return whole
+    formats = (seen.autocast_type or each or parameter_format(root) for each in sharding.layer_formats)
+    return tuple(map(short_format, formats))
 
 
 def _n_checkpointed(root: nn.Module, seen: HookObservations) -> int | None:

@@ -158,6 +158,7 @@ class ModelInspection:
             attention_kernel=self._attention_kernel,
             attention_calls=self._attention_calls,
             clipping=self._clipping.facts(),
+            per_layer=self._per_layer,
         )
         if self._probe is None:
             return seen

@@ -48,6 +48,7 @@ class Sharding:
         n_params: of the whole model, not of this rank's shards; ``None`` if unknown.
         n_trainable_params: likewise.
         low_precision: number format of the forward by the wrapper's policy; empty without one.
+        layer_formats: likewise of each repeated layer; empty without layers.
         policies: number formats and offloading of the wrappers; one value if all agree, else one for each.
         layer_n_params: parameters of each dense layer of a recommender; empty for other models.
         other_facts: of the routing to experts, and of another library's process groups, under their standard names.
@@ -62,6 +63,7 @@ class Sharding:
     n_params: int | None = None
     n_trainable_params: int | None = None
     low_precision: str = ""
+    layer_formats: tuple[str, ...] = ()
     policies: Mapping[str, Value] = field(default_factory=dict)
     layer_n_params: tuple[int, ...] = ()
     other_facts: Mapping[str, Value] = field(default_factory=dict)
@@ -149,6 +151,7 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
         dp_replicate_degree=replicas,
         dp_shard_degree=shards,
         low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
+        layer_formats=_layer_formats(root, units),
         policies=_policies(units),
         layer_n_params=dense_layer_sizes(
             root,
@@ -214,6 +217,13 @@ def _layers(root: nn.Module, units: Sequence[_Unit]) -> Sequence[_Unit]:
     of_blocks = [by_module[id(block)] for block in repeated_blocks(root) if id(block) in by_module]
     layers = of_blocks or units
     return layers if all(unit.strategy for unit in layers) else ()
+
+
+def _layer_formats(root: nn.Module, units: Sequence[_Unit]) -> tuple[str, ...]:
+    """Return the number format of each repeated layer: of its own wrapper, else of that around it."""
+    around, _ = _split(units)
+    by_module = {id(unit.module): unit.low_precision for unit in units}
+    return tuple(by_module.get(id(block), around.low_precision if around else "") for block in repeated_blocks(root))
 
 
 def _units_of(module: nn.Module) -> list[_Unit]:

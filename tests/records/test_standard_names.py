@@ -117,6 +117,7 @@ def test_the_sharding_strategies_are_those_of_torch() -> None:
     assert HOOKS == {
         "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
         "mesh": (),
+        "sequence_parallel": ((True, False),),
     }
 
 

@@ -30,13 +30,15 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 }
 """Parameter -> values under which it is observed; a config with other values is compared as requested."""
 
-HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
+HOOKS: dict[str, tuple[tuple[str | bool, ...], ...]] = {
     "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
     "mesh": (),
+    "sequence_parallel": ((True, False),),
 }
 """Hook -> values that it can set, in groups that do not mix, each with torch's default first.
 
-The groups of FSDP shard over all ranks, or within replicated groups. The hook of the device mesh sets one size per
+The groups of FSDP shard over all ranks, or within replicated groups. Sequence parallelism has the script's own plan
+first: it can be switched off. The hook of the device mesh sets one size per
 axis, each under a name of its own (``mesh.tp``); see ``hook_of``. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and so
 on.
 """

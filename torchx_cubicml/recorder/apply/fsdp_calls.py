@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_PLAIN, _HYBRID = HOOKS["fsdp"]
+_PLAIN, _HYBRID = (tuple(map(str, family)) for family in HOOKS["fsdp"])
 _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 
 

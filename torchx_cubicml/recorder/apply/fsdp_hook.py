@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _AGREE_S = 30.0  # time for the other ranks to reach their first wrap
 _DISAGREE = "the ranks do not wrap the same layers in the same way"
-_PLAIN, _HYBRID = HOOKS["fsdp"]
+_PLAIN, _HYBRID = (tuple(map(str, family)) for family in HOOKS["fsdp"])
 
 
 class FsdpHook:

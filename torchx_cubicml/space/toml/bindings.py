@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
+from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.trainers import HOOKS
 
@@ -54,7 +55,7 @@ def read_binding(table: TomlTable) -> Binding:
         return Binding(kind=BindingKind.HOOK, name=name)
     if stated[0] == "torchrun":
         return _read_size(table, name)
-    return _read_named(table, stated[0], kind=stated[0])
+    return _read_named(table, stated[0], place=stated[0])
 
 
 def read_flag(table: TomlTable, key: str) -> Binding:
@@ -63,16 +64,16 @@ def read_flag(table: TomlTable, key: str) -> Binding:
     Raises:
         SpaceError: the flag is not legal, or its name is a secret's.
     """
-    return _read_named(table, key, kind=BindingKind.FLAG)
+    return _read_named(table, key, place=BindingKind.FLAG)
 
 
-def _read_named(table: TomlTable, key: str, *, kind: str) -> Binding:
+def _read_named(table: TomlTable, key: str, *, place: str) -> Binding:
     """Return the binding to a flag or a variable."""
     name = table.text(key) or ""
-    _check_name(table, key, name, kind=kind)
+    _check_name(table, key, name, kind=place)
     if names_secret(name):
         raise table.error(key, _NOT_RECORDED)
-    return Binding(kind=kind, name=name, aliases=_aliases(name))
+    return Binding(kind=place, name=name, aliases=_aliases(name))
 
 
 def read_tune(table: TomlTable) -> TuneChanges:
@@ -88,7 +89,7 @@ def read_tune(table: TomlTable) -> TuneChanges:
     )
 
 
-def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
+def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
     """Return the default of a hook: torch's own, for a script that does not set it.
 
     Raises:
@@ -100,10 +101,14 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
     if not HOOKS[name]:
         raise table.error("hook", f'only allowed together with {name} = ["dp_shard", "tp"] and the like')
     for family in HOOKS[name]:
-        if choices and set(choices) <= set(family):
+        if choices and {(kind(each), each) for each in choices} <= {(kind(each), each) for each in family}:
             return family[0]
-    legal = ", or from ".join(", ".join(family) for family in HOOKS[name])
+    legal = ", or from ".join(", ".join(map(_as_toml, family)) for family in HOOKS[name])
     raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from {legal}")
+
+
+def _as_toml(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _read_size(table: TomlTable, name: str) -> Binding:

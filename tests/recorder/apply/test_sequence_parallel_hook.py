@@ -91,7 +91,10 @@ def test_activations_between_the_layers_are_replicated(plans: list[dict[str, Par
     assert own["norm"].sequence_sharding == (Shard(1),)
     assert plans[2].sequence_sharding == (Replicate(),)
     assert ranks.words == ["replicate"]
+    taken = torch_parallel.parallelize_module
     hook.release()
+    taken(nn.Linear(1, 1), None, own)
+    assert plans[-1] is own
     assert (hook.refusal(), hook.illegal_values()) == ("", ())
     assert torch_parallel.parallelize_module is original
 

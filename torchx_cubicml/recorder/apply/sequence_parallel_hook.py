@@ -58,7 +58,7 @@ class SequenceParallelHook:
         self._refusal = ""
         self._has_sequence = False  # a plan with sequence parallelism was seen
         self._n_changed = 0
-        self._is_inside = False  # ``parallelize_module`` calls itself
+        self._is_passive = False  # within a call, as ``parallelize_module`` calls itself, and after the release
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -76,6 +76,7 @@ class SequenceParallelHook:
         for undo in self._undo:
             undo()
         self._undo.clear()
+        self._is_passive = True
 
     def refusal(self) -> str:
         """Return the reason why sequence parallelism is not, or could not be, switched off; empty if it is or could."""
@@ -93,15 +94,15 @@ class SequenceParallelHook:
 
         @functools.wraps(original)
         def hooked(*args: object, **kwargs: object) -> object:
-            if self._is_inside:
+            if self._is_passive:
                 return original(*args, **kwargs)
             calls: list[inspect.BoundArguments] = []
             self._guarded_change(calls, functools.partial(signature.bind, *args, **kwargs))
-            self._is_inside = True
+            self._is_passive = True
             try:
                 return original(*calls[0].args, **calls[0].kwargs) if calls else original(*args, **kwargs)
             finally:
-                self._is_inside = False
+                self._is_passive = False
 
         def undo() -> None:
             if vars(holder).get("parallelize_module") is hooked:

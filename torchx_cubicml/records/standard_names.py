@@ -14,6 +14,7 @@ STANDARD_PARAMETERS = (
     "pp_degree",
     "cp_degree",
     "ep_degree",
+    "sequence_parallel",
     "sharding_strategy",
     "activation_checkpointing",
     "precision",

@@ -177,6 +177,7 @@ def launched(store: Path, **contract: dict[str, bool]) -> tuple[list[str], str]:
     assert ended.returncode == 0, ended.stderr
     (trial,) = TrialStore(str(store))
     kept = [line for line in ended.stdout.splitlines() if line.startswith(("loss ", "sequence "))]
+    assert trial.observed["sequence_parallel"] == (kept[-1] == "sequence 4")
     return kept, str(trial.observed.get("sequence_parallel_hook", ""))
 
 

@@ -14,11 +14,11 @@ STANDARD_PARAMETERS = (
     "pp_degree",
     "cp_degree",
     "ep_degree",
-    "sequence_parallel",
     "sharding_strategy",
     "activation_checkpointing",
     "precision",
     "compile",
+    "sequence_parallel",
 )
 """Parameters whose observed value replaces the requested one in a training row."""
 

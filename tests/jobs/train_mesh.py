@@ -17,6 +17,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 BATCH_SIZE, SEQ_LEN, STEPS, WIDTH = 8, 8, 10, 16
+seen = []  # length of the sequence that a layer gets
 HOW = sys.argv[1] if len(sys.argv) > 1 else "plain"
 
 
@@ -27,6 +28,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
+        seen.append(x.shape[1])
         return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
@@ -86,5 +88,6 @@ for step in range(STEPS):
         print(f"loss {total.item():.6f}")
 if dist.get_rank() == 0:
     print(f"mesh {data.size()} {tensor.size()} {dist.get_process_group_ranks(tensor.get_group())}")
+    print(f"sequence {seen[-1]}")
     print(f"wall {time.perf_counter() - start:.6f}")
 dist.destroy_process_group()

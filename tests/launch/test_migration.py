@@ -62,6 +62,30 @@ def test_an_added_flag_without_default_may_stay_unknown() -> None:
     assert config_of(trial_of({"batch": 4}, arguments="--workers 4"), space) == {"batch": 4, "workers": 4}
 
 
+MESH = "[parameters.mesh]\nmesh = ['dp_shard', 'tp']\nflags = { dp_shard = '--shard', tp = '--tp' }\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mesh"),
+    [
+        ("--batch 4 --tp 2 --shard 1", {"tp_degree": 2, "dp_shard_degree": 1}),
+        ("--batch 4 --tp 2 --shard -1", {"tp_degree": 2, "dp_shard_degree": 1}),
+        ("--batch 4 --tp 1", {"tp_degree": 1, "dp_shard_degree": 2}),
+        ("--batch 4 --shard -1", {}),
+        ("--batch 4 --tp 3", {"tp_degree": 3}),
+    ],
+    ids=["stated", "the remaining ranks", "left out", "unknown", "of no mesh"],
+)
+def test_an_added_mesh_has_the_axes_of_its_time(arguments: str, mesh: Config) -> None:
+    trial = trial_of({"batch": 4}, arguments=arguments)
+    assert config_of(trial, space_of(BATCH, MESH)) == {"batch": 4, **mesh}
+
+
+def test_an_axis_keeps_the_values_of_its_parameter() -> None:
+    before = trial_of({"batch": 4, "tp_degree": 2}, arguments="--batch 4 --tp 2")
+    assert config_of(before, space_of(BATCH, MESH)) == {"batch": 4, "tp_degree": 2, "dp_shard_degree": 1}
+
+
 def test_a_default_that_a_file_may_change_is_not_assumed() -> None:
     batch, workers = space_of(BATCH, WORKERS).parameters
     assert workers.binding is not None

@@ -4,13 +4,16 @@ A parameter that an earlier launch did not record has, in this order: the value 
 the workload facts, the value that the recorded arguments of that launch state, or that the digests of its variables and
 config files tell, the declared default unless another value was observed (of a variable or file only where it is known
 to have been left out), the observed value if it is reliable. Otherwise it stays missing, which the predictors accept.
+What follows from the values that are known, as the remaining ranks of a mesh, is calculated as for a present command.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch.bindings.spelling import same_value, spell
 from torchx_cubicml.launch.config_io import stated_values
 from torchx_cubicml.launch.launch import Launch
@@ -19,7 +22,7 @@ from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 from torchx_cubicml.records.trial import MAX_ITEMS
 from torchx_cubicml.records.workload import PROJECT, collapsed, is_same_program, is_same_workload
-from torchx_cubicml.space import BindingKind
+from torchx_cubicml.space import BindingKind, implied_values
 from torchx_cubicml.space.constraints import is_count
 
 if TYPE_CHECKING:
@@ -126,6 +129,9 @@ class _Migration:
                 value = _sizes(trial).get(item.binding.name)
             if value is not None:
                 config[item.name] = _in_form(item, value, {**trial.observed, **workload, **config})
+        if all(item.name in config for item in self._space.parameters if item.derive is None):
+            with suppress(SpaceError):  # values that do not divide imply nothing
+                config |= implied_values(self._space, {**workload, **config})
         return config
 
     def _unstated(self, item: Parameter, trial: Trial) -> Value | None:

@@ -22,6 +22,7 @@ STANDARD_PARAMETERS = (
     "embedding_sharding",
     "embedding_kernel",
     "reserved_share",
+    "sequence_parallel",
 )
 """Parameters whose observed value replaces the requested one in a training row."""
 
@@ -58,7 +59,7 @@ HOOK_SHARES = {"torchrec_reserved": 0.15}
 RESHARD_SIZES = {f"FULL_SHARD_{size}": size for size in (2, 4, 8, 16, 32, 64)}
 """Strategies of FSDP2 that keep parameters within groups of ranks after forward -> ranks of a group."""
 
-HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
+HOOKS: dict[str, tuple[tuple[str | bool, ...], ...]] = {
     "fsdp": (
         ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *RESHARD_SIZES),
         ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
@@ -69,10 +70,12 @@ HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "torchrec_kernel": ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),),
     **dict.fromkeys(HOOK_SHARES, ()),
     "mesh": (),
+    "sequence_parallel": ((True, False),),
 }
 """Hook -> values that it can set, in groups that do not mix, each with the default first; none where it sets a number.
 
-The groups of FSDP shard over all ranks, or within replicated groups. The hook of the device mesh sets one size per
+The groups of FSDP shard over all ranks, or within replicated groups. Sequence parallelism has the script's own plan
+first: it can be switched off. The hook of the device mesh sets one size per
 axis, each under a name of its own (``mesh.tp``); see ``hook_of``. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and so
 on.
 """

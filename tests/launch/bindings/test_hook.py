@@ -47,6 +47,17 @@ def test_the_contract_takes_it_to_the_job() -> None:
     assert decode_contract(encode_contract(placed.contract)).hooks == {"fsdp": MIXED}
 
 
+def test_the_contract_takes_every_axis_of_a_mesh_to_the_job() -> None:
+    text = '[parameters.mesh]\nmesh = ["dp_shard", "tp"]\nhook = "mesh"\ndefault = { tp = 2 }\norder = true'
+    space, launch = parse_space(text, where="space.toml"), Launch(program="train.py", world_size=4)
+    config = read_config(launch, space)[1] | {"dp_shard_degree": 4, "tp_degree": 1}
+    placed = place_config(launch, space, config, store="/tmp/store", origin=Origin.TUNE)
+    assert placed.contract is not None
+    sent = decode_contract(encode_contract(placed.contract))
+    assert sent.hooks == {"mesh.dp_shard": 4, "mesh.tp": 1}
+    assert sent.checked_hooks == {"mesh.order": "dp_shard,tp"}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [

@@ -94,7 +94,9 @@ def test_the_axes_get_the_sizes_under_the_names_of_the_script(device_mesh: Modul
     assert made(device_mesh, (4,), ("world",)) == (4,)
     assert made(device_mesh, (2, 2), None) == (2, 2)
     assert len(ranks.words) == 1
+    taken = device_mesh.init_device_mesh
     hook.release()
+    assert taken("cpu", (2, 2), mesh_dim_names=("fsdp", "model")).shape == (2, 2)
     assert (hook.refusal(), hook.illegal_values()) == ("", ())
     assert device_mesh.init_device_mesh is original
 

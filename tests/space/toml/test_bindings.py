@@ -110,12 +110,13 @@ def test_hooks_default_to_torchs_own() -> None:
             assert hook_default(table(hook=hook), family[-1:]) == next(
                 each[0] for each in families if family[-1] in each
             )
-        with pytest.raises(
-            SpaceError, match=rf"parameters.p.choices: hook = '{hook}' needs choices from {families[0][0]}"
-        ):
+        first = str(families[0][0]).lower() if isinstance(families[0][0], bool) else families[0][0]
+        with pytest.raises(SpaceError, match=rf"parameters.p.choices: hook = '{hook}' needs choices from {first}"):
             hook_default(table(hook=hook, choices=["strange"]), ("strange",))
         with pytest.raises(SpaceError, match=rf"parameters.p.hook: hook = '{hook}' needs choices from"):
             hook_default(table(hook=hook), ())
+    with pytest.raises(SpaceError, match="needs choices from true, false"):
+        hook_default(table(hook="sequence_parallel", choices=[1, 0]), (1, 0))
     for content in ({"hook": "strange"}, {}):
         with pytest.raises(SpaceError, match=r"parameters.p.hook: unknown hook '(strange)?'; "):
             hook_default(table(**content), ("a",))

@@ -124,6 +124,18 @@ def test_torchtitan_knows_its_flags() -> None:
     assert derive.source == "dp_degree / dp_replicate_degree"
 
 
+def test_a_stated_default_holds_whatever_files_a_trainer_reads() -> None:
+    text = 'trainer = "torchtitan"\n[parameters.mesh]\nmesh = ["dp_shard", "tp"]\nflags = { dp_shard = "--shard" }\n'
+    shard, tp = space_of(f"{text}default = {{ tp = 2 }}").parameters[:2]
+    assert shard.binding is not None
+    assert tp.binding is not None
+    assert (shard.binding.name, shard.default, shard.binding.implied) == ("--shard", None, True)
+    assert (tp.default, tp.binding.unless, tp.binding.file_default) == (2, (), 2)
+    unstated = space_of(text).parameters[1]
+    assert unstated.binding is not None
+    assert (unstated.default, unstated.binding.unless) == (None, ("*",))
+
+
 def test_a_mesh_without_data_parallelism_has_the_product_as_constraint() -> None:
     text = '[parameters.layout]\nmesh = ["pp", "tp"]\nflags = { pp = "--pp", tp = "--tp" }\n'
     assert sorted(meshes_of(text, "--pp", "3", "--tp", "4")) == [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]

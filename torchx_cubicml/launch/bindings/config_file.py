@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
-from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value
+from torchx_cubicml.launch.bindings.spelling import listed, read_scalar, same_value
 from torchx_cubicml.launch.config_text import MAX_BYTES, MISSING, is_document, parse_document, value_at, with_values
 from torchx_cubicml.records.contract import FilePatch
 
@@ -181,9 +181,7 @@ def _value(stated: object, launch: Launch, binding: Binding, query: BindingQuery
     if not isinstance(stated, bool | int | float):
         raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; it must be one value or a list of values")
     if query.choices and not any(_is_same_kind(stated, choice) for choice in query.choices):
-        raise LaunchError(
-            f"{where} of {query.owner} is {stated!r:.60}; choose from {', '.join(map(str, query.choices))}"
-        )
+        raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; choose from {listed(query.choices)}")
     return next((choice for choice in query.choices if same_value(choice, stated)), stated)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar, Value
 
 _SWITCH_WORDS = (("true", "false"), ("True", "False"), ("1", "0"), ("yes", "no"), ("on", "off"), ("TRUE", "FALSE"))
+_MAX_LISTED = 12  # choices in a message
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,300}")
 
 
@@ -100,8 +101,18 @@ def read_scalar(text: str, choices: Sequence[Scalar], *, where: str) -> Scalar:
     return _read_typed(text, choices, where)
 
 
+def listed(choices: Sequence[Scalar]) -> str:
+    """Return the first choices as a command spells them.
+
+    >>> listed([1, 2]), listed([*range(1, 100)])
+    ('1, 2', '1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, ...')
+    """
+    more = ", ..." if len(choices) > _MAX_LISTED else ""
+    return ", ".join(map(spell, choices[:_MAX_LISTED])) + more
+
+
 def _read_typed(text: str, choices: Sequence[Scalar], where: str) -> Scalar:
-    legal = ", ".join(spell(choice) for choice in choices)
+    legal = listed(choices)
     if all(isinstance(choice, bool) for choice in choices):
         switch = switch_value(text)
         if switch is None:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_PLAIN = tuple(strategy for strategy in HOOKS["fsdp"][0] if strategy not in RESHARD_SIZES)
-_HYBRID = HOOKS["fsdp"][1]
+_PLAIN = tuple(str(strategy) for strategy in HOOKS["fsdp"][0] if strategy not in RESHARD_SIZES)
+_HYBRID = tuple(map(str, HOOKS["fsdp"][1]))
 _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 
 

@@ -203,7 +203,7 @@ class FsdpHook:
         self._refusal = ""
         self._plan = {id(layer): (layer, str(strategy)) for layer, strategy in zip(layers, requested, strict=True)}
         self._illegal_values = tuple(
-            value for family in HOOKS[self.name] for value in family if self._illegal(call, kind, [value])
+            str(value) for family in HOOKS[self.name] for value in family if self._illegal(call, kind, [value])
         )
         for layer, strategy in self._plan.values():
             if self._in_constructor.has(layer) or kind.change_wrapped(layer, "" if self._only_checks else strategy):

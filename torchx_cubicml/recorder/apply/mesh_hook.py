@@ -57,7 +57,7 @@ class MeshHook:
         self._guarded_watch = guard(self._samples.watch)
         self._refusal = "the program makes no device mesh of several named axes by init_device_mesh"
         self._own: tuple[tuple[str, ...], tuple[int, ...]] | None = None  # names and sizes of the script's mesh
-        self._is_changed = False
+        self._is_changed = self._is_released = False
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -79,6 +79,7 @@ class MeshHook:
         for undo in self._undo:
             undo()
         self._undo.clear()
+        self._is_released = True
         if self._is_changed and not self._refusal:
             self._refusal = self._samples.mismatch()
         self._samples.release()
@@ -101,6 +102,8 @@ class MeshHook:
 
         @functools.wraps(original)
         def hooked(*args: object, **kwargs: object) -> object:
+            if self._is_released:  # called by a module that took it meanwhile
+                return original(*args, **kwargs)
             calls: list[Callable[[], object]] = []
             self._guarded_change(calls, original, functools.partial(signature.bind, *args, **kwargs))
             mesh = calls[0]() if calls else original(*args, **kwargs)

@@ -92,7 +92,7 @@ class PlannerChange:
     def illegal_values(self, name: str) -> tuple[str, ...]:
         """Return the values of one hook that no sharder of the program offers."""
         offered = self._offered.get(name)
-        return tuple(word for group in HOOKS[name] for word in group if offered and word not in offered)
+        return tuple(str(word) for group in HOOKS[name] for word in group if offered and word not in offered)
 
     def _wrap_planner(self) -> None:
         kind = getattr(sys.modules[_PLANNERS], "EmbeddingShardingPlanner", None)

@@ -11,6 +11,7 @@ from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
 from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled
 from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks
+from torchx_cubicml.recorder.model.sequence_parallel import sequence_parallel_facts
 from torchx_cubicml.recorder.model.sharding import read_sharding
 from torchx_cubicml.recorder.model.size import (
     count_float8_modules,
@@ -118,6 +119,7 @@ def observe(
         **sharding.facts(),
         **compile_facts(root),
         **embedding_facts(root),
+        **sequence_parallel_facts(root),
         **(read_optimizer(optimizer) if optimizer is not None else {}),
         **seen.clipping,
     }

@@ -10,6 +10,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.records.standard_names import HOOK_SHARES, HOOKS, TABLE_HOOKS
 from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
+from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def read_binding(table: TomlTable) -> Binding:
         return Binding(kind=BindingKind.HOOK, name=name)
     if stated[0] == "torchrun":
         return _read_size(table, name)
-    return _read_named(table, stated[0], kind=stated[0])
+    return _read_named(table, stated[0], place=stated[0])
 
 
 def read_flag(table: TomlTable, key: str) -> Binding:
@@ -63,16 +64,16 @@ def read_flag(table: TomlTable, key: str) -> Binding:
     Raises:
         SpaceError: the flag is not legal, or its name is a secret's.
     """
-    return _read_named(table, key, kind=BindingKind.FLAG)
+    return _read_named(table, key, place=BindingKind.FLAG)
 
 
-def _read_named(table: TomlTable, key: str, *, kind: str) -> Binding:
+def _read_named(table: TomlTable, key: str, *, place: str) -> Binding:
     """Return the binding to a flag or a variable."""
     name = table.text(key) or ""
-    _check_name(table, key, name, kind=kind)
+    _check_name(table, key, name, kind=place)
     if names_secret(name):
         raise table.error(key, _NOT_RECORDED)
-    return Binding(kind=kind, name=name, aliases=_aliases(name))
+    return Binding(kind=place, name=name, aliases=_aliases(name))
 
 
 def read_tune(table: TomlTable) -> TuneChanges:
@@ -106,15 +107,16 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
             raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from 0 to below 1")
         return HOOK_SHARES[name]
     for family in HOOKS[name]:
-        if choices and set(choices) <= set(family):
+        if choices and {(kind(each), each) for each in choices} <= {(kind(each), each) for each in family}:
             return family[0]
-    legal = ", or from ".join(", ".join(family) for family in HOOKS[name])
+    legal = ", or from ".join(", ".join(map(_as_toml, family)) for family in HOOKS[name])
     raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from {legal}")
 
 
 def _check_entries(table: TomlTable, name: str) -> None:
     """Check that a parameter has one value per layer, per table or for the job, as its hook takes it."""
-    legal_entries = None if name in HOOK_SHARES else "per_table" if name in TABLE_HOOKS else "per_layer"
+    has_one_value = name in HOOK_SHARES or name == "sequence_parallel"
+    legal_entries = None if has_one_value else "per_table" if name in TABLE_HOOKS else "per_layer"
     for key in ("per_layer", "per_table"):
         if key in table and key != legal_entries:
             rule = f"takes {legal_entries}" if legal_entries else "takes one value"
@@ -123,6 +125,10 @@ def _check_entries(table: TomlTable, name: str) -> None:
 
 def _is_share(number: float) -> bool:
     return not isinstance(number, bool) and 0 <= number < 1
+
+
+def _as_toml(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _read_size(table: TomlTable, name: str) -> Binding:

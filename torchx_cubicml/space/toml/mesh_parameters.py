@@ -151,14 +151,17 @@ def _chosen(
             f"{table.place}: hook = 'mesh' needs the script's own size of each axis that is chosen: "
             f"default = {{ {axis} = 1 }}"
         )
-    known = trainer_parameter(trainer, degree_of(axis))
-    stated = known.default if default is None and known is not None and "flags" not in table else default
+    flags = table.table("flags", legal=_axes_in(table))
+    known = trainer_parameter(trainer, degree_of(axis)) if axis not in flags else None
+    is_known = known is not None and binding == known.binding
+    if is_known and default is not None:
+        binding = replace(binding, unless=(), file_default=default)
     return Parameter(
         name=degree_of(axis),
         choices=tuple(range(1, (most or MAX_DEGREE) + 1)),
         divides="world_size",
-        binding=binding if default is None else replace(binding, unless=(), file_default=None),
-        default=stated,
+        binding=binding,
+        default=known.default if known is not None and is_known and default is None else default,
     )
 
 

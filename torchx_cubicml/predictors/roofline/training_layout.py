@@ -92,6 +92,7 @@ class TrainingLayout:
         width_bytes: bytes of a weight, an activation or a gradient in transfer.
         low_bit: 1.0 for fp8.
         peak: FLOP/s of one device in the precision of the training.
+        attention_peak: FLOP/s of one device in the precision of attention.
         memory: bytes of one device.
         memory_bandwidth: bytes per second.
         link: bytes per second to a device of the node.
@@ -160,6 +161,7 @@ class TrainingLayout:
     width_bytes: Array
     low_bit: Array
     peak: Array
+    attention_peak: Array
     memory: Array
     memory_bandwidth: Array
     link: Array

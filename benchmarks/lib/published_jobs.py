@@ -228,7 +228,7 @@ def _bridge() -> Iterator[PublishedJob]:
         device, model, world, precision, whole, micro, length, shards, tp, pp, cp, chunks, ep, speed = line.split("|")
         numbers = (world, whole, micro, length, tp, pp, cp)
         facts: Row = {**MODELS[model], **dict(zip(names, map(int, numbers), strict=True))}
-        facts |= {"precision": precision, "ep_degree": int(ep), "virtual_pp_degree": int(chunks), "etp_degree": 1}
+        facts |= {"precision": precision, "ep_degree": int(ep), "virtual_pp_degree": int(chunks), "expert_tp_degree": 1}
         facts |= {"device": f"NVIDIA {device}", "attention_kernel": "transformer_engine"}
         if int(shards):
             facts["sharding_strategy"] = "FULL_SHARD"

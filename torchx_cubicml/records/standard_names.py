@@ -185,7 +185,6 @@ result up to rounding. A name in no table may be changed if a space file lists i
 
 _COLUMN_ALIASES = {
     "activation_checkpointing": ("activation_recompute", "recompute", "recompute_granularity"),
-    "capacity_factor": ("expert_capacity_factor", "moe_expert_capacity_factor"),
     "cp_degree": ("cp", "context_parallel"),
     "cp_method": ("context_parallel_rotate_method", "cp_comm_type"),
     "d_ff": ("ffn_hidden_size", "ffn_size", "intermediate_size"),
@@ -193,7 +192,6 @@ _COLUMN_ALIASES = {
     "device": ("accelerator", "accelerator_type", "device_name", "gpu", "gpu_model", "gpu_name", "gpu_type"),
     "dp_degree": ("dp", "data_parallel", "data_parallel_size"),
     "ep_degree": ("ep", "expert_parallel", "expert_model_parallel_size"),
-    "etp_degree": ("etp", "expert_tensor_parallel_degree", "expert_tensor_parallel_size"),
     "expert_d_ff": ("moe_ffn_hidden_size", "moe_intermediate_size"),
     "global_batch_size": ("gbs", "global_batch"),
     "gradient_accumulation_steps": ("ga", "grad_acc", "gradient_accumulation"),

@@ -27,7 +27,7 @@ def degree_fields(facts: Facts) -> dict[str, Array]:
     degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "world": world, "dp": world / (tp * pp * cp)}
     return {
         **degrees,
-        "etp": facts.number("etp_degree", tp),
+        "etp": facts.number("expert_tp_degree", tp),
         "gathers_keys": facts.share("cp_method", ("all_gather", "allgather")),
         # By ``alltoall``, torchtitan means a ring, as PyTorch passes keys and values on by that collective.
         "exchanges_heads": facts.share("cp_method", ("a2a", "ulysses")),

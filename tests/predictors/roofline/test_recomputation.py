@@ -93,10 +93,10 @@ def test_fewer_heads_of_keys_keep_less() -> None:
     assert many - few == pytest.approx(4 * 0.75 * 8192 * 4096)
 
 
-def test_a_token_is_kept_once_per_expert() -> None:
+def test_each_expert_keeps_its_input_and_its_result() -> None:
     facts: dict[str, Value] = {"n_experts": 8, "d_ff": 14336}
     one, two = (activation_bytes(layout_of(n_active_experts=count, **facts))[0] for count in (1, 2))
-    assert two - one == pytest.approx(8192 * (2 * 4 * 14336 + 2 * 4096))
+    assert two - one == pytest.approx(8192 * (2 * 4 * 14336 + 4 * 4096))
 
 
 def test_encoded_options_mean_the_same() -> None:
@@ -182,3 +182,31 @@ def test_pytorch_keeps_about_as_much(recomputed: str, facts: dict[str, Value], e
     }
     ours = float(activation_bytes(TrainingLayout.of(Facts.from_rows([row])))[0])
     assert bytes_kept(recomputed) == pytest.approx(ours, rel=error)
+
+
+def test_pytorch_keeps_as_much_more_of_experts() -> None:
+    """An MLP of four experts, two for each token, beside one expert: the difference, fp32 on the CPU."""
+    torch = pytest.importorskip("torch")
+    functional, tokens, experts = torch.nn.functional, LENGTH, 4
+    gates, ups = (torch.randn(experts, WIDTH, INNER, requires_grad=True) for _ in range(2))
+    downs = torch.randn(experts, INNER, WIDTH, requires_grad=True)
+
+    def mixed(x: torch.Tensor, active: int) -> torch.Tensor:
+        """Each expert gets as many tokens, in order: no index is kept."""
+        copies = x.repeat(active, 1).view(experts, -1, WIDTH)
+        inner = functional.silu(torch.bmm(copies, gates)) * torch.bmm(copies, ups)
+        weights = torch.ones(experts, active * tokens // experts, 1, requires_grad=True)
+        return (torch.bmm(inner, downs) * weights).view(active, tokens, WIDTH).sum(dim=0)
+
+    def kept(active: int) -> int:
+        x = torch.randn(tokens, WIDTH, requires_grad=True)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as trace:
+            result = mixed(x, active)
+        events = [each.nbytes() for each in trace.profiler.kineto_results.events() if each.name() == "[memory]"]
+        del result
+        return sum(events) - 4 * active * tokens  # without the weights themselves
+
+    facts: dict[str, Value] = {"d_model": WIDTH, "n_heads": HEADS, "n_kv_heads": HEADS, "d_ff": INNER}
+    facts |= {"seq_len": LENGTH, "n_experts": experts, "n_layers": 1, "world_size": 1, "device": "cpu"}
+    one, two = (float(activation_bytes(layout_of(**facts, n_active_experts=count))[0]) for count in (1, 2))
+    assert kept(2) - kept(1) == pytest.approx(two - one, rel=0.02)

@@ -2,9 +2,9 @@
 
 Every row of a table that was read is here, unless a model's shape or layout was not found: those are in ``OMITTED``.
 The facts are those that the page, a config file that it names, or the script beside it states. What no source states is
-left out, or noted beside the row. Shapes are those of ``torchtitan/models/llama3/__init__.py``, its Llama 2
-predecessor ``torchtitan/models/llama/__init__.py`` and ``torchtitan/models/deepseek_v3/__init__.py``
-(pytorch/torchtitan), and of the models' ``config.json`` as quoted in public tests.
+left out, or noted beside the row. Shapes are those of ``torchtitan/models/llama3/__init__.py``, its Llama 2 predecessor
+``torchtitan/models/llama/__init__.py`` and ``torchtitan/models/deepseek_v3/__init__.py`` (pytorch/torchtitan), and of
+the models' ``config.json`` as quoted in public tests. With a pipeline, torchtitan's FSDP keeps gathered parameters.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def _titan_h100() -> Iterator[PublishedJob]:
         yield _titan(TITAN_H100, "llama3 70B", name, 256, facts, figures)
     # The micro batches of a step are not stated: as many as stages, which was torchtitan's default.
     large = {**FULL, **FAST, "tp_degree": 8, "pp_degree": 8, "tp_overlap": True, "gradient_accumulation_steps": 8}
+    large |= {"sharding_strategy": "SHARD_GRAD_OP"}
     for schedule, figures in (("1F1B", (100, 82.5)), ("Interleaved1F1B", (128, 72.7))):
         facts = {**large, "micro_batch_size": 4, "pp_schedule": schedule}
         yield _titan(TITAN_H100, "llama3 405B", schedule, 512, facts, figures)
@@ -227,7 +228,7 @@ def _bridge() -> Iterator[PublishedJob]:
         device, model, world, precision, whole, micro, length, shards, tp, pp, cp, chunks, ep, speed = line.split("|")
         numbers = (world, whole, micro, length, tp, pp, cp)
         facts: Row = {**MODELS[model], **dict(zip(names, map(int, numbers), strict=True))}
-        facts |= {"precision": precision, "ep_degree": int(ep), "virtual_pp_degree": int(chunks), "etp_degree": 1}
+        facts |= {"precision": precision, "ep_degree": int(ep), "virtual_pp_degree": int(chunks), "expert_tp_degree": 1}
         facts |= {"device": f"NVIDIA {device}", "attention_kernel": "transformer_engine"}
         if int(shards):
             facts["sharding_strategy"] = "FULL_SHARD"

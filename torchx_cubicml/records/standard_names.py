@@ -282,7 +282,6 @@ result up to rounding. A name in no table may be changed if a space file lists i
 
 _COLUMN_ALIASES = {
     "activation_checkpointing": ("activation_recompute", "recompute", "recompute_granularity"),
-    "capacity_factor": ("expert_capacity_factor", "moe_expert_capacity_factor"),
     "cp_degree": ("cp", "context_parallel"),
     "cp_method": ("context_parallel_rotate_method", "cp_comm_type"),
     "d_ff": ("ffn_hidden_size", "ffn_size", "intermediate_size"),

@@ -118,7 +118,7 @@ def test_more_experts_per_token_cost_more(experts: int, active: int, degree: int
 @given(ep=st.sampled_from([1, 2, 4, 8]), tp=st.sampled_from([1, 2, 4]), etp=st.sampled_from([1, 2, 4]))
 @settings(max_examples=30, deadline=None)
 def test_sharded_states_are_split_over_all_ranks_however_experts_are(ep: int, tp: int, etp: int) -> None:
-    layout = layout_of(ep_degree=ep, tp_degree=tp, etp_degree=etp, vocab_size=0)
+    layout = layout_of(ep_degree=ep, tp_degree=tp, expert_tp_degree=etp, vocab_size=0)
     assert bytes_of(layout)["optimizer"] == pytest.approx(12 * 32 * float(layout.layer_params[0]) / 64)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
+from torchx_cubicml.predictors.roofline.data_parallel import gathering
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.model_parallel import context_parallel, tensor_parallel
 from torchx_cubicml.predictors.roofline.step_time import step_time
@@ -122,3 +123,16 @@ def test_the_hidden_seconds_of_a_row() -> None:
     row = {**ROW, "sharding_strategy": "FULL_SHARD"}
     assert Roofline().hidden(row)["data_parallel"] > 0.0
     assert Roofline().hidden({"n_layers": 2}) == {}
+
+
+def test_a_pipeline_reduces_its_gradients_once_a_step() -> None:
+    """Gathering for each pass stays; with parameters kept after forward, nothing is left for each micro batch."""
+    facts: dict[str, Value] = {"pp_degree": 4, "gradient_accumulation_steps": 32}
+    kept, freed, alone = (
+        layout_of(**{**facts, "sharding_strategy": strategy, **changes})
+        for strategy, changes in (("SHARD_GRAD_OP", {}), ("FULL_SHARD", {}), ("SHARD_GRAD_OP", {"pp_degree": 1}))
+    )
+    assert [float(each.gradients_sharded[0]) for each in (kept, freed, alone)] == [0.0, 0.0, 1.0]
+    free, stage = {**DEFAULTS, "dp_latency_s": 1e-15}, np.array([1.0])
+    of_kept, of_freed = (float(gathering(each, free, stage)[0][0]) for each in (kept, freed))
+    assert of_freed == pytest.approx(of_kept * (2 + 1 / 32) / (2 / 32))

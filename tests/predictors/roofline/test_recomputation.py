@@ -93,11 +93,120 @@ def test_fewer_heads_of_keys_keep_less() -> None:
     assert many - few == pytest.approx(4 * 0.75 * 8192 * 4096)
 
 
-def test_a_token_is_kept_once_per_expert() -> None:
+def test_each_expert_keeps_its_input_and_its_result() -> None:
     facts: dict[str, Value] = {"n_experts": 8, "d_ff": 14336}
     one, two = (activation_bytes(layout_of(n_active_experts=count, **facts))[0] for count in (1, 2))
-    assert two - one == pytest.approx(8192 * (2 * 4 * 14336 + 2 * 4096))
+    assert two - one == pytest.approx(8192 * (2 * 4 * 14336 + 4 * 4096))
 
 
 def test_encoded_options_mean_the_same() -> None:
     assert np.isclose(*(activation_bytes(layout_of(activation_checkpointing=word))[0] for word in ("full", "True")))
+
+
+WIDTH, HEADS, KEYS, INNER, LENGTH = 64, 4, 2, 160, 96
+
+
+def bytes_kept(recomputed: str) -> int:
+    """Return the bytes that a Llama layer keeps for backward on the CPU, fp32, as PyTorch allocates them.
+
+    Its result is among them and its input is not, as each is the other of a neighbour.
+    """
+    torch = pytest.importorskip("torch")
+    checkpoint = pytest.importorskip("torch.utils.checkpoint")
+    linear, head = torch.nn.Linear, WIDTH // HEADS
+    sizes = {"wq": (WIDTH, WIDTH), "wk": (WIDTH, KEYS * head), "wv": (WIDTH, KEYS * head), "wo": (WIDTH, WIDTH)}
+    sizes |= {"w1": (WIDTH, INNER), "w3": (WIDTH, INNER), "w2": (INNER, WIDTH)}
+    layers = {name: linear(*size, bias=False) for name, size in sizes.items()}
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        normed = torch.nn.functional.rms_norm(x, (WIDTH,))
+        query, key, value = (
+            layers[name](normed).unflatten(-1, (-1, head)).transpose(1, 2) for name in ("wq", "wk", "wv")
+        )
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        x = x + layers["wo"](attended.transpose(1, 2).flatten(2))
+        normed = torch.nn.functional.rms_norm(x, (WIDTH,))
+        return x + layers["w2"](torch.nn.functional.silu(layers["w1"](normed)) * layers["w3"](normed))
+
+    products = 0
+
+    def policy(_context: object, operation: object, *_args: object, **_kwargs: object) -> object:
+        nonlocal products
+        products += operation == torch.ops.aten.mm.default
+        is_product = operation == torch.ops.aten.mm.default and products % 2 == 1
+        saves = is_product or "scaled_dot_product" in str(operation)
+        must = checkpoint.CheckpointPolicy
+        return must.MUST_SAVE if saves else must.PREFER_RECOMPUTE
+
+    contexts = {"op": lambda: checkpoint.create_selective_checkpoint_contexts(policy)}
+    chosen = {"context_fn": contexts[recomputed]} if recomputed in contexts else {}
+    x = torch.randn(1, LENGTH, WIDTH, requires_grad=True)
+
+    def forward() -> torch.Tensor:
+        if recomputed == "none":
+            return block(x)
+        return checkpoint.checkpoint(block, x, use_reentrant=False, preserve_rng_state=False, **chosen)
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as trace:
+        result = forward()
+    events = [each.nbytes() for each in trace.profiler.kineto_results.events() if each.name() == "[memory]"]
+    del result
+    return sum(events)
+
+
+@pytest.mark.parametrize(
+    ("recomputed", "facts", "error"),
+    [
+        ("full", {"activation_checkpointing": "full"}, 1e-6),
+        (
+            "op",
+            {"activation_checkpointing": "selective", "selective_recompute": "op"},
+            0.01,
+        ),  # one number per row of scores more
+        ("none", {"activation_checkpointing": "none"}, 0.06),
+    ],
+)
+def test_pytorch_keeps_about_as_much(recomputed: str, facts: dict[str, Value], error: float) -> None:
+    row: dict[str, Value] = {
+        "n_layers": 1,
+        "d_model": WIDTH,
+        "n_heads": HEADS,
+        "n_kv_heads": KEYS,
+        "d_ff": INNER,
+        "seq_len": LENGTH,
+        "micro_batch_size": 1,
+        "world_size": 1,
+        "device": "cpu",
+        "attention_kernel": "sdpa",
+        **facts,
+    }
+    ours = float(activation_bytes(TrainingLayout.of(Facts.from_rows([row])))[0])
+    assert bytes_kept(recomputed) == pytest.approx(ours, rel=error)
+
+
+def test_pytorch_keeps_as_much_more_of_experts() -> None:
+    """An MLP of four experts, two for each token, beside one expert: the difference, fp32 on the CPU."""
+    torch = pytest.importorskip("torch")
+    functional, tokens, experts = torch.nn.functional, LENGTH, 4
+    gates, ups = (torch.randn(experts, WIDTH, INNER, requires_grad=True) for _ in range(2))
+    downs = torch.randn(experts, INNER, WIDTH, requires_grad=True)
+
+    def mixed(x: torch.Tensor, active: int) -> torch.Tensor:
+        """Each expert gets as many tokens, in order: no index is kept."""
+        copies = x.repeat(active, 1).view(experts, -1, WIDTH)
+        inner = functional.silu(torch.bmm(copies, gates)) * torch.bmm(copies, ups)
+        weights = torch.ones(experts, active * tokens // experts, 1, requires_grad=True)
+        return (torch.bmm(inner, downs) * weights).view(active, tokens, WIDTH).sum(dim=0)
+
+    def kept(active: int) -> int:
+        x = torch.randn(tokens, WIDTH, requires_grad=True)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as trace:
+            result = mixed(x, active)
+        events = [each.nbytes() for each in trace.profiler.kineto_results.events() if each.name() == "[memory]"]
+        del result
+        return sum(events) - 4 * active * tokens  # without the weights themselves
+
+    facts: dict[str, Value] = {"d_model": WIDTH, "n_heads": HEADS, "n_kv_heads": HEADS, "d_ff": INNER}
+    facts |= {"seq_len": LENGTH, "n_experts": experts, "n_layers": 1, "world_size": 1, "device": "cpu"}
+    one, two = (float(activation_bytes(layout_of(**facts, n_active_experts=count))[0]) for count in (1, 2))
+    assert kept(2) - kept(1) == pytest.approx(two - one, rel=0.02)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.roofline.computation import balanced_stage, compute, flops_per_second
+from torchx_cubicml.predictors.roofline.computation import attention_flops, balanced_stage, compute, flops_per_second
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.data_parallel import dp_bandwidth, gathering, optimizer, reduction
 from torchx_cubicml.predictors.roofline.experts import expert_parallel
@@ -108,34 +108,48 @@ class TestCompute:
         "heads": 5,
         "memory_bandwidth": 40.0,
     }
-    CONSTANTS = constants_of(half_tokens=0.0, half_width=0.0, gemm_efficiency=0.5, unbalance=0.0, plain_attention=0.25)
+    CONSTANTS = constants_of(
+        half_tokens=0.0,
+        half_width=0.0,
+        gemm_efficiency=0.5,
+        attention_efficiency=0.7,
+        unbalance=0.0,
+        plain_attention=0.25,
+    )
 
     def seconds(self, constants: dict[str, float] | None = None, **changes: float) -> tuple[float, float]:
         stage, whole = compute(layout_of(**{**self.NUMBERS, **changes}), constants or self.CONSTANTS)
         return float(stage[0]), float(whole[0])
 
     def test_a_step_is_its_layers_and_the_head(self) -> None:
-        block, head = 6 * 50 + 6 * 10 * 20, 6 * 10 * 3
+        block, head = 6 * 50 + 7 * 10 * 20 / 0.7, 6 * 10 * 3
         expected = (8 * block + head) * 7 / (2 * 500.0)
         assert self.seconds() == pytest.approx((expected, expected))
 
     def test_recomputation_repeats_a_third(self) -> None:
         head = 6 * 10 * 3
-        full = 6 * 50 * (1 + 0.5 / 3) + 1200 * (1 + 0.5 / 3)
+        full = 6 * 50 * (1 + 0.5 / 3) + 2000 * (1 + 0.5 / 3)
         assert self.seconds(full_recompute=0.5)[1] == pytest.approx((8 * full + head) * 7 / 1000)
-        selective = 6 * 50 + 1200 * (1 + 0.5 / 3)  # attention alone
+        selective = 6 * 50 + 2000 * (1 + 0.5 / 3)  # attention alone
         assert self.seconds(selective_recompute=0.5)[1] == pytest.approx((8 * selective + head) * 7 / 1000)
 
     def test_plain_attention_writes_its_scores_to_memory(self) -> None:
         (stage, whole), (without, all_without) = self.seconds(plain_attention=1, layers_per_stage=4), self.seconds()
-        scores = 0.25 * 16 * 2 * 5 * 20 * 7 / 2 / 40.0
+        again = 10 * 20 / 0.7 * 7 / 1000  # of the scores in backward, by a fused kernel
+        scores = 0.25 * 16 * 2 * 5 * 20 * 7 / 2 / 40.0 - again
         assert whole - all_without == pytest.approx(8 * scores)
         assert self.seconds(layers_per_stage=4)[0] == pytest.approx(without)
-        assert stage - without == pytest.approx(4 * scores)
+        assert stage - without == pytest.approx(4 * (scores + again) - 8 * again)
+
+    @pytest.mark.parametrize(("low_bit", "factor"), [(0, 1.0), (1, 1.5 * 1000 / 400)])
+    def test_attention_keeps_its_format_where_products_are_in_fp8(self, low_bit: int, factor: float) -> None:
+        layout = layout_of(**{**self.NUMBERS, "low_bit": low_bit, "attention_peak": 400.0})
+        (found,) = attention_flops(layout, {**self.CONSTANTS, "low_bit": 1.5})
+        assert found == pytest.approx(2000 * factor)
 
     def test_an_unbalanced_pipeline_waits_for_the_head(self) -> None:
         """Of four stages, evenly two layers each; the head of ten layers' cost is best alone, beside three of 8/3."""
-        block = 1500.0
+        block = 2300.0
         vocabulary = 10 * block / 60
         for unbalance, expected in ((0.0, 10.0), (0.5, 11.0), (1.0, 12.0), (3.0, 12.0)):
             constants = {**self.CONSTANTS, "unbalance": unbalance}
@@ -190,7 +204,8 @@ class TestCollectives:
         numbers = {**self.NUMBERS, "cp": 4, "tp": 2, "kv_share": 1, "sequence": 20, "low_bit": 0, "compiled": 0}
         layout = layout_of(**numbers, peak=1000.0)
         constants = {**RATES, "half_tokens": 0.0, "half_width": 0.0, "gemm_efficiency": 0.5, "link_tp_latency_s": 0.0}
-        hop, hidden = 2 * 2 * 6 * 5 / 2 / 50.0, 6 * 5 * 20 * 6 / 2 / 500.0 / 3 / 4
+        constants["attention_efficiency"] = 0.5
+        hop, hidden = 2 * 2 * 6 * 5 / 2 / 50.0, 7 * 5 * 20 * 6 / 2 / 250.0 / 3 / 4
         _, (found,) = context_parallel(layout, constants)
         assert found == pytest.approx(9 * float(smooth_excess(np.array(hop), np.array(hidden))))
 

@@ -88,6 +88,11 @@ def test_the_peak_is_that_of_device_and_precision(words: dict[str, object], peak
     assert layout_of(**words).peak[0] == pytest.approx(peak)
 
 
+def test_attention_computes_in_bf16_beside_fp8() -> None:
+    assert fields_of("peak attention_peak", device="H100", precision="fp8") == [1978.9e12, 989.4e12]
+    assert fields_of("peak attention_peak", device="A100", precision="fp32") == [19.5e12, 19.5e12]
+
+
 def test_a_rack_of_fast_links_is_one_node() -> None:
     assert layout_of(device="NVIDIA GB200", nproc_per_node=4).per_node[0] == 72
     assert layout_of(device="NVIDIA H100", nproc_per_node=4).per_node[0] == 4

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]:
     """Return seconds of computation per micro batch: of the slowest stage, and of all stages together.
 
-    A layer costs 6 FLOPs per token and parameter, and 6 per token, channel and position for causal attention; the
-    projection onto the vocabulary makes the last stage the slowest unless it gets fewer layers. The products of experts
-    count as many FLOPs as would take as long.
+    A layer costs 6 FLOPs per token and parameter, besides attention; the projection onto the vocabulary makes the last
+    stage the slowest unless it gets fewer layers. Attention and the products of experts count as many FLOPs as would
+    take as long.
     """
-    attention = 6.0 * layout.width * layout.queries * layout.sequence
+    attention = attention_flops(layout, constants)
     again = layout.full_recompute + layout.selective_recompute
     slower = layout.routed_params * (routed_slowdown(layout, constants) - 1.0)
     products = 6.0 * (layout.active_params + slower) * (1.0 + recomputed_products(layout) / 3.0)
@@ -35,6 +35,18 @@ def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]
     slowest = balanced + np.minimum(constants["unbalance"], 1.0) * (even - balanced)
     whole = layout.layers * block + head
     return slowest * seconds + layout.layers_per_stage * memory, whole * seconds + layout.layers * memory
+
+
+def attention_flops(layout: TrainingLayout, constants: Constants) -> Array:
+    """Return the FLOPs of causal attention per token and layer, as many as would take as long at ``flops_per_second``.
+
+    They are 6 per channel and position, and one more where a fused kernel computes the scores again in backward (Dao,
+    arXiv 2307.08691). Attention is computed in bf16 where the products are in fp8, and reaches another share of the
+    peak than they do (Shah et al., arXiv 2407.08608: 35 % to 75 % on one device, by the kernel).
+    """
+    each = (7.0 - layout.plain_attention) * layout.width * layout.queries * layout.sequence
+    faster = np.where(layout.low_bit > 0, constants["low_bit"] * layout.peak / layout.attention_peak, 1.0)
+    return np.asarray(each * faster / constants["attention_efficiency"])
 
 
 def flops_per_second(layout: TrainingLayout, constants: Constants) -> Array:

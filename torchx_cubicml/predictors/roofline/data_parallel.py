@@ -28,9 +28,11 @@ def gathering(layout: TrainingLayout, constants: Constants, stage: Array) -> tup
     """Return the seconds per micro batch of FSDP's collectives: all of them, and those that computation does not hide.
 
     FULL_SHARD gathers parameters for forward and again for backward, SHARD_GRAD_OP once; both reduce-scatter gradients.
-    Prefetching hides the collectives of any layer under the computation of any other, whatever their order.
+    In a pipeline, gradients wait for the last micro batch, as do parameters that are gathered once. Prefetching hides
+    the collectives of any layer under the computation of any other, whatever their order.
     """
-    passes = 3.0 * layout.gathered_each_time + 2.0 * layout.gathered_once
+    once = np.where(layout.defers_reduction > 0, 1.0 / layout.rounds, 1.0)
+    passes = (2.0 + once) * layout.gathered_each_time + 2.0 * once * layout.gathered_once
     ranks = layout.shard
     volume = passes * layout.width_bytes * _exchanged_params(layout, ranks)
     latency = passes * constants["dp_latency_s"] * layout.layers_per_stage * _latency_growth(layout, constants, ranks)

@@ -30,7 +30,7 @@ def device_fields(facts: Facts) -> dict[str, Array]:
     """Return the fields of a layout that describe the devices and the number format, float64 ``[n]`` each."""
     names = tuple(facts.shares.get("device", {}))
     precision = _precision(facts, names)
-    table: dict[str, Array] = {name: np.zeros(facts.n) for name in ("peak", *_FACTS)}
+    table: dict[str, Array] = {name: np.zeros(facts.n) for name in ("peak", "attention_peak", *_FACTS)}
     weight = np.zeros(facts.n)
     for name, share in facts.shares.get("device", {}).items():
         weight = weight + share
@@ -47,6 +47,11 @@ def device_fields(facts: Facts) -> dict[str, Array]:
 def _add_device(table: dict[str, Array], hardware: Hardware, share: Array, precision: dict[str, Array]) -> None:
     peak = sum((part * hardware.peak(word) for word, part in precision.items()), np.zeros(len(share)))
     table["peak"] = table["peak"] + share * peak
+    of_attention = {word: "bf16" if word == "fp8" else word for word in precision}
+    attention = sum(
+        (part * hardware.peak(of_attention[word]) for word, part in precision.items()), np.zeros(len(share))
+    )
+    table["attention_peak"] = table["attention_peak"] + share * attention
     for name, attribute in _FACTS.items():
         table[name] = table[name] + share * float(getattr(hardware, attribute))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.predictors.roofline.computation import flops_per_second
+from torchx_cubicml.predictors.roofline.computation import attention_flops, flops_per_second
 from torchx_cubicml.predictors.roofline.smooth import smooth_excess
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def context_parallel(layout: TrainingLayout, constants: Constants) -> tuple[Arra
     bytes_per_hop = 2.0 * channels * layout.kv_share
     bandwidth = np.where(within_node, layout.link * constants["link_tp"], layout.network * constants["network_tp"])
     latency = np.where(within_node, constants["link_tp_latency_s"], constants["network_tp_latency_s"])
-    flops = 6.0 * layout.width * layout.queries * layout.sequence * layout.tokens / layout.tp
+    flops = attention_flops(layout, constants) * layout.tokens / layout.tp
     hidden = flops / flops_per_second(layout, constants) / 3.0 / cp
     exposed = 3.0 * (cp - 1.0) * (smooth_excess(bytes_per_hop / bandwidth, hidden) + latency)
     circulated = 3.0 * (cp - 1.0) * (bytes_per_hop / bandwidth + latency)

@@ -29,7 +29,7 @@ def degree_fields(facts: Facts) -> dict[str, Array]:
     degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "world": world, "dp": world / (tp * pp * cp)}
     return {
         **degrees,
-        "etp": facts.number("etp_degree", tp),
+        "etp": facts.number("expert_tp_degree", tp),
         "gathers_keys": facts.share("cp_method", ("all_gather", "allgather")),
         # By ``alltoall``, torchtitan means a ring, as PyTorch passes keys and values on by that collective.
         "exchanges_heads": facts.share("cp_method", ("a2a", "ulysses")),
@@ -51,7 +51,7 @@ def sharding_fields(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
 
     Args:
         facts: of ``n`` trainings.
-        fields: degrees of parallelism and ``per_node`` of their layouts.
+        fields: degrees of parallelism, ``rounds`` and ``per_node`` of their layouts.
     """
     stage = facts.number("zero_stage", 0.0)
     gathered_each_time = np.maximum(facts.share("sharding_strategy", _GATHERED_EACH_TIME), stage >= 3)
@@ -68,11 +68,16 @@ def sharding_fields(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
     # Of different layers, the mean of the part that a rank holds counts: the harmonic mean of the ranks.
     among_sharded = np.clip(hybrid / np.maximum(gathered_each_time + gathered_once, hybrid), 0.0, 1.0)
     mean = 1.0 / (among_sharded / of_hybrid + (1.0 - among_sharded) / of_others)
+    # FSDP in a pipeline of PyTorch keeps whole gradients until the last micro batch (``backward_maybe_with_nosync`` of
+    # torch.distributed.pipelining.stage), and the parameters that it does not free after forward.
+    is_fsdp = facts.share("sharding_strategy", (*_GATHERED_EACH_TIME, *_GATHERED_ONCE)) > 0.0
+    defers = is_fsdp & (fields["pp"] > 1) & (fields["rounds"] > 1)
     return {
+        "defers_reduction": np.where(defers, 1.0, 0.0),
         "shard": np.where(among_sharded >= 1.0, of_hybrid, np.where(among_sharded > 0.0, mean, of_others)),
         "gathered_each_time": gathered_each_time,
         "gathered_once": gathered_once,
         "hybrid": hybrid,
         "states_sharded": np.maximum(gathered_each_time + gathered_once, stage >= 1),
-        "gradients_sharded": np.maximum(gathered_each_time + gathered_once, stage >= 2),
+        "gradients_sharded": np.where(defers, 0.0, np.maximum(gathered_each_time + gathered_once, stage >= 2)),
     }

@@ -34,14 +34,15 @@ def activation_bytes(layout: TrainingLayout) -> Array:
     """Return the bytes of activations per block and micro batch that are kept for backward, mean over the blocks.
 
     Korthikanti et al., equation 2: 34 bytes per token and channel, of which 16 are the MLP's, and 5 per score of
-    attention. Fewer heads of keys and values keep less; a token keeps its input once for each of its experts.
+    attention. Fewer heads of keys and values keep less. Each of a token's experts keeps a copy of its input, and its
+    result until the router's weights have their gradient.
     """
     split = np.where(layout.sequence_parallel > 0, layout.tp, 1.0)
     each = layout.tokens * layout.width
     mlp = 2.0 * layout.inner * each / layout.tp
     attention = _QUERIES * layout.queries + _KEYS * layout.queries * layout.kv_share
     fixed = _OUTSIDE_MLP - _UNSPLIT - _QUERIES - _KEYS
-    copies = 2.0 * layout.expert_layers * (layout.active_experts - 1.0)
+    copies = 4.0 * layout.expert_layers * layout.active_experts
     rest = each * ((attention + fixed) / layout.tp + (_UNSPLIT + copies) / split)
     scores = 5.0 * layout.heads * layout.sequence * layout.tokens / layout.tp
     full, per_operation = layout.full_recompute, layout.operation_recompute

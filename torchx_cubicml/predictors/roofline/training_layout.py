@@ -78,6 +78,7 @@ class TrainingLayout:
         hybrid: share of layers sharded inside a node and replicated across.
         states_sharded: share of layers whose optimizer states are sharded, with or without anything else.
         gradients_sharded: share of layers whose gradients are.
+        defers_reduction: 1.0 where sharded gradients are reduced once a step, not once a micro batch.
         full_recompute: share of layers whose activations are recomputed.
         selective_recompute: share of layers with attention alone recomputed.
         operation_recompute: share of layers with every second matrix product recomputed.
@@ -92,6 +93,7 @@ class TrainingLayout:
         width_bytes: bytes of a weight, an activation or a gradient in transfer.
         low_bit: 1.0 for fp8.
         peak: FLOP/s of one device in the precision of the training.
+        attention_peak: FLOP/s of one device in the precision of attention.
         memory: bytes of one device.
         memory_bandwidth: bytes per second.
         link: bytes per second to a device of the node.
@@ -146,6 +148,7 @@ class TrainingLayout:
     hybrid: Array
     states_sharded: Array
     gradients_sharded: Array
+    defers_reduction: Array
     full_recompute: Array
     selective_recompute: Array
     operation_recompute: Array
@@ -160,6 +163,7 @@ class TrainingLayout:
     width_bytes: Array
     low_bit: Array
     peak: Array
+    attention_peak: Array
     memory: Array
     memory_bandwidth: Array
     link: Array
@@ -171,7 +175,8 @@ class TrainingLayout:
         """Return the layout of ``facts``; where ``covered`` is false, its numbers are meaningless and may be NaN."""
         with np.errstate(invalid="ignore", divide="ignore"):
             fields = degree_fields(facts) | model_fields(facts) | device_fields(facts)
-            fields |= batch_fields(facts, fields["dp"]) | sharding_fields(facts, fields)
+            fields |= batch_fields(facts, fields["dp"])
+            fields |= sharding_fields(facts, fields)
             fields |= recompute_fields(facts) | offload_fields(facts) | kernel_fields(facts)
             fields |= pipeline_fields(facts, fields, fields["full_recompute"]) | unknown_fields(facts, fields)
         return cls(**fields)

@@ -16,8 +16,9 @@ SEQ_LEN, VOCAB = 32, 128
 class Net(nn.Module):
     """A transformer of decoder layers without cross attention."""
 
-    def __init__(self, n_layers: int) -> None:
+    def __init__(self, n_layers: int, *, checkpointing: bool) -> None:
         super().__init__()
+        self.checkpointing = checkpointing
         self.embed = nn.Embedding(VOCAB, 64)
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True) for _ in range(n_layers)
@@ -27,7 +28,7 @@ class Net(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         hidden = self.embed(tokens)
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = deepspeed.checkpointing.checkpoint(layer, hidden) if self.checkpointing else layer(hidden)
         return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1).float(), tokens.flatten())
 
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--micro_batch", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=2)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--outcome", required=True)
     args = parser.parse_args()
@@ -52,7 +54,7 @@ def main() -> None:
         "steps_per_print": 8,
     }
     with deepspeed.zero.Init(config_dict_or_path=settings, enabled=args.stage == 3):
-        net = Net(2)
+        net = Net(2, checkpointing=args.checkpointing)
     engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=settings)
     times = [time.perf_counter()]
     for _ in range(args.steps * args.accumulate):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.host.hardware import hardware_facts
+from torchx_cubicml.recorder.model.deepspeed_engine import read_engine
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
 from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled
 from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks
@@ -109,10 +110,13 @@ def observe(
     """
     pp_degree = pipeline.degree if pipeline is not None else 1
     sharding = read_sharding(root, world_size=world_size, pp_degree=pp_degree)
+    engine = read_engine(root)
+    sharding = engine.applied_to(sharding) if engine is not None else sharding
     facts: dict[str, Value] = {
         **software_facts(),
         **hardware_facts(device_kind(root)),
         **sharding.facts(),
+        **(engine.facts() if engine is not None else {}),
         **compile_facts(root),
         **(read_optimizer(optimizer) if optimizer is not None else {}),
         **seen.clipping,

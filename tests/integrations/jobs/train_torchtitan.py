@@ -4,7 +4,6 @@
 """
 
 import argparse
-import importlib
 import json
 import os
 import sys
@@ -31,6 +30,18 @@ def make_cpu_a_device() -> None:
     }.items():
         if not hasattr(torch.cpu, name):
             setattr(torch.cpu, name, lambda *_, answer=answer, **__: answer)
+    torch.cpu.current_device = lambda: 0  # a number, as of other devices
+    if not hasattr(torch.distributed, "set_timeout"):  # it came after torch 2.13
+        torch.distributed.set_timeout = lambda *_: None
+
+
+def masked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, block_mask, scale, enable_gqa, **_: object):
+    """Compute FlexAttention's result by scaled_dot_product_attention: it has no backward on the CPU."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    mask = create_mask(block_mask.mask_mod, q.shape[0], None, q.shape[2], k.shape[2], device="cpu")
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(q, k, v, attn_mask=mask, scale=scale, enable_gqa=enable_gqa), None
 
 
 def write_assets() -> None:
@@ -61,14 +72,16 @@ def main() -> None:
     write_assets()
     sys.argv = [sys.argv[0], *words]
     from torchtitan.config import ConfigManager
+    from torchtitan.models.common.attention import FlexAttention
     from torchtitan.tools.logging import init_logger
 
     init_logger()
+    FlexAttention._compiled_flex_attn = staticmethod(masked_attention)
     config = ConfigManager().parse_args()
-    family = importlib.import_module(f"torchtitan.models.{config.model_spec.name}")
-    # FlexAttention has no backward on the CPU.
-    config.model_spec = family.model_registry("debugmodel", attn_backend="sdpa")
     trainer = config.build()
+    for module in [each for part in trainer.model_parts for each in part.modules()]:
+        if hasattr(module, "set_force_sum_reduction_for_comms"):
+            module.set_force_sum_reduction_for_comms(True)  # gloo does not multiply within a reduction
     trainer.train()
     dims, training = trainer.parallel_dims, config.training
     if torch.distributed.get_rank() == 0:

@@ -245,6 +245,27 @@ def test_a_sequence_in_parts_counts_once(tmp_path: Path) -> None:
     check_throughput(ended, samples=2, steps=10)
 
 
+@pytest.mark.parametrize("mode", ["distributed", "local"])
+def test_experts_shared_over_an_axis_with_a_free_name(mode: str, tmp_path: Path) -> None:
+    ended = start("train_experts.py", mode, folder=tmp_path, processes=4).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    observed = ended.trial().observed
+    assert observed == {
+        **observed,
+        "mesh": "planets=2,moons=2",
+        "tp_degree": 1,
+        "ep_degree": 2,
+        "dp_degree": 4,
+        "n_experts": 4,
+        "n_active_experts": 2,
+        "capacity_factor": 1.5,
+        "n_params": 32 * 16 + 2 * (4 * 16 + 4 * 2 * 16 * 24) + 2 * 16 + 16 * 32 + 32,
+        "global_batch_size": 8,
+    }
+    assert observed.get("expert_tp_degree") == (1 if mode == "distributed" else None)
+    check_throughput(ended, samples=8, tokens=8 * 8, steps=10)
+
+
 def test_a_script_without_steps_has_no_throughput(tmp_path: Path) -> None:
     ended = start("never_steps.py", folder=tmp_path).end()
     assert (ended.code, ended.warnings()) == (0, []), ended.stderr

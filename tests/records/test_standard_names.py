@@ -39,6 +39,10 @@ FLAGS = {
     "tp_degree": "tensor_model_parallel_size",
     "pp_degree": "pipeline_model_parallel_size",
     "cp_degree": "context_parallel_size",
+    "ep_degree": "expert_model_parallel_size expert_parallel_degree",
+    "expert_tp_degree": "expert_tensor_parallel_size expert_tensor_parallel_degree",
+    "n_active_experts": "moe_router_topk num_experts_per_tok",
+    "capacity_factor": "capacity_factor expert_capacity_factor moe_expert_capacity_factor",
 }
 COLUMNS = {
     "activation_checkpointing": "activation_recompute recompute recompute_granularity",
@@ -48,6 +52,7 @@ COLUMNS = {
     "device": "accelerator accelerator_type device_name gpu gpu_model gpu_name gpu_type",
     "dp_degree": "dp data_parallel data_parallel_size",
     "ep_degree": "ep expert_parallel expert_model_parallel_size",
+    "expert_tp_degree": "etp expert_tensor_parallel",
     "global_batch_size": "gbs global_batch",
     "gradient_accumulation_steps": "ga grad_acc gradient_accumulation",
     "micro_batch_size": "mbs micro_batch microbatch microbatch_size",
@@ -103,7 +108,7 @@ def test_case_and_spacing_of_a_column_do_not_matter(column: str, name: str) -> N
 def test_the_standard_parameters_and_their_words_are_these() -> None:
     assert " ".join(STANDARD_PARAMETERS) == (
         "micro_batch_size gradient_accumulation_steps global_batch_size dp_replicate_degree dp_shard_degree tp_degree "
-        "pp_degree cp_degree ep_degree sharding_strategy activation_checkpointing precision compile"
+        "pp_degree cp_degree ep_degree expert_tp_degree sharding_strategy activation_checkpointing precision compile"
     )
     assert {name: " ".join(sorted(words)) for name, words in STANDARD_WORDS.items()} == {
         "sharding_strategy": "DDP FULL_SHARD HYBRID_SHARD NONE NO_SHARD SHARD_GRAD_OP _HYBRID_SHARD_ZERO2",
@@ -122,9 +127,10 @@ def test_the_sharding_strategies_are_those_of_torch() -> None:
 def test_what_changes_the_result_of_a_training_is_listed() -> None:
     assert " ".join(sorted(WORKLOAD_NAMES)) == "d_model n_heads n_layers seq_len vocab_size"
     assert " ".join(sorted(CHANGES_TRAINING - WORKLOAD_NAMES)) == (
-        "activation allow_tf32 amp beta1 beta2 bf16 d_ff dropout dtype epochs eps ffn_dim fp16 fp8 global_batch_size "
-        "grad_clip head_dim intermediate_size learning_rate lr max_grad_norm max_iters max_steps min_lr "
-        "mixed_precision momentum n_kv_heads optimizer precision seed tf32 warmup_steps weight_decay"
+        "activation allow_tf32 amp beta1 beta2 bf16 capacity_factor d_ff dropout dtype epochs eps ffn_dim fp16 "
+        "fp8 global_batch_size grad_clip head_dim intermediate_size learning_rate lr max_grad_norm max_iters "
+        "max_steps min_lr mixed_precision momentum n_active_experts n_experts n_kv_heads optimizer precision "
+        "seed tf32 warmup_steps weight_decay"
     )
 
 

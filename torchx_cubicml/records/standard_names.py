@@ -14,6 +14,7 @@ STANDARD_PARAMETERS = (
     "pp_degree",
     "cp_degree",
     "ep_degree",
+    "expert_tp_degree",
     "sharding_strategy",
     "activation_checkpointing",
     "precision",
@@ -97,6 +98,15 @@ FLAG_ALIASES: dict[str, str] = {
     "tensor_model_parallel_size": "tp_degree",
     "pipeline_model_parallel_size": "pp_degree",
     "context_parallel_size": "cp_degree",
+    "expert_model_parallel_size": "ep_degree",
+    "expert_parallel_degree": "ep_degree",
+    "expert_tensor_parallel_size": "expert_tp_degree",
+    "expert_tensor_parallel_degree": "expert_tp_degree",
+    "moe_router_topk": "n_active_experts",
+    "num_experts_per_tok": "n_active_experts",
+    "capacity_factor": "capacity_factor",
+    "expert_capacity_factor": "capacity_factor",
+    "moe_expert_capacity_factor": "capacity_factor",
 }
 """Flag name (no leading dashes, underscores for hyphens) -> standard name, where trainers agree."""
 
@@ -159,6 +169,7 @@ BATCH_FLAGS = frozenset(
 CHANGES_TRAINING = frozenset(
     {
         *WORKLOAD_SIZES,
+        *("n_experts", "n_active_experts", "capacity_factor"),
         *("dropout", "activation"),
         *("precision", "dtype", "bf16", "fp16", "fp8", "tf32", "allow_tf32", "amp", "mixed_precision"),
         *("global_batch_size", "optimizer", "lr", "learning_rate", "min_lr", "weight_decay", "momentum"),
@@ -191,6 +202,7 @@ _COLUMN_ALIASES = {
     "device": ("accelerator", "accelerator_type", "device_name", "gpu", "gpu_model", "gpu_name", "gpu_type"),
     "dp_degree": ("dp", "data_parallel", "data_parallel_size"),
     "ep_degree": ("ep", "expert_parallel", "expert_model_parallel_size"),
+    "expert_tp_degree": ("etp", "expert_tensor_parallel"),
     "global_batch_size": ("gbs", "global_batch"),
     "gradient_accumulation_steps": ("ga", "grad_acc", "gradient_accumulation"),
     "micro_batch_size": ("mbs", "micro_batch", "microbatch", "microbatch_size"),

@@ -144,6 +144,7 @@ def test_the_widest_mesh_is_named() -> None:
     layout = read_layout(model(Slice(), Shard(0)), data_meshes=[Mesh((2, 2), ("dp", "cp"))])
     assert (layout.axes, layout.sizes, layout.tp_degree, layout.cp_degree) == (root.mesh_dim_names, (2, 2, 2), 2, 2)
     assert layout.facts() == {
+        "mesh": "pp=2,dp=2,tp=2",
         "mesh_axes": ("pp", "dp", "tp"),
         "mesh_sizes": (2, 2, 2),
         "tp_degree": 2,
@@ -155,7 +156,7 @@ def test_the_widest_mesh_is_named() -> None:
 
 def test_axes_of_an_unknown_purpose_hide_the_degrees() -> None:
     facts = read_layout(model(Mesh((2, 4)), Shard(0), Shard(1))).facts()
-    assert facts == {"mesh_sizes": (2, 4)}
+    assert facts == {"mesh": "2,4", "mesh_sizes": (2, 4), "tp_plan": "layers.*.weight Shard(1)"}
 
 
 def test_tensor_axes_multiply_and_the_largest_mesh_counts() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from torchx_cubicml.cli.starter import starter_space, unredirected_outputs
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch import Launch, change_for_profiling, patches_of, read_config, write_config
+from torchx_cubicml.launch import Launch, change_for_profiling, patches_of, read_config, with_rule_facts, write_config
 from torchx_cubicml.rewrite.rules import not_permitted
 from torchx_cubicml.space import TuneChanges, computed_global_batch_size
 from torchx_cubicml.space.toml import parse_space
@@ -317,3 +317,29 @@ sharding_strategy: [FULL_SHARD, FULL_SHARD, NO_SHARD, FULL_SHARD]
     def test_unreadable_files_are_left_alone(self, folder: Path, content: str) -> None:
         (folder / "any.yaml").write_text(content)
         assert parse_space(starter_space(launch("--config any.yaml"), ""), where="x.toml").parameters
+
+
+@pytest.mark.parametrize(
+    ("enabled", "split", "experts", "degrees"),
+    [
+        (True, 1, 8, [1, 2, 4, 8]),
+        (True, 1, 12, [1, 2, 4]),  # whole experts on each rank
+        (False, 1, 12, [1]),  # without AutoEP the degree is idle
+        (True, 1, None, [1, 2, 4, 8]),
+    ],
+)
+def test_deepspeed_shares_experts_in_its_file(
+    enabled: bool, split: int, experts: int | None, degrees: list[int], folder: Path
+) -> None:
+    section = {"enabled": enabled, "autoep_size": 1, "expert_tensor_parallel_size": split}
+    (folder / "moe.json").write_text(json.dumps(DEEPSPEED | {"expert_parallel": section}))
+    command = launch("--deepspeed_config moe.json")
+    facts = f"[workload]\nn_experts = {experts}\n" if experts else ""
+    space = parse_space(f'trainer = "deepspeed"\n[parameters]\nep_degree = "auto"\n{facts}', where="x.toml")
+    workload, current = read_config(command, space)
+    bound = with_rule_facts(command, space).bind(workload=workload, current=current)
+    legal = [degree for degree in (1, 2, 4, 8) if {"ep_degree": degree} in bound]
+    assert legal == degrees
+    written = patches_of(write_config(command, space, {"ep_degree": degrees[-1]}))
+    expected = {("expert_parallel", "autoep_size"): degrees[-1]} if degrees[-1] > 1 else {}
+    assert dict(written[0].values if written else ()) == expected

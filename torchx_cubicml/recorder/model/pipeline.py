@@ -71,6 +71,13 @@ def read_pipeline() -> Pipeline | None:
     )
 
 
+def stage_groups() -> list[object]:
+    """Return the process groups of this rank's live stages, one of each."""
+    stages = live_instances_of("torch.distributed.pipelining.stage", "_PipelineStageBase")
+    groups = [group for stage in stages if (group := getattr(stage, "group", None)) is not None]
+    return [*{id(group): group for group in groups}.values()]
+
+
 def encode_stage(facts: Mapping[str, Value]) -> str:
     """Encode the facts of one stage that are combined over all stages, to be sent to rank 0."""
     return json.dumps({name: value for name, value in facts.items() if name in STAGE_FACTS})

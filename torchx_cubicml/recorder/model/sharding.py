@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.recorder.model.expert_placement import hidden_parameters
+from torchx_cubicml.recorder.model.experts import find_expert_layers
+from torchx_cubicml.recorder.model.fsdp_axes import fsdp_axes, fsdp_groups
 from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
+from torchx_cubicml.recorder.model.megatron import megatron_facts
 from torchx_cubicml.recorder.model.mesh import read_layout
+from torchx_cubicml.recorder.model.mesh_axes import sizes_of
+from torchx_cubicml.recorder.model.routing import routing_facts
 from torchx_cubicml.recorder.model.size import count_parameters, short_format
 
 if TYPE_CHECKING:
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from torchx_cubicml.recorder.model.experts import ExpertLayer
     from torchx_cubicml.recorder.model.mesh import MeshLayout
     from torchx_cubicml.records.trial import Value
 
@@ -40,6 +48,7 @@ class Sharding:
         n_trainable_params: likewise.
         low_precision: number format of the forward by the wrapper's policy; empty without one.
         policies: number formats and offloading of the wrappers; one value if all agree, else one for each.
+        other_facts: of the routing to experts, and of another library's process groups, under their standard names.
     """
 
     strategy: str | tuple[str, ...] = ""
@@ -52,6 +61,7 @@ class Sharding:
     n_trainable_params: int | None = None
     low_precision: str = ""
     policies: Mapping[str, Value] = field(default_factory=dict)
+    other_facts: Mapping[str, Value] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Value]:
         """Return the known facts under their standard names."""
@@ -65,7 +75,8 @@ class Sharding:
             "n_trainable_params": self.n_trainable_params,
         }
         of_mesh = self.layout.facts() if self.layout is not None else {}
-        return of_mesh | dict(self.policies) | {name: value for name, value in known.items() if value is not None}
+        known_facts = {name: value for name, value in known.items() if value is not None}
+        return of_mesh | dict(self.policies) | dict(self.other_facts) | known_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +88,7 @@ class _Unit:
     replicas: int | None  # copies of the parameters
     shards: int | None  # ranks that one copy is sharded over
     mesh: object = None
+    group: object = None  # of DDP and FSDP1
     low_precision: str = ""
     policies: Mapping[str, str | bool] = field(default_factory=dict)
     members: frozenset[int] = field(
@@ -87,6 +99,11 @@ class _Unit:
     def degree(self) -> int:
         """Number of ranks that average their gradients; 0 if unknown."""
         return (self.replicas or 0) * (self.shards or 0)
+
+    @property
+    def is_over_whole_mesh(self) -> bool:
+        """Coverage of its mesh: true if all axes are for data parallelism."""
+        return self.mesh is not None and prod(sizes_of(self.mesh)) == self.degree
 
 
 def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sharding:
@@ -103,9 +120,15 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
     """
     units = [unit for module in root.modules() for unit in _units_of(module)]
     foreign = any(name in sys.modules for name in _FOREIGN)
-    layout = None if foreign else read_layout(root, data_meshes=[unit.mesh for unit in units if unit.mesh is not None])
-    n_params, n_trainable = (None, None) if foreign else count_parameters(root)
-    known = Sharding(layout=layout, n_params=n_params, n_trainable_params=n_trainable)
+    layers = find_expert_layers(root)
+    layout = None if foreign else _layout(root, units, layers)
+    n_params, n_trainable = (None, None) if foreign else _count_parameters(root, layers)
+    known = Sharding(
+        layout=layout,
+        n_params=n_params,
+        n_trainable_params=n_trainable,
+        other_facts=routing_facts(layers) | (megatron_facts() if foreign else {}),
+    )
     if not units:
         degree = layout.data_parallel(world_size, pp_degree=pp_degree) if layout is not None else None
         known = replace(known, dp_degree=degree, dp_replicate_degree=degree, dp_shard_degree=degree and 1)
@@ -122,6 +145,24 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
         low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
         policies=_policies(units),
     )
+
+
+def _layout(root: nn.Module, units: Sequence[_Unit], layers: Sequence[ExpertLayer]) -> MeshLayout:
+    return read_layout(
+        root,
+        data_meshes=[unit.mesh for unit in units if unit.is_over_whole_mesh],
+        other_meshes=[unit.mesh for unit in units if unit.mesh is not None and not unit.is_over_whole_mesh],
+        data_axes=fsdp_axes(root),
+        data_groups=[unit.group for unit in units if unit.group is not None],
+        layers=layers,
+    )
+
+
+def _count_parameters(root: nn.Module, layers: Sequence[ExpertLayer]) -> tuple[int | None, int | None]:
+    """Return the number of parameters and of trainable ones, with the experts that only other ranks hold."""
+    total, trained = count_parameters(root)
+    hidden, hidden_trained = hidden_parameters(layers)
+    return (None, None) if total is None or trained is None else (total + hidden, trained + hidden_trained)
 
 
 def _policies(units: Sequence[_Unit]) -> dict[str, Value]:
@@ -164,7 +205,8 @@ def _strategies(root: nn.Module, units: Sequence[_Unit]) -> tuple[str, ...]:
 
 def _units_of(module: nn.Module) -> list[_Unit]:
     if type(module).__name__ == "DistributedDataParallel":
-        return [_unit(module, "DDP", (_size(getattr(module, "process_group", None)), 1))]
+        group = getattr(module, "process_group", None)
+        return [_unit(module, "DDP", (_size(group), 1), group=group)]
     if type(module).__name__ == "FullyShardedDataParallel":
         return [_fsdp1_unit(module)]
     get_state = getattr(
@@ -179,6 +221,7 @@ def _unit(
     spread: tuple[int | None, int | None],
     policies: Mapping[str, str | bool] | None = None,
     mesh: object = None,
+    group: object = None,
 ) -> _Unit:
     return _Unit(
         module=unwrap(module),
@@ -186,6 +229,7 @@ def _unit(
         replicas=spread[0],
         shards=spread[1],
         mesh=mesh,
+        group=group,
         low_precision=str((policies or {}).get("param_dtype", "")),
         policies=policies or {},
         members=frozenset(id(inner) for inner in module.modules()),
@@ -194,7 +238,8 @@ def _unit(
 
 def _fsdp1_unit(module: nn.Module) -> _Unit:
     strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")
-    size = _size(getattr(module, "process_group", None))
+    group = getattr(module, "process_group", None)
+    size = _size(group)
     spread: tuple[int | None, int | None] = (None, None)
     if "HYBRID" in strategy:
         spread = (_size(getattr(module, "_inter_node_pg", None)), size)
@@ -204,7 +249,7 @@ def _fsdp1_unit(module: nn.Module) -> _Unit:
     offload = getattr(getattr(module, "cpu_offload", None), "offload_params", None)
     if offload is not None:
         policies["cpu_offload"] = bool(offload)
-    return _unit(module, strategy, spread, policies)
+    return _unit(module, strategy, spread, policies, group=group)
 
 
 def _formats(policy: object) -> dict[str, str | bool]:
@@ -214,11 +259,7 @@ def _formats(policy: object) -> dict[str, str | bool]:
 
 
 def _fsdp2_units(module: nn.Module, state: object) -> list[_Unit]:
-    groups = getattr(state, "_fsdp_param_groups", None)  # torch before 2.12 has only one group
-    if groups is None:
-        one = getattr(state, "_fsdp_param_group", None)
-        groups = [one] if one is not None else []
-    return [_fsdp2_unit(module, group) for group in groups[:1]]
+    return [_fsdp2_unit(module, group) for group in fsdp_groups(state)[:1]]
 
 
 def _fsdp2_unit(module: nn.Module, group: object) -> _Unit:

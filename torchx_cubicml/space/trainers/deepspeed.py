@@ -78,12 +78,42 @@ DEEPSPEED = Trainer(
         "offload": TrainerFlag(
             flag="--offload", choices=(False, True), default=False, when="sharding_strategy != 'NO_SHARD'"
         ),
+        "ep_degree": TrainerFlag(
+            file=_FILE,
+            key="expert_parallel.autoep_size",
+            choices=(1, 2, 4, 8),
+            file_default=1,
+            when="auto_ep",
+        ),
+        # Sizes and switches that the rules read; the numbers of experts are in the model's own config.
+        "auto_ep": TrainerFlag(file=_FILE, key="expert_parallel.enabled", file_default=False),
+        "expert_tp_degree": TrainerFlag(
+            file=_FILE, key="expert_parallel.expert_tensor_parallel_size", file_default=1, when="auto_ep"
+        ),
         "seq_len": TrainerFlag(flag="--max_seq_len", default=512),
         **zero_keys(_FILE),
     },
     accumulation="per rank",
-    release=TrainerRelease(version="0.19.8", checks=("deepspeed/runtime/config.py: DeepSpeedConfig",)),
-    rules={"one_half_precision": ("not both bf16 and fp16", "not (bf16 and fp16)")},
+    release=TrainerRelease(
+        version="0.19.8",
+        checks=(
+            "deepspeed/runtime/config.py: DeepSpeedConfig",
+            "deepspeed/module_inject/auto_ep_folding.py: build_folding_spec and validate_folding_global",
+            "deepspeed/module_inject/auto_ep_config.py: validate_autoep_post_detection",
+        ),
+    ),
+    rules={
+        "one_half_precision": ("not both bf16 and fp16", "not (bf16 and fp16)"),
+        "ep_in_world": (
+            "expert parallelism times its tensor parallelism divides the world size",
+            "not auto_ep or world_size % (ep_degree * expert_tp_degree) == 0",
+        ),
+        "experts_by_ep": (
+            "ep_degree divides the experts",
+            "not auto_ep or n_experts < 1 or n_experts % ep_degree == 0",
+        ),
+        "whole_experts": ("each expert is on one rank", "not auto_ep or expert_tp_degree == 1"),
+    },
     exempt=("heads_by_tp",),  # automatic tensor parallelism divides heads unevenly
     other_defaults=(_FILE,),
     marks=(

@@ -24,6 +24,14 @@ MEGATRON_LM = Trainer(
         "pp_degree": TrainerFlag(flag="--pipeline-model-parallel-size", choices=(1, 2, 4, 8, 16), default=1),
         "cp_degree": TrainerFlag(flag="--context-parallel-size", choices=(1, 2, 4, 8), default=1),
         "ep_degree": TrainerFlag(flag="--expert-model-parallel-size", choices=(1, 2, 4, 8), default=1),
+        # Zero stands for tp_degree, which Megatron-LM takes without the flag.
+        "expert_tp_degree": TrainerFlag(
+            flag="--expert-tensor-parallel-size",
+            choices=(0, 1, 2, 4),
+            default=0,
+            words=((0, ""),),
+            when="n_experts > 0",
+        ),
         "activation_checkpointing": TrainerFlag(
             flag="--recompute-granularity",
             choices=("none", "selective", "full"),
@@ -53,7 +61,13 @@ MEGATRON_LM = Trainer(
         "head_dim": TrainerFlag(flag="--kv-channels", default=0),
         "d_ff": TrainerFlag(flag="--ffn-hidden-size"),
         "n_experts": TrainerFlag(flag="--num-experts", default=0),
-        "expert_tp_degree": TrainerFlag(flag="--expert-tensor-parallel-size", default=0),
+        "n_active_experts": TrainerFlag(flag="--moe-router-topk", default=2),
+        "router_pre_softmax": TrainerFlag(flag="--moe-router-pre-softmax", default=False),
+        "router_score": TrainerFlag(flag="--moe-router-score-function", default="softmax"),
+        "router_balancing": TrainerFlag(flag="--moe-router-load-balancing-type", default="aux_loss"),
+        # A negative factor stands for no limit.
+        "capacity_factor": TrainerFlag(flag="--moe-expert-capacity-factor", default=-1.0),
+        "pad_to_capacity": TrainerFlag(flag="--moe-pad-expert-input-to-capacity", default=False),
         "no_bias": TrainerFlag(flag="--disable-bias-linear", default=False),
         "virtual_pp_degree": TrainerFlag(flag="--num-virtual-stages-per-pipeline-rank", default=0),
         "layers_per_virtual_stage": TrainerFlag(flag="--num-layers-per-virtual-pipeline-stage", default=0),
@@ -80,6 +94,7 @@ MEGATRON_LM = Trainer(
             "megatron/core/transformer/transformer_block.py: get_num_layers_to_build",
             "megatron/core/parallel_state.py: initialize_model_parallel",
             "megatron/core/transformer/moe/moe_layer.py: MoELayer.forward",
+            "megatron/core/transformer/moe/moe_utils.py: topk_routing_with_score_function",
             "megatron/core/tensor_parallel/mappings.py: _split_along_first_dim",
             "megatron/core/pipeline_parallel/schedules.py: forward_backward_pipelining_with_interleaving",
             "Transformer Engine, transformer_engine/pytorch/utils.py: assert_dim_for_fp8_exec",
@@ -141,6 +156,24 @@ MEGATRON_LM = Trainer(
         "experts_with_tp": (
             "experts with tensor parallelism need sequence parallelism",
             "n_experts < 1 or tp_degree == 1 or sequence_parallel",
+        ),
+        "top_k_in_experts": (
+            "a token has at most all experts",
+            "n_experts < 1 or 1 <= n_active_experts <= n_experts",
+        ),
+        "softmax_of_one_expert": (
+            "one expert for each token needs a softmax before the choice",
+            "n_experts < 1 or n_active_experts > 1 or router_pre_softmax or router_score != 'softmax' "
+            "or router_balancing == 'sinkhorn'",
+        ),
+        "capacity_by_balancing": (
+            "a capacity factor needs an auxiliary loss or no balancing",
+            "n_experts < 1 or capacity_factor < 0 "
+            "or router_balancing in ('aux_loss', 'seq_aux_loss', 'global_aux_loss', 'none')",
+        ),
+        "capacity_to_pad": (
+            "padding to the capacity needs a capacity factor",
+            "n_experts < 1 or not pad_to_capacity or capacity_factor >= 0",
         ),
         "expert_bias_by_tp": (
             "experts with biases need an expert tensor parallelism of 1",

@@ -39,7 +39,7 @@ TORCHTITAN = Trainer(
         "tp_degree": _flag("parallelism.tensor_parallel_degree", choices=(1, 2, 4, 8)),
         "pp_degree": _flag("parallelism.pipeline_parallel_degree", choices=(1, 2, 4, 8)),
         "cp_degree": _flag("parallelism.context_parallel_degree", choices=(1, 2, 4, 8)),
-        "ep_degree": _flag("parallelism.expert_parallel_degree"),
+        "ep_degree": _flag("parallelism.expert_parallel_degree", choices=(1, 2, 4, 8)),
         "dp_replicate_degree": _flag("parallelism.data_parallel_replicate_degree", choices=(1, 2, 4, 8, 16)),
         "dp_shard_degree": _flag("parallelism.data_parallel_shard_degree"),
         "reshard_after_forward": _flag(
@@ -61,6 +61,7 @@ TORCHTITAN = Trainer(
         version="0.3.0",
         checks=(
             "torchtitan/distributed/parallel_dims.py: ParallelDims",
+            "torchtitan/models/common/token_dispatcher.py: AllToAllTokenDispatcher.dispatch",
             "torchtitan/models/common/decoder.py: Decoder.Config.update_from_config",
             "torchtitan/trainer.py: Trainer.Config.__post_init__ and Trainer.__init__",
             "torchtitan/distributed/pipeline_parallel.py: _get_pipeline_metadata",
@@ -80,6 +81,8 @@ TORCHTITAN = Trainer(
             "tp_degree, times twice cp_degree, divides the sequence with sequence parallelism",
             "not sequence_parallel or seq_len % (tp_degree * (2 * cp_degree if cp_degree > 1 else 1)) == 0",
         ),
+        # The number of experts is in the model's own config; it is known once a launch was observed.
+        "experts_by_ep": ("ep_degree divides the experts", "n_experts < 1 or n_experts % ep_degree == 0"),
         "ep_in_stage": (
             "ep_degree divides the ranks that shard a pipeline stage",
             "(dp_degree // dp_replicate_degree * cp_degree * tp_degree) % ep_degree == 0",

@@ -1,4 +1,4 @@
-"""A small GPT of Megatron-Core on the CPU, by its own model, process groups, schedule and optimizer; it says what it did.
+"""A small GPT of Megatron-Core on the CPU, by its own model, groups, schedule and optimizer; it says what it did.
 
 Megatron-Core makes its tensors on the CUDA device by name. Here that name means the CPU; nothing else is changed.
 """

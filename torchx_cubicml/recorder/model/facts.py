@@ -127,8 +127,10 @@ def observe(
         facts.update(pipeline.facts())
     elif sharding.layout is not None:
         facts["pp_degree"] = 1
+    is_part = pipeline is None and facts.get("pp_degree", 1) != 1  # a stage of another library's pipeline
+    n_layers = 0 if is_part else len(repeated_blocks(root))
     known: dict[str, Value | None] = {
-        "n_layers": len(repeated_blocks(root)) or None,
+        "n_layers": n_layers or None,
         "precision": _precision(root, seen, sharding) or None,
         "float8_modules": count_float8_modules(root),
         "activation_checkpointing": _activation_checkpointing(root, seen) or None,

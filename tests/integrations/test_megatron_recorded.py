@@ -23,12 +23,24 @@ LAYOUTS = {
     "experts": (2, ("--expert-model-parallel-size", "2", "--num-experts", "4")),
     "tensor_and_pipeline": (4, ("--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2")),
 }
-N_PARAMS = {"experts": 681472}  # of the whole model, all 4 experts of each layer
-N_PARAMS_DENSE = 218496
+
+
+@pytest.fixture(scope="module")
+def n_params(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, object]:
+    """Parameters of the whole model, without and with experts, as one process alone holds them."""
+    words = {False: (), True: ("--num-experts", "4")}
+    return {
+        has_experts: launched(
+            tmp_path_factory.mktemp("alone"), "train_megatron_core.py", "--train-iters", "8", *more, processes=1
+        )[1]["n_params"]
+        for has_experts, more in words.items()
+    }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layout_batch_and_throughput_are_those_of_the_run(tmp_path: Path, layout: str) -> None:
+def test_layout_batch_and_throughput_are_those_of_the_run(
+    tmp_path: Path, n_params: dict[bool, object], layout: str
+) -> None:
     processes, words = LAYOUTS[layout]
     trial, report = launched(tmp_path, "train_megatron_core.py", *words, processes=processes)
     measured = trial.measurement
@@ -39,7 +51,7 @@ def test_layout_batch_and_throughput_are_those_of_the_run(tmp_path: Path, layout
     batch = ("micro_batch_size", "gradient_accumulation_steps", "global_batch_size", "seq_len")
     assert facts(trial, *batch) == (2, report["accumulation"], 8, 32)
     has_stages = report["pp_degree"] > 1
-    assert trial.observed.get("n_params") == (None if has_stages else N_PARAMS.get(layout, N_PARAMS_DENSE))
+    assert trial.observed.get("n_params") == (None if has_stages else n_params[layout == "experts"])
     assert trial.observed.get("n_layers") == (None if has_stages else 4)
     assert trial.observed.get("zero_stage") == (1 if layout == "distributed_optimizer" else None)
     assert trial.observed.get("activation_checkpointing") == ("full" if layout == "data" else "none")

@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 INTEGRATIONS := $(CURDIR)/.venv-integrations
 TORCHREC := $(CURDIR)/.venv-torchrec
+RELEASES := $(addprefix $(CURDIR)/.venv-,deepspeed torchtitan megatron)
+RELEASES_PYTHON ?= $(PYTHON)
 NIGHTLY := $(CURDIR)/.venv-nightly
 TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cubicml.py launch/test_component.py \
     launch/test_scheduler.py launch/test_schedulers.py)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-kill test-integrations test-torchrec test-nightly check
+.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-kill
+.PHONY: test-integrations test-torchrec test-releases test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -46,11 +49,14 @@ test-slurm: setup ## whole tunes on a Slurm that is started on this machine (roo
 test-kill: setup ## the tuner killed at fifty random instants, on this machine and on Slurm
 	CUBICML_KILLS=50 scripts/test-slurm -k killed_at_random
 
-test-integrations: $(INTEGRATIONS)/.ready test-torchrec ## trainings by other libraries' trainers, in an environment of their own
+test-integrations: $(INTEGRATIONS)/.ready test-torchrec test-releases ## trainings by other libraries' trainers, in environments of their own
 	PATH="$(INTEGRATIONS)/bin:$$PATH" $(INTEGRATIONS)/bin/pytest tests/integrations
 
 test-torchrec: $(TORCHREC)/.ready ## recommenders whose tables TorchRec shards over processes, in an environment of their own
 	PATH="$(TORCHREC)/bin:$$PATH" $(TORCHREC)/bin/pytest tests/integrations/test_torchrec*.py
+
+test-releases: $(addsuffix /.ready,$(RELEASES)) ## trainings by DeepSpeed, torchtitan and Megatron-Core (RELEASES_PYTHON=python3.12)
+	for release in $(RELEASES); do PATH="$$release/bin:$$PATH" $$release/bin/pytest tests/integrations || exit 1; done
 
 test-nightly: setup $(NIGHTLY)/.ready ## the component, and tunes on Slurm, under the nightly build of TorchX
 	PATH="$(NIGHTLY)/bin:$$PATH" $(NIGHTLY)/bin/pytest -W 'ignore:[Deprecated] dist:UserWarning' $(TORCHX_TESTS)
@@ -67,7 +73,7 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(NIGHTLY) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'
@@ -91,6 +97,15 @@ $(TORCHREC)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TORCHREC)
 	$(TORCHREC)/bin/pip install -q -c constraints.txt -e '.[torchrec]' pytest
 	$(TORCHREC)/bin/pip install -q -c constraints.txt --no-deps torchrec fbgemm-gpu-cpu
+	@touch $@
+
+# Megatron-Core's newest release needs Python 3.12; an older Python gets its newest one for it. torchtitan needs triton.
+$(CURDIR)/.venv-deepspeed/.ready: LIBRARIES := deepspeed
+$(CURDIR)/.venv-torchtitan/.ready: LIBRARIES := torchtitan triton
+$(CURDIR)/.venv-megatron/.ready: LIBRARIES := megatron-core[training]
+$(addsuffix /.ready,$(RELEASES)): pyproject.toml constraints.txt
+	$(RELEASES_PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -q -c constraints.txt -e . $(LIBRARIES) pytest
 	@touch $@
 
 # Its distribution has another name than the one that is asked for elsewhere, so it comes without what that would bring.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integrations.recorded import facts, launched, needs
+from tests.integrations.recorded_launch import facts, launched, needs
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
-from torchx_cubicml.recorder.model.megatron import megatron_facts
+from torchx_cubicml.recorder.model.megatron import count_megatron_parameters, megatron_facts
 
 
 def refuse() -> int:
@@ -41,3 +43,35 @@ def test_a_degree_that_a_release_lacks_or_refuses_is_left_out(state: ModuleType)
     state.get_context_parallel_world_size = refuse
     state.get_expert_tensor_parallel_world_size = lambda: 0  # its answer without process groups
     assert megatron_facts() == {"tp_degree": 2, "ep_degree": 4}
+
+
+def marked(size: int, *, is_split: bool = False, is_expert: bool = False) -> nn.Parameter:
+    """Return a parameter with the marks that Megatron Core sets."""
+    parameter = nn.Parameter(torch.zeros(size))
+    parameter.tensor_model_parallel = is_split
+    parameter.allreduce = not is_expert
+    return parameter
+
+
+def test_parameters_of_other_ranks_are_counted() -> None:
+    dense = nn.ParameterList([marked(3, is_split=True), marked(5)])
+    whole = {"tp_degree": 4, "pp_degree": 1, "ep_degree": 1, "expert_tp_degree": 4}
+    assert count_megatron_parameters(dense, whole) == (17, 17)
+    dense[1].requires_grad = False
+    assert count_megatron_parameters(dense, whole) == (17, 12)
+    dense.append(marked(7, is_split=True, is_expert=True))
+    assert count_megatron_parameters(dense, {**whole, "ep_degree": 2, "expert_tp_degree": 3}) == (59, 54)
+
+
+@pytest.mark.parametrize("degrees", [{}, {"tp_degree": 1}, {"tp_degree": 1, "pp_degree": 2}])
+def test_part_of_a_pipeline_has_no_count(degrees: dict[str, int]) -> None:
+    assert count_megatron_parameters(nn.Linear(2, 2), degrees) == (None, None)
+
+
+def test_distributed_optimizer_is_the_first_stage_of_zero(state: ModuleType) -> None:
+    state.model_parallel_is_initialized = lambda: True
+    state.get_data_parallel_world_size = lambda: 2
+    model = nn.Linear(2, 2)
+    for uses, stage in ((True, {"zero_stage": 1}), (False, {})):
+        model.ddp_config = SimpleNamespace(use_distributed_optimizer=uses)  # type: ignore[assignment]
+        assert megatron_facts(model) == {"dp_degree": 2, **stage}

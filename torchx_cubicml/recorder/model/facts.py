@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.host.hardware import hardware_facts
+from torchx_cubicml.recorder.model.deepspeed_engine import read_engine
 from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
 from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled
@@ -113,10 +114,13 @@ def observe(
     """
     pp_degree = pipeline.degree if pipeline is not None else 1
     sharding = read_sharding(root, world_size=world_size, pp_degree=pp_degree)
+    engine = read_engine(root)
+    sharding = engine.applied_to(sharding) if engine is not None else sharding
     facts: dict[str, Value] = {
         **software_facts(),
         **hardware_facts(device_kind(root)),
         **sharding.facts(),
+        **(engine.facts() if engine is not None else {}),
         **compile_facts(root),
         **embedding_facts(root),
         **sequence_parallel_facts(root),
@@ -129,8 +133,10 @@ def observe(
         facts.update(pipeline.facts())
     elif sharding.layout is not None:
         facts["pp_degree"] = 1
+    is_part = pipeline is None and facts.get("pp_degree", 1) != 1  # a stage of another library's pipeline
+    n_layers = 0 if is_part else len(repeated_blocks(root))
     known: dict[str, Value | None] = {
-        "n_layers": len(repeated_blocks(root)) or None,
+        "n_layers": n_layers or None,
         "precision": _precisions(root, seen, sharding) or None,
         "float8_modules": count_float8_modules(root),
         "activation_checkpointing": _activation_checkpointing(root, seen) or None,

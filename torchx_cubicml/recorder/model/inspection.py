@@ -6,6 +6,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.model.deepspeed_engine import engine_parameters
 from torchx_cubicml.recorder.model.facts import HookObservations, observe, observe_stage
 from torchx_cubicml.recorder.model.heads import attention_calls
 from torchx_cubicml.recorder.model.kernels import attention_kernel, is_compiled
@@ -199,7 +200,9 @@ class ModelInspection:
 
 
 def parameters_of(optimizer: Optimizer | None) -> list[nn.Parameter]:
-    """Return all parameters that an optimizer steps."""
+    """Return all parameters that an optimizer trains: the model's own, if DeepSpeed hands it partitions of them."""
+    if held := engine_parameters(optimizer):
+        return held
     groups = optimizer.param_groups if optimizer is not None else []
     return [each for group in groups for each in group["params"] if not is_sharded_tensor(each)]
 

@@ -25,6 +25,7 @@ _SNAPSHOT_CLASSES = (
     ("torch.distributed.device_mesh", "DeviceMesh"),
     ("torch.distributed.pipelining.stage", "_PipelineStageBase"),
     ("torch.distributed.pipelining.schedules", "_PipelineSchedule"),
+    ("deepspeed.runtime.engine", "DeepSpeedEngine"),
 )
 
 

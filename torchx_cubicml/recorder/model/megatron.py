@@ -1,6 +1,6 @@
 """Degrees of parallelism of Megatron Core, from the process groups that the program initialised with it.
 
-The functions are those of ``megatron/core/parallel_state.py`` in Megatron Core 0.8 to 0.16. The module is never
+The functions are those of ``megatron/core/parallel_state.py`` in Megatron Core 0.8 to 0.19. The module is never
 imported here: without the program's own import there is nothing to read.
 """
 
@@ -10,10 +10,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
     from torchx_cubicml.records.trial import Value
 
 _MODULE = "megatron.core.parallel_state"
 _DEGREES = {
+    "dp_degree": "get_data_parallel_world_size",
     "tp_degree": "get_tensor_model_parallel_world_size",
     "pp_degree": "get_pipeline_model_parallel_world_size",
     "cp_degree": "get_context_parallel_world_size",
@@ -23,13 +28,51 @@ _DEGREES = {
 """Fact -> function of Megatron Core."""
 
 
-def megatron_facts() -> dict[str, Value]:
-    """Return the known degrees under their standard names; empty unless the program initialised Megatron Core."""
+def megatron_facts(root: nn.Module | None = None) -> dict[str, Value]:
+    """Return the known degrees under their standard names; empty unless the program initialised Megatron Core.
+
+    The distributed optimizer shards its states over the data-parallel ranks: stage 1 of ZeRO.
+
+    Args:
+        root: the model as the training loop calls it; ``None`` to read the degrees alone.
+    """
     module = sys.modules.get(_MODULE)
     if module is None or not _called(module, "model_parallel_is_initialized"):
         return {}
     found = {fact: _called(module, function) for fact, function in _DEGREES.items()}
-    return {fact: degree for fact, degree in found.items() if isinstance(degree, int) and degree >= 1}
+    facts: dict[str, Value] = {
+        fact: degree for fact, degree in found.items() if isinstance(degree, int) and degree >= 1
+    }
+    wrapper = getattr(root, "ddp_config", None)
+    if getattr(wrapper, "use_distributed_optimizer", None) is True and not getattr(wrapper, "use_megatron_fsdp", False):
+        facts["zero_stage"] = 1
+    return facts
+
+
+def count_megatron_parameters(root: nn.Module, degrees: Mapping[str, Value]) -> tuple[int | None, int | None]:
+    """Return the number of parameters of the whole model and of trainable ones, from this rank's part of it.
+
+    Megatron Core marks a parameter that is split over tensor-parallel ranks (``tensor_model_parallel``), and one of an
+    expert that only some ranks hold (``allreduce`` is false). ``None`` for a stage of a pipeline, and where the experts
+    cannot be told from other layers.
+
+    Args:
+        root: the model as the training loop calls it.
+        degrees: facts of ``megatron_facts``.
+    """
+    of = {name: degrees.get(name) for name in ("tp_degree", "pp_degree", "ep_degree", "expert_tp_degree")}
+    tp, pp, ep, expert_tp = (degree if isinstance(degree, int) else 0 for degree in of.values())
+    has_experts = any("moe" in type(module).__module__ for module in root.modules())
+    if pp != 1 or not tp or (has_experts and (not ep or not expert_tp or (ep == 1 and expert_tp != tp))):
+        return None, None
+    total = trained = 0
+    for parameter in root.parameters():
+        is_expert = getattr(parameter, "allreduce", True) is False
+        split = expert_tp if is_expert else tp
+        copies = (split if getattr(parameter, "tensor_model_parallel", False) else 1) * (ep if is_expert else 1)
+        total += copies * parameter.numel()
+        trained += copies * parameter.numel() if parameter.requires_grad else 0
+    return total, trained
 
 
 def _called(module: Any, function: str) -> object:

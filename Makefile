@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 INTEGRATIONS := $(CURDIR)/.venv-integrations
+TORCHREC := $(CURDIR)/.venv-torchrec
 NIGHTLY := $(CURDIR)/.venv-nightly
 TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cubicml.py launch/test_component.py \
     launch/test_scheduler.py launch/test_schedulers.py)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-kill test-integrations test-nightly check
+.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-kill test-integrations test-torchrec test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -45,8 +46,11 @@ test-slurm: setup ## whole tunes on a Slurm that is started on this machine (roo
 test-kill: setup ## the tuner killed at fifty random instants, on this machine and on Slurm
 	CUBICML_KILLS=50 scripts/test-slurm -k killed_at_random
 
-test-integrations: $(INTEGRATIONS)/.ready ## trainings by other libraries' trainers, in an environment of their own
+test-integrations: $(INTEGRATIONS)/.ready test-torchrec ## trainings by other libraries' trainers, in an environment of their own
 	PATH="$(INTEGRATIONS)/bin:$$PATH" $(INTEGRATIONS)/bin/pytest tests/integrations
+
+test-torchrec: $(TORCHREC)/.ready ## recommenders whose tables TorchRec shards over processes, in an environment of their own
+	PATH="$(TORCHREC)/bin:$$PATH" $(TORCHREC)/bin/pytest tests/integrations/test_torchrec*.py
 
 test-nightly: setup $(NIGHTLY)/.ready ## the component, and tunes on Slurm, under the nightly build of TorchX
 	PATH="$(NIGHTLY)/bin:$$PATH" $(NIGHTLY)/bin/pytest -W 'ignore:[Deprecated] dist:UserWarning' $(TORCHX_TESTS)
@@ -63,7 +67,7 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(INTEGRATIONS) $(NIGHTLY) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(NIGHTLY) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'
@@ -80,6 +84,13 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(INTEGRATIONS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(INTEGRATIONS)
 	$(INTEGRATIONS)/bin/pip install -q -c constraints.txt -e '.[integrations]' pytest
+	@touch $@
+
+# TorchRec asks for the CUDA build of FBGEMM, so it is installed without what it asks for, beside the CPU build.
+$(TORCHREC)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCHREC)
+	$(TORCHREC)/bin/pip install -q -c constraints.txt -e '.[torchrec]' pytest
+	$(TORCHREC)/bin/pip install -q -c constraints.txt --no-deps torchrec fbgemm-gpu-cpu
 	@touch $@
 
 # Its distribution has another name than the one that is asked for elsewhere, so it comes without what that would bring.

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integrations.recorded import facts, launched, needs
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchx_cubicml.records.trial import Trial
 
 pytestmark = pytest.mark.launch
 
-JOBS = Path(__file__).parent / "jobs"
-TIMEOUT_S = 240
 SPACE = """
 trainer = "hf"
 [parameters]
@@ -29,30 +23,6 @@ micro_batch_size = "auto"
 sharding_strategy = ["FULL_SHARD", "SHARD_GRAD_OP"]
 activation_checkpointing = "auto"
 """
-
-
-def needs(*packages: str) -> pytest.MarkDecorator:
-    absent = [package for package in packages if find_spec(package) is None]
-    return pytest.mark.skipif(bool(absent), reason=f"{', '.join(absent)} not installed: make test-integrations")
-
-
-def launched(folder: Path, job: str, *words: str, options: tuple[str, ...] = ()) -> tuple[Trial, dict[str, object]]:
-    """Return the trial of a launch on two processes, and what the job itself says that it did."""
-    store, report = folder / "store", folder / "report.json"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHX_CUBICML_STORE": str(store), "HF_HUB_OFFLINE": "1"}
-    cubicrun = (sys.executable, "-m", "torchx_cubicml.cubicrun", *options, "--standalone", "--nproc_per_node", "2")
-    command = [*cubicrun, str(JOBS / job), *words, "--outcome", str(report)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "warning" not in "".join(line for line in done.stderr.splitlines() if "torchx-cubicml" in line)
-    (trial,) = TrialStore(str(store))
-    return trial, json.loads(report.read_text())
-
-
-def facts(trial: Trial, *names: str) -> tuple[object, ...]:
-    return tuple(trial.observed.get(name) for name in names)
 
 
 @pytest.fixture(scope="module")

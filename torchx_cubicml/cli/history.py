@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli import history_compact, history_import
 from torchx_cubicml.cli.base import add_json, add_store, print_json, store_url, wide_console
+from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
@@ -16,7 +17,7 @@ from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torchx_cubicml.records.trial import Trial
 
@@ -141,11 +142,22 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
         table.add_row(Text("" if index else "measured"), Text(line))
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):
-            for inner, item in ((inner, item) for inner, item in value.items() if item not in (None, "", ())):
-                table.add_row(Text(f"{name}.{inner}"), Text(_labelled_text(inner, item)))
+            for label, text in _dict_rows(name, value):
+                table.add_row(Text(label), Text(text))
         else:
             table.add_row(Text(name), Text(value_text(value)))
     wide_console().print(table)
+
+
+def _dict_rows(name: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Return the rows of one group of facts; those of embedding tables have a row per table, not per fact."""
+    lines = table_lines(values)
+    for inner, item in values.items():
+        if item in (None, "", ()) or (lines and inner in PER_TABLE):
+            continue
+        yield f"{name}.{inner}", _labelled_text(inner, item)
+        if inner == "n_embedding_tables":
+            yield from (("", line) for line in lines)
 
 
 def _observed_config(trial: Trial) -> dict[str, object]:

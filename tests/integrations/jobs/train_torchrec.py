@@ -7,23 +7,30 @@ import argparse
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DataParallelWrapper, DistributedModelParallel
+from torchrec.distributed.model_parallel import (
+    DataParallelWrapper,
+    DefaultDataParallelWrapper,
+    DistributedModelParallel,
+)
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
 
 N_DENSE = 13
 WIDTH = 32  # of the dense features in their interaction with the tables
@@ -41,6 +48,21 @@ TABLES = {
     "sequence": {"bag": (2_000, 16, 3.0, "sum"), "clicks": (500, 16, 6.0, "none")},
 }
 Tables = dict[str, tuple[int, int, float, str]]
+
+
+@dataclass
+class Batch(Pipelineable):
+    dense: torch.Tensor
+    sparse: KeyedJaggedTensor
+    labels: torch.Tensor
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
+        parts = (self.dense, self.sparse, self.labels)
+        return Batch(*(part.to(device=device, non_blocking=non_blocking) for part in parts))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        for part in (self.dense, self.sparse, self.labels):
+            part.record_stream(stream)
 
 
 class Recommender(nn.Module):
@@ -62,7 +84,7 @@ class Recommender(nn.Module):
             ],
             device=meta,
         )
-        self.sequences = None
+        self.sequences, self.listed = None, list(listed)
         if listed:
             configs = [
                 EmbeddingConfig(name=name, num_embeddings=rows, embedding_dim=width, feature_names=[f"{name}_id"])
@@ -73,14 +95,17 @@ class Recommender(nn.Module):
         width = WIDTH + sum(table[1] for table in tables.values())
         self.top = nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
 
-    def forward(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        dense, sparse = batch.dense, batch.sparse
         parts = [self.bottom(dense), self.bags(sparse).values()]
-        if self.sequences is not None:
-            for jagged in self.sequences(sparse).values():
-                rows = torch.repeat_interleave(torch.arange(len(dense)), jagged.lengths())
-                total = jagged.values().new_zeros(len(dense), jagged.values().shape[1])
-                parts.append(total.index_add(0, rows, jagged.values()))
-        return self.top(torch.cat(parts, dim=1)).squeeze(1)
+        jagged = self.sequences(sparse) if self.sequences is not None else {}
+        for name in self.listed:
+            values, lengths = jagged[f"{name}_id"].values(), jagged[f"{name}_id"].lengths()
+            rows = torch.repeat_interleave(torch.arange(dense.size(0)), lengths)
+            parts.append(torch.zeros((dense.size(0), values.size(1))).index_add(0, rows, values))
+        scores = self.top(torch.cat(parts, dim=1)).squeeze(1)
+        loss = nn.functional.binary_cross_entropy_with_logits(scores, batch.labels)
+        return loss, (loss.detach(), scores)
 
 
 class AllTypes:
@@ -101,12 +126,24 @@ class SequenceSharder(AllTypes, EmbeddingCollectionSharder):
 
 
 class FullyShardDense(DataParallelWrapper):
+    """FSDP2 of each dense part."""
+
     def wrap(self, dmp, env, device) -> None:
         for part in (dmp.module.bottom, dmp.module.top):
             fully_shard(part)
 
 
-def make_batch(tables: Tables, size: int, generator: torch.Generator) -> tuple[torch.Tensor, KeyedJaggedTensor]:
+class FullyShardedDense(DataParallelWrapper):
+    """FSDP1 of all dense parts together."""
+
+    def wrap(self, dmp, env, device) -> None:
+        tables = [part for part in (dmp.module.bags, dmp.module.sequences) if part is not None]
+        dmp._dmp_wrapped_module = FullyShardedDataParallel(
+            dmp._dmp_wrapped_module, ignored_modules=tables, device_id=device, use_orig_params=True
+        )
+
+
+def make_batch(tables: Tables, size: int, generator: torch.Generator) -> Batch:
     values, lengths = [], []
     for rows, _, pooling, _ in tables.values():
         most = int(2 * pooling)  # even around the mean
@@ -115,7 +152,8 @@ def make_batch(tables: Tables, size: int, generator: torch.Generator) -> tuple[t
         values.append(torch.randint(0, rows, (int(counts.sum()),), generator=generator))
     names = [f"{name}_id" for name in tables]
     sparse = KeyedJaggedTensor(keys=names, values=torch.cat(values), lengths=torch.cat(lengths).int())
-    return torch.randn(size, N_DENSE, generator=generator), sparse
+    labels = torch.randint(0, 2, (size,), generator=generator).float()
+    return Batch(torch.randn(size, N_DENSE, generator=generator), sparse, labels)
 
 
 def plan_for(model: nn.Module, arguments: argparse.Namespace, tables: Tables, sharders: list):
@@ -164,34 +202,41 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--sharding", default="planner", help="TorchRec's word or planner; one, or one per table")
-    parser.add_argument("--tables", default="uneven", choices=TABLES)
-    parser.add_argument("--fsdp", action="store_true", help="shard the dense part with FSDP2 instead of DDP")
+    parser.add_argument(
+        "--tables", default="uneven", help="name of a preset, or JSON: name -> rows, width, rows, pooling"
+    )
+    parser.add_argument("--pipeline", action="store_true", help="train by TrainPipelineSparseDist")
+    fsdp = "shard the dense part with this generation of FSDP instead of DDP"
+    parser.add_argument("--fsdp", nargs="?", const="2", choices=("1", "2"), help=fsdp)
     parser.add_argument("--reserved", type=float, default=0.15, help="share of memory that the planner leaves free")
     parser.add_argument("--min-partition", type=int, default=None, help="least width of a column shard")
     parser.add_argument("--outcome", default="", help="file that receives the report too")
     return parser.parse_args()
 
 
-def train(model: nn.Module, optimizer: CombinedOptimizer, arguments: argparse.Namespace) -> dict[str, object]:
-    tables = TABLES[arguments.tables]
+def train(model: nn.Module, optimizer: CombinedOptimizer, tables: Tables, arguments: argparse.Namespace) -> dict:
     generator = torch.Generator().manual_seed(dist.get_rank())
-    loss_of, looked_up, times = nn.BCEWithLogitsLoss(), dict.fromkeys(tables, 0), []
-    for _ in range(arguments.steps):
-        features, sparse = make_batch(tables, arguments.batch_size, generator)
-        labels = torch.randint(0, 2, (arguments.batch_size,), generator=generator).float()
-        for name in tables:
-            looked_up[name] += sparse[f"{name}_id"].values().numel()
-        started = time.perf_counter()
-        optimizer.zero_grad()
-        loss = loss_of(model(features, sparse), labels)
-        loss.backward()
-        optimizer.step()
-        times.append(time.perf_counter() - started)
-    samples = arguments.steps * arguments.batch_size
+    batches = [make_batch(tables, arguments.batch_size, generator) for _ in range(min(arguments.steps, 64))]
+    batches = [batches[step % len(batches)] for step in range(arguments.steps)]
+    times = []
+    if arguments.pipeline:
+        pipeline, waiting = TrainPipelineSparseDist(model, optimizer, torch.device("cpu")), iter(batches)
+        for _ in range(arguments.steps):
+            started = time.perf_counter()
+            loss, _ = pipeline.progress(waiting)  # what the model returns beside its loss
+            times.append(time.perf_counter() - started)
+    else:
+        for batch in batches:
+            started = time.perf_counter()
+            optimizer.zero_grad()
+            loss, _ = model(batch)
+            loss.backward()
+            optimizer.step()
+            times.append(time.perf_counter() - started)
     return {
         "loss": loss.item(),
         "median_step_s": sorted(times)[len(times) // 2],
-        "looked_up": {name: count / samples for name, count in looked_up.items()},
+        "looked_up": {name: [batch.sparse[f"{name}_id"].values().numel() for batch in batches] for name in tables},
     }
 
 
@@ -199,7 +244,7 @@ def main() -> None:
     arguments = parse_arguments()
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    tables = TABLES[arguments.tables]
+    tables = TABLES[arguments.tables] if arguments.tables in TABLES else json.loads(arguments.tables)
     model = Recommender(tables)
     n_params = sum(parameter.numel() for parameter in model.parameters())
     n_dense = sum(parameter.numel() for part in (model.bottom, model.top) for parameter in part.parameters())
@@ -208,14 +253,14 @@ def main() -> None:
             apply_optimizer_in_backward(torch.optim.Adagrad, part.parameters(), {"lr": 0.02})
     sharders = [BagSharder(), SequenceSharder()]
     plan = plan_for(model, arguments, tables, sharders)
-    wrapper = FullyShardDense() if arguments.fsdp else None
+    wrapper = {"1": FullyShardedDense, "2": FullyShardDense}.get(arguments.fsdp, DefaultDataParallelWrapper)()
     sharded = DistributedModelParallel(
         model, device=torch.device("cpu"), plan=plan, sharders=sharders, data_parallel_wrapper=wrapper
     )
     dense = KeyedOptimizerWrapper(
         dict(in_backward_optimizer_filter(sharded.named_parameters())), lambda each: torch.optim.Adagrad(each, lr=0.02)
     )
-    trained = train(sharded, CombinedOptimizer([sharded.fused_optimizer, dense]), arguments)
+    trained = train(sharded, CombinedOptimizer([sharded.fused_optimizer, dense]), tables, arguments)
     if dist.get_rank() == 0:
         report = {
             "steps": arguments.steps,

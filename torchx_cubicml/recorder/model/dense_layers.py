@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def dense_layer_sizes(root: nn.Module, wrapped: Sequence[nn.Module], *, n_params: int | None) -> tuple[int, ...]:
+def dense_layer_sizes(
+    root: nn.Module, wrapped: Sequence[nn.Module], *, n_params: int | None, is_one: bool = False
+) -> tuple[int, ...]:
     """Return the number of parameters of each dense layer of a recommender; empty for other models.
 
     The layers are the wrapped parts, if each has a sharding strategy of its own, or else the modules that hold
@@ -24,11 +26,14 @@ def dense_layer_sizes(root: nn.Module, wrapped: Sequence[nn.Module], *, n_params
         root: the model.
         wrapped: the parts with strategies of their own, in order; none of them contains another.
         n_params: of the whole model with its tables; ``None`` if unknown.
+        is_one: whether one wrapper shards the whole dense part at once.
     """
     modules = embedding_modules(root)
     if not modules or n_params is None:
         return ()
     tables = sum(each.num_embeddings * each.embedding_dim for module in modules for each in table_configs(module))
+    if is_one:
+        return (n_params - tables,)
     sizes = [count_parameters(part)[0] or 0 for part in wrapped] if wrapped else _own_sizes(root)
     return tuple(sizes) if sum(sizes) == n_params - tables else ()
 

@@ -1,4 +1,4 @@
-"""Embedding modules of TorchRec within a live model, sharded and unsharded, and their optimizers.
+"""Embedding modules of TorchRec within a live model, sharded and unsharded.
 
 They are found by the names of their classes, so that TorchRec is never imported by the recorder.
 """
@@ -68,18 +68,6 @@ def sharded_size(module: nn.Module) -> tuple[int, int]:
     size = sum(config.num_embeddings * config.embedding_dim for config in table_configs(module))
     flags = [parameter.requires_grad for parameter in module.parameters()]
     return size, size if any(flags) or not flags else 0
-
-
-class KeyedOptimizers(dict[type, bool]):
-    """Class of an optimizer -> whether TorchRec defines it: its step runs others, or ran within backward already.
-
-    An optimizer of torch within it has hooks of its own. The optimizer of a fused kernel writes within backward.
-    """
-
-    def __missing__(self, kind: type) -> bool:
-        bases = (each for each in kind.__mro__ if each.__name__ == "KeyedOptimizer")
-        self[kind] = found = any(each.__module__.startswith("torchrec.") for each in bases)
-        return found
 
 
 def is_kernel(module: nn.Module) -> bool:

@@ -39,7 +39,7 @@ def read_optimizer(optimizer: Optimizer) -> dict[str, Value]:
     has none.
     """
     facts: dict[str, Value] = {"optimizer": type(optimizer).__name__}
-    group = optimizer.param_groups[0]
+    group = next(iter(optimizer.param_groups), {})
     if "fused" in group:
         facts["optimizer_fused"] = bool(group["fused"])
     foreach = group.get("foreach")

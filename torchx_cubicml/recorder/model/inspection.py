@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.model.facts import HookObservations, observe, observe_stage
 from torchx_cubicml.recorder.model.heads import attention_calls
 from torchx_cubicml.recorder.model.kernels import attention_kernel, is_compiled
+from torchx_cubicml.recorder.model.keyed_optimizers import is_sharded_tensor
 from torchx_cubicml.recorder.model.layers import (
     contains_all,
     modules_around,
@@ -182,7 +183,7 @@ class ModelInspection:
 def parameters_of(optimizer: Optimizer | None) -> list[nn.Parameter]:
     """Return all parameters that an optimizer steps."""
     groups = optimizer.param_groups if optimizer is not None else []
-    return [parameter for group in groups for parameter in group["params"]]
+    return [each for group in groups for each in group["params"] if not is_sharded_tensor(each)]
 
 
 def _smallest_module_with(parameters: list[nn.Parameter]) -> nn.Module | None:

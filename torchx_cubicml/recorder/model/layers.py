@@ -196,6 +196,7 @@ def _largest_holder(modules: Iterable[nn.Module]) -> nn.Module | None:
     sizes = [
         (parameter.numel(), module)
         for module in modules
+        if not is_kernel(module)
         for parameter in own_parameters(module)
         if parameter.requires_grad
     ]

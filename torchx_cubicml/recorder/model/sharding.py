@@ -127,7 +127,12 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
         dp_shard_degree=shards,
         low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
         policies=_policies(units),
-        layer_n_params=dense_layer_sizes(root, [unit.module for unit in layers], n_params=n_params),
+        layer_n_params=dense_layer_sizes(
+            root,
+            [unit.module for unit in layers],
+            n_params=n_params,
+            is_one=not inner and units[0].strategy != "DDP",
+        ),
     )
 
 

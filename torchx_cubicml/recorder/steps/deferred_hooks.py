@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.recorder.model.batch import entry_getter
-from torchx_cubicml.recorder.model.embedding_modules import KeyedOptimizers
+from torchx_cubicml.recorder.model.keyed_optimizers import KeyedOptimizers
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook, tracing_test
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def make_step_hook(
     pauses = notes.pauses
 
     def hook(optimizer: Optimizer, args: object, kwargs: object) -> None:
-        if is_compiling() or keyed[optimizer.__class__]:
+        if is_compiling() or (keyed[optimizer.__class__] and keyed.skips(optimizer)):
             return
         try:
             if notes.left > 1 and optimizer is notes.leading():

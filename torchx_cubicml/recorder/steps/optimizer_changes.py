@@ -6,8 +6,8 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.model.embedding_modules import KeyedOptimizers
 from torchx_cubicml.recorder.model.inspection import parameters_of
+from torchx_cubicml.recorder.model.keyed_optimizers import KeyedOptimizers
 from torchx_cubicml.recorder.model.layers import contains_all
 from torchx_cubicml.recorder.model.live_objects import live_instances
 

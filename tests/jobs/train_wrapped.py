@@ -64,7 +64,7 @@ def wrapped(model):
             model.blocks[index] = FullyShardedDataParallel(block, device_id=torch.device("cpu"))
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     mesh = two_copies() if HOW == "fsdp2-hybrid" else None
-    for block in model.blocks if dist.get_rank() == 0 else reversed(model.blocks):
+    for block in model.blocks if dist.get_rank() == 0 or HOW == "fsdp2-in-order" else reversed(model.blocks):
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 

@@ -106,7 +106,7 @@ def test_one_word_counts_for_every_layer_of_a_hybrid_mesh(tmp_path: Path) -> Non
         ("fsdp1-hybrid", HYBRID, set(HYBRID)),
         ("fsdp2-hybrid", HYBRID, set(HYBRID)),
         (
-            "fsdp2",
+            "fsdp2-in-order",
             ("FULL_SHARD_2", "FULL_SHARD", "SHARD_GRAD_OP", "FULL_SHARD_2"),
             {"FULL_SHARD_2", "FULL_SHARD", "SHARD_GRAD_OP"},
         ),
@@ -123,6 +123,13 @@ def test_groups_of_ranks_are_sharded_as_asked(
     unhooked = run(how, n_ranks=4)
     assert unhooked.returncode == 0, unhooked.stderr
     assert seen == pytest.approx(losses(unhooked), abs=2e-6)
+
+
+def test_ranks_that_wrap_in_different_orders_make_no_groups(tmp_path: Path) -> None:
+    trial, (warning,), seen = hooked("fsdp2", ("FULL_SHARD_2",) * 4, tmp_path, n_ranks=4)
+    assert "the ranks do not wrap the layers in the same order, so groups of ranks cannot be made" in warning
+    assert trial.observed["sharding_strategy"] == ("FULL_SHARD",) * 4
+    assert len(seen) == 9
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,16 @@ def test_the_second_fsdp_reshards_to_groups_that_divide_the_ranks(fsdp: ModuleTy
     assert reason_left(hook) == ""
 
 
+def test_ranks_that_wrap_in_another_order_make_no_groups(fsdp: ModuleType) -> None:
+    mesh, ranks = SimpleNamespace(ndim=1, size=lambda: 4), Ranks(True, True, False)
+    hook, model = hooked(("FULL_SHARD_2", "SHARD_GRAD_OP", "FULL_SHARD_2"), ranks), Model()
+    for layer in reversed(model.layers):
+        fsdp.fully_shard(layer, mesh=mesh)
+    assert strategies_of(fsdp) == [2, False, None]
+    assert [(name, word) for name, word, _ in ranks.asked[1:]] == [("fsdp/1", "2"), ("fsdp/2", "0")]
+    assert "in the same order" in reason_left(hook)
+
+
 @pytest.mark.parametrize(("ndim", "size"), [(1, 3), (1, 2), (2, 8)], ids=["no part", "all ranks", "two copies"])
 def test_other_groups_are_refused(fsdp: ModuleType, ndim: int, size: int) -> None:
     hook, model = hooked("FULL_SHARD_2"), Model()

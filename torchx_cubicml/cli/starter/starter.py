@@ -11,6 +11,7 @@ from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help
 from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_sweep, listed_keys, typed_keys
 from torchx_cubicml.cli.starter.from_trainer import detect_trainer, trainer_text
+from torchx_cubicml.cli.starter.hook_offers import hook_lines
 from torchx_cubicml.cli.starter.log_lines import log_section
 from torchx_cubicml.cli.starter.meanings import meaning_of
 from torchx_cubicml.cli.starter.offers import offer_lines, offered_flags
@@ -72,11 +73,17 @@ def starter_space(launch: Launch, help_text: str) -> str:
             remarks,
             table_lines(launch, flags),
             offer_lines(offered, taken={flag.meaning for flag in flags}),
+            hook_lines(launch, taken={flag.meaning for flag in flags}, has_n_layers=_counts_layers(flags)),
             tune_lines(outputs, uses_wandb=uses_wandb, saving=saving),
             log_section(launch),
         ],
     )
     return text + rules_comment(text, launch)
+
+
+def _counts_layers(flags: Sequence[ScriptFlag]) -> bool:
+    """Return whether a flag with a value counts the layers, which the file then states as a workload fact."""
+    return any(flag.meaning == "n_layers" and (flag.value or "").isdecimal() for flag in flags)
 
 
 def _script_flags(launch: Launch, help_text: str, *, is_hydra_program: bool) -> list[ScriptFlag]:

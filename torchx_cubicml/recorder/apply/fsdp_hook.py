@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _AGREE_S = 30.0  # time for the other ranks to reach their first wrap
 _WHEN = "when its first module is wrapped"
+_UNORDERED = "the ranks do not wrap the layers in the same order, so groups of ranks cannot be made"
 _DISAGREE = "the ranks do not wrap the same layers in the same way"
 
 
@@ -146,6 +147,8 @@ class FsdpHook:
         for module in modules if not strategies else ():
             self._plan_for_model(module, call, kind)
         layers = [id(unwrap(module)) for module in modules if id(unwrap(module)) in self._plan]
+        if not self._is_in_order(layers):
+            return
         self._changed_layers.update(layers)
         strategies += [self._plan[layer][1] for layer in layers]
         strategy = next(filter(None, strategies), "")
@@ -158,6 +161,19 @@ class FsdpHook:
     def _finish(self, changed: _ChangedCall, kind: WrapperKind) -> None:
         """Complete the change after the program's call, whose first argument is the wrapper under FSDP1."""
         kind.finish(changed.call.args[0], changed.own)
+
+    def _is_in_order(self, layers: Sequence[int]) -> bool:
+        """Return whether all ranks wrap these layers now, which matters if FSDP makes groups of ranks for them."""
+        if self._only_checks or not any(self._plan[layer][1] in RESHARD_SIZES for layer in layers):
+            return True
+        if self._refusal != _UNORDERED:
+            positions = list(self._plan)
+            self._n_agreements += 1
+            word = ",".join(str(positions.index(layer)) for layer in layers)
+            if self._peers.agree(f"{self.name}/{self._n_agreements - 1}", word, within_s=_AGREE_S):
+                return True
+            self._refusal = _UNORDERED
+        return False
 
     def _is_early(self, module: nn.Module) -> bool:
         """Return whether a constructor wraps a layer before there is a plan for its model."""

@@ -53,6 +53,7 @@ def test_layout_batch_and_throughput_are_those_of_the_run(
     assert trial.observed.get("n_params") == (None if has_stages else n_params[layout == "experts"])
     assert trial.observed.get("n_layers") == (None if has_stages else 4)
     assert trial.observed.get("activation_checkpointing") == ("full" if layout == "data" else "none")
+    assert facts(trial, "n_experts", "n_active_experts") == ((4, 2) if layout == "experts" else (None, None))
     times, counted = report["times"], measured.steps_counted  # by the script's own clock
     expected = counted * 8 / (times[-1] - times[-1 - counted])
     assert measured.samples_per_second == pytest.approx(expected, rel=0.05)

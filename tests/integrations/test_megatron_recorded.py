@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.launch, needs("megatron", target="test-releases")]
 DEGREES = ("tp_degree", "pp_degree", "cp_degree", "ep_degree", "dp_degree")
 LAYOUTS = {
     "data": (2, ("--recompute",)),
-    "distributed_optimizer": (2, ("--use-distributed-optimizer",)),
     "tensor": (2, ("--tensor-model-parallel-size", "2")),
     "pipeline": (2, ("--pipeline-model-parallel-size", "2")),
     "experts": (2, ("--expert-model-parallel-size", "2", "--num-experts", "4")),
@@ -53,8 +52,8 @@ def test_layout_batch_and_throughput_are_those_of_the_run(
     has_stages = report["pp_degree"] > 1
     assert trial.observed.get("n_params") == (None if has_stages else n_params[layout == "experts"])
     assert trial.observed.get("n_layers") == (None if has_stages else 4)
-    assert trial.observed.get("zero_stage") == (1 if layout == "distributed_optimizer" else None)
     assert trial.observed.get("activation_checkpointing") == ("full" if layout == "data" else "none")
+    assert facts(trial, "n_experts", "n_active_experts") == ((4, 2) if layout == "experts" else (None, None))
     times, counted = report["times"], measured.steps_counted  # by the script's own clock
     expected = counted * 8 / (times[-1] - times[-1 - counted])
     assert measured.samples_per_second == pytest.approx(expected, rel=0.05)

@@ -34,7 +34,10 @@ def make_cpu_the_device() -> None:
     torch.cuda.synchronize = lambda *_: None
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor
     from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils
 
+    if not hasattr(moe_utils, "te_general_gemm"):  # release 0.16 reads it without Transformer Engine too
+        moe_utils.te_general_gemm = None
     # Without dropout no state of a random generator is used.
     random.CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
     random._get_cuda_rng_state = lambda *_, **__: None
@@ -50,7 +53,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--micro-batch-size", type=int, default=2)
     parser.add_argument("--global-batch-size", type=int, default=8)
     parser.add_argument("--recompute", action="store_true")
-    parser.add_argument("--use-distributed-optimizer", action="store_true")
     parser.add_argument("--train-iters", type=int, default=24)
     parser.add_argument("--outcome", required=True)
     return parser.parse_args()
@@ -94,12 +96,9 @@ def build(args: argparse.Namespace):
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
     )
-    ddp = DistributedDataParallelConfig(use_distributed_optimizer=args.use_distributed_optimizer)
-    wrapped = DistributedDataParallel(config, ddp, model)
-    # Clipping asks for tensors of the CUDA class.
-    adam = OptimizerConfig(
-        optimizer="adam", lr=1e-3, clip_grad=0.0, use_distributed_optimizer=args.use_distributed_optimizer
-    )
+    wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
+    # Clipping, and the distributed optimizer, ask for tensors of the CUDA class.
+    adam = OptimizerConfig(optimizer="adam", lr=1e-3, clip_grad=0.0)
     return wrapped, get_megatron_optimizer(adam, [wrapped])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, loader_batch_size, output_node
 from torchx_cubicml.recorder.model.layers import contains_all, unwrap
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
+from torchx_cubicml.recorder.model.megatron import megatron_facts
 from torchx_cubicml.recorder.model.pipeline import read_pipeline
 from torchx_cubicml.recorder.steps.deferred_hooks import DeferredForwardHook
 from torchx_cubicml.recorder.steps.evaluation_passes import EvaluationWatch
@@ -313,7 +314,8 @@ class Forwards:
             pipeline = read_pipeline()
             self._sample_size = loader_batch_size()
         # Every stage of a pipeline receives all samples of a batch, and one batch is in the pipeline at a time.
-        self._is_stage = pipeline is not None and any(module is stage for stage in pipeline.stages.values())
+        stages = pipeline.stages.values() if pipeline is not None else ()
+        self._is_stage = any(module is stage for stage in stages) or megatron_facts().get("pp_degree", 1) != 1
         self.is_whole = id(module) in self._whole_ids or self._is_stage
         self.batch = find_batch(args, kwargs) if self.is_whole else None
         if self.batch is not None:

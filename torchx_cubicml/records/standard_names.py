@@ -123,6 +123,10 @@ HOOKED_FACTS = {
     "fsdp": "sharding_strategy",
     "activation_checkpointing": "activation_checkpointing",
     "fsdp_precision": "precision",
+    "torchrec": "embedding_sharding",
+    "torchrec_kernel": "embedding_kernel",
+    "torchrec_reserved": "reserved_share",
+    "sequence_parallel": "sequence_parallel",
 }
 """Hook -> standard name of the fact under which its values are observed."""
 

@@ -11,8 +11,8 @@ import pytest
 from torchx_cubicml.predictors.roofline.computation import attention_flops, balanced_stage, compute, flops_per_second
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.data_parallel import dp_bandwidth, gathering, optimizer, reduction
-from torchx_cubicml.predictors.roofline.experts import expert_parallel
 from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.mixture_of_experts import expert_parallel
 from torchx_cubicml.predictors.roofline.model_parallel import (
     context_parallel,
     pipeline_transfer,

@@ -117,7 +117,7 @@ def test_each_layer_computes_in_its_format_and_hands_on_that_of_the_script(
     assert output.dtype == (torch.bfloat16 if is_low else torch.float32)
     assert all(parameter.grad is not None for parameter in model.parameters() if parameter.numel())
     release(hooks)
-    assert hook_facts("fsdp_precision", hooks["fsdp_precision"], is_requested=True, leads=False) == {}
+    assert hook_facts("fsdp_precision", hooks["fsdp_precision"]) == {}
 
 
 @pytest.mark.usefixtures("_alone")

@@ -159,7 +159,7 @@ def test_a_check_and_the_scripts_own_value_change_nothing(plans: list[object]) -
         parallelize(plan := llama())
         assert plans.pop() is plan
         hook.release()
-        assert hook_facts("sequence_parallel", hook, is_requested=False, leads=True) == {}
+        assert hook_facts("sequence_parallel", hook) == {}
 
 
 def launched(store: Path, **contract: dict[str, bool]) -> tuple[list[str], str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.predictors.roofline.experts import routed_slowdown
+from torchx_cubicml.predictors.roofline.mixture_of_experts import routed_slowdown
 from torchx_cubicml.predictors.roofline.recomputation import recomputed_products
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from torchx_cubicml.predictors.roofline.completed_layout import completed
 from torchx_cubicml.predictors.roofline.computation import compute
 from torchx_cubicml.predictors.roofline.data_parallel import gathering, held_params, held_states, optimizer, reduction
-from torchx_cubicml.predictors.roofline.experts import expert_parallel
+from torchx_cubicml.predictors.roofline.mixture_of_experts import expert_parallel
 from torchx_cubicml.predictors.roofline.model_parallel import (
     context_parallel,
     pipeline_transfer,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
-from torchx_cubicml.predictors.roofline.experts import expert_parallel, fullest_rank, routed_slowdown
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import memory_parts
+from torchx_cubicml.predictors.roofline.mixture_of_experts import expert_parallel, fullest_rank, routed_slowdown
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 

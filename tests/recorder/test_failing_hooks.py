@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-import torch._dynamo.utils
 from torch import nn
 from torch.optim import optimizer as optimizers
 
@@ -83,8 +82,6 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Session
     contract = Contract(store=str(tmp_path), workload={"program": "train.py"})
     made = Session(Assignment(job=read_job_environment({}), contract=contract, declared=True, trial_id="t-1"))
     before = dict(optimizers._global_optimizer_post_hooks)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()  # what other tests have compiled is not of this training
     yield made
     made._is_disabled = True
     optimizers._global_optimizer_post_hooks.clear()

@@ -233,8 +233,6 @@ def test_layers_that_others_handle_are_left_alone(kind: str) -> None:
     }.get(kind, "the model is compiled")
     assert hook.refusal() == reason
     assert kind == "scripted" or calls(getattr(model, "_orig_mod", model)) == [1] * 4
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
 
 
 def test_a_check_changes_nothing_and_leaves_nothing() -> None:
@@ -252,8 +250,6 @@ def test_another_model_of_the_class_can_be_compiled_in_one_graph() -> None:
     gradients(Model())
     other = torch.compile(Model(), backend="eager", fullgraph=True)
     assert other(torch.randn(3, 4)).shape == (3, 4)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
 
 
 def run(how: str, *recorder: str, **changes: str) -> subprocess.CompletedProcess[str]:

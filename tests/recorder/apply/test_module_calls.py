@@ -33,5 +33,3 @@ def test_a_compiled_module_warns_of_the_hooks_of_others_only() -> None:
     for end in reversed(ends):
         end()
     assert place._has_any_global_hook is original
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()

@@ -1,6 +1,7 @@
 """Tunes the sharding of real recommenders by TorchRec, and compares the result with TorchRec's own planner.
 
-python benchmarks/recommender.py [--output benchmarks/results/recommender.txt] [--models 3] [--launches 14]
+PATH=$PWD/.venv-torchrec/bin:$PATH python benchmarks/recommender.py [--output benchmarks/results/recommender.txt]
+(`make test-torchrec` makes that environment.)
 
 Each case is a model with tables of very unlike rows, widths and poolings, trained on 2 or 4 CPU processes (gloo). The
 planner gets this machine's bandwidths, measured just before, and the tables' poolings. `torchx cubicml tune` starts
@@ -89,10 +90,9 @@ def tuned(case: Case, folder: Path, launches: int) -> tuple[list[str], dict[str,
         f'objective = "samples_per_second"\n\n[parameters.embedding_sharding]\nchoices = [{quoted}]\n'
         f'per_table = {len(case.tables)}\ndefault = "{PLANNER}"\nhook = "torchrec"\n'
     )
-    torchx = Path(sys.executable).parent / "torchx"
     done = subprocess.run(
         [
-            *(str(torchx), "cubicml", "tune", "--space", str(space), "--store", str(folder / "store"), "--json"),
+            *("torchx", "cubicml", "tune", "--space", str(space), "--store", str(folder / "store"), "--json"),
             *("--budget", f"{launches} launches", "-s", "local_cwd", "--yes", "--"),
             *("dist.ddp", "-j", f"1x{case.ranks}", "--script", str(JOB), "--", *case.arguments),
         ],
@@ -164,12 +164,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--models", type=int, default=3)
-    parser.add_argument("--launches", type=int, default=14)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--launches", type=int, default=12)
+    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=0, help="of the tables that are drawn")
     options = parser.parse_args()
-    rng, begin = np.random.default_rng(0), time.time()
-    lines = [*(__doc__ or "").splitlines()[4:], f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"]
+    rng, begin = np.random.default_rng(options.seed), time.time()
+    lines = [*(__doc__ or "").splitlines()[5:], f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"]
     for _ in range(options.models):
         tables = drawn_tables(rng)
         for ranks in RANKS:

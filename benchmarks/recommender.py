@@ -170,7 +170,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the tables that are drawn")
     options = parser.parse_args()
     rng, begin = np.random.default_rng(options.seed), time.time()
-    lines = [*(__doc__ or "").splitlines()[5:], f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"]
+    lines = [
+        *(__doc__ or "").splitlines()[:1],
+        "",
+        *(__doc__ or "").splitlines()[5:],
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start",
+    ]
     for _ in range(options.models):
         tables = drawn_tables(rng)
         for ranks in RANKS:

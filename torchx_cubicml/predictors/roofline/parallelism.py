@@ -47,7 +47,7 @@ def batch_fields(facts: Facts, dp: Array) -> dict[str, Array]:
 
 
 def sharding_fields(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
-    """Return what is sharded over how many ranks, float64 ``[n]`` each.
+    """Return the states that are sharded and the ranks that share them, float64 ``[n]`` each.
 
     Args:
         facts: of ``n`` trainings.

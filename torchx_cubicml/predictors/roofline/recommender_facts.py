@@ -55,7 +55,7 @@ class Words:
         return np.pad(self.index, ((0, 0), (0, max(width - self.index.shape[1], 0))))[:, :width]
 
     def numbers(self, meaning: Callable[[str], float], *, width: int) -> NDArray[np.float64]:
-        """Return what each word means as a number, float64 ``[n, width]``."""
+        """Return the number that each word stands for, float64 ``[n, width]``."""
         return np.array([meaning(word) for word in self.vocabulary], dtype=np.float64)[self.wide(width)]
 
 

@@ -56,7 +56,7 @@ def offload_fields(facts: Facts) -> dict[str, Array]:
 
 
 def kernel_fields(facts: Facts) -> dict[str, Array]:
-    """Return which kernels are used, and whether activations are split by sequence, float64 ``[n]`` each."""
+    """Return the kernels that are used, and whether activations are split by sequence, float64 ``[n]`` each."""
     plain = ("eager", "math", "torch", "naive", "plain", "none")
     return {
         "plain_attention": facts.share("attention_kernel", plain),

@@ -179,7 +179,7 @@ class MeshHook:
         return self._other_own_mesh(axes, sizes) if self._only_checks else ""
 
     def _other_own_mesh(self, axes: Sequence[str], sizes: Sequence[int]) -> str:
-        """Return how the script's mesh differs from what the space file states of it; empty if it does not."""
+        """Return the difference of the script's mesh from what the space file states of it; empty if there is none."""
         stated = tuple(self._sizes[axis] for axis in axes)
         if stated != tuple(sizes):
             return f"the script makes {_text(axes, sizes)}, and the space file states {_text(axes, stated)}"

@@ -115,7 +115,7 @@ class EarlierTrainings:
         return is_longer
 
     def coverage(self, current: OneTraining, *, uninspected: int, short_steps: int) -> Coverage:
-        """Return which part is reported.
+        """Return the reported part of the trainings.
 
         Args:
             current: the current training.

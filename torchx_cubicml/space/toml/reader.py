@@ -76,6 +76,13 @@ def load_space(path: str | Path) -> SearchSpace:
     return parse_space(text, where=str(path))
 
 
+def _read_word(root: TomlTable, name: str, legal: Sequence[str]) -> str | None:
+    word = root.text(name)
+    if word is not None and word not in legal:
+        raise root.unknown(name, name, word, legal)
+    return word
+
+
 def parse_space(text: str, *, where: str) -> SearchSpace:
     """Return the space that a text describes; ``where`` names it in messages.
 
@@ -91,12 +98,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     3
     """
     root = TomlTable(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
-    objective = root.text("objective")
-    if objective is not None and objective not in OBJECTIVES:
-        raise root.unknown("objective", "objective", objective, OBJECTIVES)
-    statistic = root.text("statistic")
-    if statistic is not None and statistic not in STATISTICS:
-        raise root.unknown("statistic", "statistic", statistic, STATISTICS)
+    objective, statistic = _read_word(root, "objective", OBJECTIVES), _read_word(root, "statistic", STATISTICS)
     facts, parameters, trainer = (
         root.table("workload", legal=None),
         root.table("parameters", legal=None),

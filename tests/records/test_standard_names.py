@@ -8,8 +8,6 @@ from torchx_cubicml.records.standard_names import (
     BATCH_FLAGS,
     CHANGES_TRAINING,
     FLAG_ALIASES,
-    HOOKED_FACTS,
-    HOOKS,
     NOT_OUTPUT_WORDS,
     OUTPUT_WORDS,
     SHARDING_STRATEGIES,
@@ -126,24 +124,6 @@ def test_the_standard_parameters_and_their_words_are_these() -> None:
 
 def test_the_sharding_strategies_are_those_of_torch() -> None:
     assert SHARDING_STRATEGIES == ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")
-    plain, hybrid = HOOKS["fsdp"]
-    assert plain[:3] == ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
-    assert plain[3:] == tuple(f"FULL_SHARD_{2**power}" for power in range(1, 7))
-    assert hybrid == ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-
-
-def test_each_hook_is_observed_under_a_standard_name() -> None:
-    assert {name: families for name, families in HOOKS.items() if name != "fsdp"} == {
-        "activation_checkpointing": (("none", "full"),),
-        "fsdp_precision": (("fp32", "bf16"),),
-        "torchrec": (("planner", *SHARDINGS.split()),),
-        "torchrec_kernel": (("planner", *KERNELS.split()),),
-        "torchrec_reserved": (),
-        "mesh": (),
-        "sequence_parallel": ((True, False),),
-    }
-    assert HOOKED_FACTS.keys() == HOOKS.keys() - {"mesh"}  # its places have the names of the axes
-    assert set(HOOKED_FACTS.values()) <= set(STANDARD_PARAMETERS)
 
 
 def test_what_changes_the_result_of_a_training_is_listed() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.standard_names import CHANGED, REFUSED, hook_fact, hook_of, illegal_hook_fact
+from torchx_cubicml.records.hook_table import CHANGED, REFUSED, hook_fact, hook_of, illegal_hook_fact
 from torchx_cubicml.space.parameter import BindingKind
 
 if TYPE_CHECKING:

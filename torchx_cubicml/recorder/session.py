@@ -30,7 +30,7 @@ from torchx_cubicml.recorder.process.assignment import known_at_start, read_assi
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
-from torchx_cubicml.records.standard_names import HOOKED_FACTS
+from torchx_cubicml.records.hook_table import HOOKED_FACTS
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.settings import read_job_environment
 

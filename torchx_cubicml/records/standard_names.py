@@ -40,9 +40,6 @@ EMBEDDING_SHARDINGS = (
 EMBEDDING_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "fused_triton", "key_value")
 """TorchRec's names of the kernels that look up an embedding table in training."""
 
-LEFT_TO_PLANNER = "planner"
-"""Value that leaves a table's sharding or kernel to TorchRec's planner."""
-
 STANDARD_WORDS: dict[str, frozenset[str]] = {
     "sharding_strategy": frozenset(
         {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "DDP", "NONE"}
@@ -53,93 +50,6 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
     "embedding_kernel": frozenset(EMBEDDING_KERNELS),
 }
 """Parameter -> values under which it is observed; a config with other values is compared as requested."""
-
-HOOK_SHARES = {"torchrec_reserved": 0.15}
-"""Hook that sets a share from 0 to 1 -> TorchRec's default."""
-RESHARD_SIZES = {f"FULL_SHARD_{size}": size for size in (2, 4, 8, 16, 32, 64)}
-"""Strategies of FSDP2 that keep parameters within groups of ranks after forward -> ranks of a group."""
-
-HOOKS: dict[str, tuple[tuple[str | bool, ...], ...]] = {
-    "fsdp": (
-        ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *RESHARD_SIZES),
-        ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
-    ),
-    "activation_checkpointing": (("none", "full"),),
-    "fsdp_precision": (("fp32", "bf16"),),
-    "torchrec": ((LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS),),
-    "torchrec_kernel": ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),),
-    **dict.fromkeys(HOOK_SHARES, ()),
-    "mesh": (),
-    "sequence_parallel": ((True, False),),
-}
-"""Hook -> values that it can set, in groups that do not mix, each with the default first; none where it sets a number.
-
-The groups of FSDP shard over all ranks, or within replicated groups. Sequence parallelism has the script's own plan
-first: it can be switched off. The hook of the device mesh sets one size per
-axis, each under a name of its own (``mesh.tp``); see ``hook_of``. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and so
-on.
-"""
-
-TABLE_HOOKS = ("torchrec", "torchrec_kernel")
-"""Hooks with a value per embedding table."""
-
-
-REFUSED, VALUES_REFUSED = "refused: ", "values refused: "
-"""Beginnings of a hook's fact: it can set nothing in this program, or not the values of this launch."""
-MESH_AXES: dict[str, frozenset[str]] = {
-    "dp_replicate": frozenset({"dp_replicate", "replicate", "ddp"}),
-    "dp_shard": frozenset({"dp_shard", "shard", "fsdp"}),
-    "dp": frozenset({"dp", "data", "data_parallel"}),
-    "tp": frozenset({"tp", "tensor", "tensor_parallel", "model", "model_parallel", "mp"}),
-    "pp": frozenset({"pp", "pipe", "pipeline", "pipeline_parallel"}),
-    "cp": frozenset({"cp", "context", "context_parallel"}),
-}
-"""Axis of a device mesh -> names under which scripts make it; its size is ``tp_degree`` and so on."""
-
-
-def mesh_axis(name: str) -> str:
-    """Return the axis of a device mesh that has a name in a script; empty if the name tells none.
-
-    >>> [mesh_axis(name) for name in ("fsdp", "TP", "x")]
-    ['dp_shard', 'tp', '']
-    """
-    return next((axis for axis, names in MESH_AXES.items() if name.lower() in names), "")
-
-
-def hook_of(place: str) -> str:
-    """Return the hook that sets a place: the name before the first dot.
-
-    >>> hook_of("mesh.tp"), hook_of("fsdp")
-    ('mesh', 'fsdp')
-    """
-    return place.partition(".")[0]
-
-
-CHANGED = "after the change, "
-"""Beginning of a refusal that only a launch with the change can find; a launch that only checks does not lift it."""
-
-
-HOOKED_FACTS = {
-    "fsdp": "sharding_strategy",
-    "activation_checkpointing": "activation_checkpointing",
-    "fsdp_precision": "precision",
-    "torchrec": "embedding_sharding",
-    "torchrec_kernel": "embedding_kernel",
-    "torchrec_reserved": "reserved_share",
-    "sequence_parallel": "sequence_parallel",
-}
-"""Hook -> standard name of the fact under which its values are observed."""
-
-
-def hook_fact(hook: str) -> str:
-    """Return the name of the fact that a hook made no change, with the reason."""
-    return f"{hook}_hook"
-
-
-def illegal_hook_fact(hook: str) -> str:
-    """Return the name of the fact with the values of a hook that the program does not allow."""
-    return f"{hook}_hook_illegal"
-
 
 FLAG_ALIASES: dict[str, str] = {
     "batch_size": "micro_batch_size",

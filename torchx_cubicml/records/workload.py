@@ -7,8 +7,8 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.hook_table import HOOKS, VALUES_REFUSED, hook_fact
 from torchx_cubicml.records.iso_time import parse_time
-from torchx_cubicml.records.standard_names import HOOKS, VALUES_REFUSED, hook_fact
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:

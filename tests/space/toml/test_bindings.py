@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.standard_names import HOOK_SHARES
+from torchx_cubicml.records.hook_table import HOOK_SHARES, HOOKS
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
 from torchx_cubicml.space.toml.bindings import hook_default, read_binding, read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.schema import TomlTable
-from torchx_cubicml.space.trainers import HOOKS
 
 
 def table(name: str = "parameters.p", **content: object) -> TomlTable:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 import numpy as np
 
 from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names, precision_word
-from torchx_cubicml.records.standard_names import HOOKS, STANDARD_WORDS, hook_fact, illegal_hook_fact
+from torchx_cubicml.records.hook_table import HOOKS, hook_fact, illegal_hook_fact
+from torchx_cubicml.records.standard_names import STANDARD_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

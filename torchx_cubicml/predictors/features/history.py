@@ -11,9 +11,10 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.columns import Columns
+from torchx_cubicml.records.hook_table import RESHARD_SIZES
 from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.trial import OBJECTIVES, State
-from torchx_cubicml.space.trainers import RESHARD_SIZES, STANDARD_PARAMETERS, STANDARD_WORDS
+from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from torchx_cubicml.space.trainers import HOOKS, RESHARD_SIZES
+from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES
 
 if TYPE_CHECKING:
     import inspect

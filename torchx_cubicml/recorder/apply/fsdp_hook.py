@@ -21,7 +21,7 @@ from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
 from torchx_cubicml.recorder.apply.fsdp_calls import Fsdp1, Fsdp2
 from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
 from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
-from torchx_cubicml.space.trainers import HOOKS, RESHARD_SIZES
+from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.recorder.process.console import warn
-from torchx_cubicml.records.standard_names import REFUSED, VALUES_REFUSED, hook_fact, hook_of, illegal_hook_fact
-from torchx_cubicml.space.trainers import HOOKS
+from torchx_cubicml.records.hook_table import HOOKS, REFUSED, VALUES_REFUSED, hook_fact, hook_of, illegal_hook_fact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

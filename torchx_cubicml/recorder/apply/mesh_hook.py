@@ -17,7 +17,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.apply.mesh_samples import MeshSamples
-from torchx_cubicml.records.standard_names import mesh_axis
+from torchx_cubicml.records.axis_names import mesh_axis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

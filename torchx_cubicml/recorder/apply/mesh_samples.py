@@ -10,7 +10,8 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.records.standard_names import CHANGED, mesh_axis
+from torchx_cubicml.records.axis_names import mesh_axis
+from torchx_cubicml.records.hook_table import CHANGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

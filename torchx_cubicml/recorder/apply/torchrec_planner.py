@@ -20,7 +20,7 @@ from torchx_cubicml.recorder.apply.torchrec_constraints import ChangedPlanner, o
 from torchx_cubicml.recorder.apply.torchrec_request import KERNEL, SHARDING, SHARE, PlanRequest
 from torchx_cubicml.recorder.apply.torchrec_tables import planned_tables
 from torchx_cubicml.recorder.steps.torch_hooks import once_imported
-from torchx_cubicml.records.standard_names import HOOKS, LEFT_TO_PLANNER
+from torchx_cubicml.records.hook_table import HOOKS, LEFT_TO_PLANNER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

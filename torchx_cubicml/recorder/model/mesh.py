@@ -11,9 +11,6 @@ from torchx_cubicml.recorder.model.context_parallel import context_meshes
 from torchx_cubicml.recorder.model.expert_placement import expert_degree, expert_groups, expert_tensor_degree
 from torchx_cubicml.recorder.model.live_objects import live_instances_of
 from torchx_cubicml.recorder.model.mesh_axes import (
-    CONTEXT_NAMES,
-    EXPERT_NAMES,
-    TENSOR_NAMES,
     KnownUses,
     PlacedParameter,
     axes_of,
@@ -28,6 +25,7 @@ from torchx_cubicml.recorder.model.mesh_axes import (
     sizes_of,
 )
 from torchx_cubicml.recorder.model.pipeline import stage_groups
+from torchx_cubicml.records.axis_names import AXIS_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -134,10 +132,10 @@ def read_layout(
         tp_degree=_tensor_degree(placed, roles, named, uses),
         cp_degree=prod(size for mesh in contexts[:1] for size in sizes_of(mesh))
         if contexts
-        else _named_degree(named, CONTEXT_NAMES, _other_uses(roles, uses, "context")),
+        else _named_degree(named, AXIS_NAMES["cp"], _other_uses(roles, uses, "context")),
         ep_degree=expert_degree(layers, placed, roles)
         if layers
-        else _named_degree(named, EXPERT_NAMES, _other_uses(roles, uses, "expert")),
+        else _named_degree(named, AXIS_NAMES["ep"], _other_uses(roles, uses, "expert")),
         expert_tp_degree=expert_tensor_degree(layers, placed, roles) if layers else None,
         has_unknown_batches=_has_unknown_batches(placed, roles),
         plan=_plan(placed, roles),
@@ -192,7 +190,7 @@ def _tensor_degree(
         if any(role == "unknown" and size_of[axis] > 1 for axis, role in role_of.items()):
             return None
         degrees.add(prod(size_of[axis] for axis, role in role_of.items() if role == "tensor"))
-    return max(*degrees, _named_degree(named, TENSOR_NAMES, _other_uses(roles, uses, "tensor") | uses.data))
+    return max(*degrees, _named_degree(named, AXIS_NAMES["tp"], _other_uses(roles, uses, "tensor") | uses.data))
 
 
 def _other_uses(roles: AxisRoles, uses: KnownUses, role: Role) -> frozenset[Axis]:

@@ -11,6 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from torchx_cubicml.records.axis_names import AXIS_NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -19,23 +21,17 @@ if TYPE_CHECKING:
 Axis: TypeAlias = "str | tuple[int, int]"  # its name; mesh and position without one
 Role: TypeAlias = Literal["data", "tensor", "context", "expert", "expert_tensor", "pipeline", "unknown"]
 
-# Names of the axes in torch's own examples and in the trainers that are built on them.
-TENSOR_NAMES = frozenset({"tp", "tensor", "tensor_parallel", "model", "model_parallel", "mp"})
-CONTEXT_NAMES = frozenset({"cp", "context", "context_parallel"})
-EXPERT_NAMES = frozenset({"ep", "expert", "expert_parallel"})
-_EXPERT_TENSOR_NAMES = frozenset({"etp", "expert_tensor_parallel"})
-_DATA_NAMES = frozenset(
-    {"dp", "data", "data_parallel", "ddp", "fsdp", "dp_replicate", "dp_shard", "replicate", "shard", "dp_shard_cp"}
-)
-_PIPELINE_NAMES = frozenset({"pp", "pipeline", "pipeline_parallel"})
-_ROLE_BY_NAME: dict[str, Role] = {
-    **dict.fromkeys(_DATA_NAMES, "data"),
-    **dict.fromkeys(TENSOR_NAMES, "tensor"),
-    **dict.fromkeys(CONTEXT_NAMES, "context"),
-    **dict.fromkeys(EXPERT_NAMES, "expert"),
-    **dict.fromkeys(_EXPERT_TENSOR_NAMES, "expert_tensor"),
-    **dict.fromkeys(_PIPELINE_NAMES, "pipeline"),
+_ROLES: dict[str, Role] = {
+    "dp_replicate": "data",
+    "dp_shard": "data",
+    "dp": "data",
+    "tp": "tensor",
+    "pp": "pipeline",
+    "cp": "context",
+    "ep": "expert",
+    "etp": "expert_tensor",
 }
+_ROLE_BY_NAME = {name: _ROLES[axis] for axis, names in AXIS_NAMES.items() for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.hook_table import HOOK_SHARES, HOOKS, TABLE_HOOKS
 from torchx_cubicml.records.redaction import names_secret
-from torchx_cubicml.records.standard_names import HOOK_SHARES, HOOKS, TABLE_HOOKS
 from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression

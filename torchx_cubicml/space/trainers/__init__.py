@@ -5,10 +5,8 @@ from __future__ import annotations
 from torchx_cubicml.records.standard_names import (
     CHANGES_TRAINING,
     FLAG_ALIASES,
-    HOOKS,
     NOT_OUTPUT_WORDS,
     OUTPUT_WORDS,
-    RESHARD_SIZES,
     SHARDING_STRATEGIES,
     STANDARD_PARAMETERS,
     STANDARD_WORDS,
@@ -30,10 +28,8 @@ TRAINERS: dict[str, Trainer] = {
 __all__ = [
     "CHANGES_TRAINING",
     "FLAG_ALIASES",
-    "HOOKS",
     "NOT_OUTPUT_WORDS",
     "OUTPUT_WORDS",
-    "RESHARD_SIZES",
     "SHARDING_STRATEGIES",
     "STANDARD_PARAMETERS",
     "STANDARD_WORDS",

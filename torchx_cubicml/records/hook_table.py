@@ -1,0 +1,74 @@
+"""Hooks by name: the values that each can set, the fact that observes them, and the words of a refusal."""
+
+from __future__ import annotations
+
+from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS, EMBEDDING_SHARDINGS
+
+LEFT_TO_PLANNER = "planner"
+"""Value that leaves a table's sharding or kernel to TorchRec's planner."""
+
+HOOK_SHARES = {"torchrec_reserved": 0.15}
+"""Hook that sets a share from 0 to 1 -> TorchRec's default."""
+RESHARD_SIZES = {f"FULL_SHARD_{size}": size for size in (2, 4, 8, 16, 32, 64)}
+"""Strategies of FSDP2 that keep parameters within groups of ranks after forward -> ranks of a group."""
+
+HOOKS: dict[str, tuple[tuple[str | bool, ...], ...]] = {
+    "fsdp": (
+        ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *RESHARD_SIZES),
+        ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
+    ),
+    "activation_checkpointing": (("none", "full"),),
+    "fsdp_precision": (("fp32", "bf16"),),
+    "torchrec": ((LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS),),
+    "torchrec_kernel": ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),),
+    **dict.fromkeys(HOOK_SHARES, ()),
+    "mesh": (),
+    "sequence_parallel": ((True, False),),
+}
+"""Hook -> values that it can set, in groups that do not mix, each with the default first; none where it sets a number.
+
+The groups of FSDP shard over all ranks, or within replicated groups. Sequence parallelism has the script's own plan
+first: it can be switched off. The hook of the device mesh sets one size per axis, each under a name of its own
+(``mesh.tp``); see ``hook_of``. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and so on.
+"""
+
+TABLE_HOOKS = ("torchrec", "torchrec_kernel")
+"""Hooks with a value per embedding table."""
+
+
+REFUSED, VALUES_REFUSED = "refused: ", "values refused: "
+"""Beginnings of a hook's fact: it can set nothing in this program, or not the values of this launch."""
+
+CHANGED = "after the change, "
+"""Beginning of a refusal that only a launch with the change can find; a launch that only checks does not lift it."""
+
+
+def hook_of(place: str) -> str:
+    """Return the hook that sets a place: the name before the first dot.
+
+    >>> hook_of("mesh.tp"), hook_of("fsdp")
+    ('mesh', 'fsdp')
+    """
+    return place.partition(".")[0]
+
+
+HOOKED_FACTS = {
+    "fsdp": "sharding_strategy",
+    "activation_checkpointing": "activation_checkpointing",
+    "fsdp_precision": "precision",
+    "torchrec": "embedding_sharding",
+    "torchrec_kernel": "embedding_kernel",
+    "torchrec_reserved": "reserved_share",
+    "sequence_parallel": "sequence_parallel",
+}
+"""Hook -> standard name of the fact under which its values are observed."""
+
+
+def hook_fact(hook: str) -> str:
+    """Return the name of the fact that a hook made no change, with the reason."""
+    return f"{hook}_hook"
+
+
+def illegal_hook_fact(hook: str) -> str:
+    """Return the name of the fact with the values of a hook that the program does not allow."""
+    return f"{hook}_hook_illegal"

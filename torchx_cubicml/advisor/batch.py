@@ -12,6 +12,7 @@ from torchx_cubicml.advisor.explain import differences
 from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses_random_design
 from torchx_cubicml.advisor.surrogates.base import LIKELY_TO_FIT, JointSurrogate
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.recommender_layout import has_tables
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
@@ -153,19 +154,30 @@ class ProposalMethod:
         acquisition: ``expected_improvement``, ``mean``, ``upper_bound`` or ``thompson``.
         searcher: ``exhaustive``, ``random``, ``evolution`` or ``reinforce``; maximises the acquisition.
             ``None`` lists a small space and uses evolution on a larger one.
+        predictor: the only predictor of the search, as in the paper, key of ``PREDICTORS``; ``None`` for the advisor's
+            own surrogate.
+        random_launches: configs drawn at random that replace the planned initial design, >= 0; 0 keeps the design.
 
     Raises:
-        SpaceError: a name is unknown.
+        SpaceError: a name is unknown, or a count is negative.
     """
 
     acquisition: str = "expected_improvement"
     searcher: str | None = None
+    predictor: str | None = None
+    random_launches: int = 0
 
     def __post_init__(self) -> None:
-        choices = (("acquisition", self.acquisition, ACQUISITIONS), ("searcher", self.searcher, SEARCHERS))
+        choices = (
+            ("acquisition", self.acquisition, ACQUISITIONS),
+            ("searcher", self.searcher, SEARCHERS),
+            ("predictor", self.predictor, PREDICTORS),
+        )
         for kind, name, table in choices:
             if name is not None and name not in table:
                 raise SpaceError(f"unknown {kind} {name!r}; choose from {', '.join(table)}")
+        if self.random_launches < 0:
+            raise SpaceError(f"random_launches must be >= 0, got {self.random_launches}")
 
     def check(self, space: SearchSpace) -> None:
         """Check that the searcher can search ``space``.
@@ -207,6 +219,24 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
         is_baseline = identity(point.config) == identity(current)
         if is_baseline or probability >= _MIN_FIT:
             yield point.config, BASELINE_REASON if is_baseline else f"initial design: {point.why}"
+
+
+def random_design(
+    posterior: Posterior, current: Config, method: ProposalMethod, *, rng: np.random.Generator
+) -> Iterator[tuple[Config, str]]:
+    """Yield the user's own config, then legal configs drawn at random, each with its reason (the paper's first jobs).
+
+    The design is complete when ``method.random_launches`` configs were tried.
+    """
+    if current in posterior.space and not posterior.is_decided(current) and not posterior.had_error(current):
+        yield current, BASELINE_REASON
+    missing = method.random_launches - len(posterior.outcomes)
+    if missing <= 0:
+        return
+    for vector in drawn_rows(posterior.space, 2 * method.random_launches, rng=rng):
+        config = config_at(posterior.space, vector)
+        if identity(config) not in posterior.outcomes:
+            yield config, "drawn at random"
 
 
 def _what_ran_out_below(posterior: Posterior, config: Config) -> list[str]:
@@ -293,6 +323,19 @@ def searched(
         posterior = posterior.fantasize(found[:1])
         starts = [*starts[:_BEST_STARTS], *found[1:_BEST_STARTS]]
     return picked
+
+
+def round_configs(
+    posterior: Posterior, method: ProposalMethod, *, count: int, rng: np.random.Generator
+) -> list[Config]:
+    """Return the configs of a round, best first: what the searcher finds best by the posterior's own surrogate.
+
+    CubicML (arXiv 2409.04585) launches them all before the predictor is fitted again. REINFORCE gives the best of each
+    of several searches, which differ more than the best of one.
+    """
+    acquisition = Acquisition(posterior, method.acquisition, rng=rng)
+    searcher = searcher_named(method.searcher or "evolution", start=tuple(posterior.fastest(_WARM_STARTS)))
+    return _best_first(searcher.search(posterior.space, acquisition, count=count, rng=rng), acquisition)
 
 
 def _best_first(pool: Sequence[Config], score: Score) -> list[Config]:

@@ -11,6 +11,7 @@ import numpy as np
 from torchx_cubicml.advisor.hook_refusals import hook_refusals
 from torchx_cubicml.advisor.noise import median_noise, pooled_noise, repeated_measurements, updated_forecast
 from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
+from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate
 from torchx_cubicml.advisor.surrogates.select import fit_surrogate
 from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
 from torchx_cubicml.advisor.trial_data import (
@@ -186,6 +187,11 @@ class Posterior:
             surrogate=self.surrogate.fantasize(self._rows(configs)),
             outcomes={**under_way, **self.outcomes, **relaunched},
         )
+
+    def by_predictor(self, name: str, *, rng: np.random.Generator) -> Self:
+        """Return the posterior of one predictor alone, a key of ``PREDICTORS``, fitted to all workloads."""
+        surrogate = CrossWorkloadSurrogate.of(replace(self.data, predictor=name), rng=rng)
+        return replace(self, surrogate=surrogate)
 
     def optimistic(self) -> Self:
         """Return the posterior with an optimistic prior mean, for search only; see ``Surrogate.optimistic``."""

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod, designed, searched, without_doubtful_chains
+from torchx_cubicml.advisor.batch import (
+    DEFAULT_METHOD,
+    ProposalMethod,
+    designed,
+    random_design,
+    round_configs,
+    searched,
+    without_doubtful_chains,
+)
 from torchx_cubicml.advisor.claims import claims_of
 from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import Posterior, ranked
@@ -186,13 +195,43 @@ class Study:
         posterior, rng = self.posterior, deepcopy(self.rng)
         method.check(posterior.space)
         with one_thread():
-            designs = designed(posterior, self.current)
-            chosen = without_doubtful_chains(posterior, designs, count=count, current=self.current)
+            chosen = self._designed(method, count=count)
             if missing := count - len(chosen):
                 taken = [config for config, _ in chosen]
                 more = searched(posterior, taken, method, count=missing, rng=rng)
                 chosen += [(config, "") for config in more]
             return build_suggestions(posterior, chosen, self.current, n_nearest=_N_NEAREST)
+
+    def designs(self, *, count: int, method: ProposalMethod) -> list[Suggestion]:
+        """Return the next configs of the initial design; empty when it is complete."""
+        with one_thread():
+            chosen = self._designed(method, count=count)
+            return build_suggestions(self.posterior, chosen, self.current, n_nearest=_N_NEAREST)
+
+    def search_by_predictor(self, *, count: int, method: ProposalMethod, round_number: int) -> list[Suggestion]:
+        """Return the configs of a round, best prediction first: the searcher's best by ``method.predictor`` alone.
+
+        Args:
+            count: maximum number of configs.
+            method: names a predictor.
+            round_number: number of the round, >= 1, which each suggestion bears.
+        """
+        method.check(self.posterior.space)
+        rng = deepcopy(self.rng)
+        with one_thread():
+            posterior = self.posterior.by_predictor(method.predictor or DEFAULT_PREDICTOR, rng=rng)
+            configs = round_configs(posterior, method, count=count, rng=rng)
+            why = f"round {round_number}: found by {method.searcher or 'evolution'}, predicted by {method.predictor}"
+            found = build_suggestions(posterior, [(config, why) for config in configs], self.current)
+        return [replace(each, round_number=round_number) for each in found]
+
+    def _designed(self, method: ProposalMethod, *, count: int) -> list[tuple[Config, str]]:
+        if method.random_launches:
+            designs = random_design(self.posterior, self.current, method, rng=deepcopy(self.rng))
+            return list(islice(designs, count))
+        return without_doubtful_chains(
+            self.posterior, designed(self.posterior, self.current), count=count, current=self.current
+        )
 
     def best_known(self) -> Suggestion | None:
         """Return the config for an ordinary launch; see ``best_known``."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.settings import default_store_url, option
 
 _FILE_WIDTH = 240
 _MAX_SEED_DIGITS = 18
+_DESIGNED, _RANDOM = "designed", "random"  # first launches of a tune
+_RANDOM_WITHOUT_LIMIT = 20  # random launches of a budget in hours
 
 if TYPE_CHECKING:
     import argparse
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from torchx_cubicml.advisor import ProposalMethod
+    from torchx_cubicml.records.trial import Trial
 
 
 class CommandModule(Protocol):
@@ -69,6 +73,48 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--searcher", default=None, metavar="NAME", help=text)
     text = "acquisition function: expected_improvement (default), mean, upper_bound, thompson"
     parser.add_argument("--acquisition", default=None, metavar="NAME", help=text)
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--start`` and ``--predictor``: the parts of a tune in rounds, as in the paper."""
+    text = "first launches: designed (default), random (half of the budget) or random:N"
+    parser.add_argument("--start", default=_DESIGNED, metavar="KIND", help=text)
+    names = "greybox, boosting, roofline, gaussian_process, ranking_mlp"
+    text = f"search by this predictor alone, fitted once a round: {names}"
+    parser.add_argument("--predictor", default=None, metavar="NAME", help=text)
+
+
+def random_launches(start: str, *, budget: int | None) -> int:
+    """Return the number of random first launches that ``--start`` asks for; 0 for the planned design.
+
+    Args:
+        start: text of the option.
+        budget: launches of the budget; ``None`` for a budget in hours.
+
+    Raises:
+        SpaceError: ``start`` is none of the legal texts.
+
+    >>> [random_launches(start, budget=16) for start in ("designed", "random", "random:5")]
+    [0, 8, 5]
+    """
+    if start == _DESIGNED:
+        return 0
+    if start == _RANDOM:
+        return _RANDOM_WITHOUT_LIMIT if budget is None else max(1, budget // 2)
+    counted = re.fullmatch(f"{_RANDOM}:([1-9][0-9]{{0,5}})", start)
+    if counted:
+        return int(counted[1])
+    raise SpaceError(
+        f"--start must be {_DESIGNED}, {_RANDOM} or {_RANDOM}:N with N from 1 to 999999, got {start!r:.40}"
+    )
+
+
+def most_measured_objective(trials: Sequence[Trial]) -> str:
+    """Return the name of the throughput that most trials have."""
+    from torchx_cubicml.records.trial import RATES
+
+    measured = [trial.measurement for trial in trials if trial.measurement is not None]
+    return max(RATES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
+from torchx_cubicml.cli.base import add_json, add_seed, add_store, most_measured_objective, print_json, store_url
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     trials, _ = read_recorded(url)
     if not trials:
         raise StoreError(f"store {mask(url)} is empty: no launch has been recorded in it")
-    objective = args.objective or _most_measured_objective(trials)
+    objective = args.objective or most_measured_objective(trials)
     _warn_impossible(trials)
     args.choose = args.predictor is None if args.choose is None else args.choose
     choice = choose_predictor(trials, objective=objective, seed=args.seed) if args.choose else None
@@ -86,13 +86,6 @@ def _warn_impossible(trials: Sequence[Trial]) -> None:
         count = sum(map(bool, impossible))
         left_out = f"{count} trial{'s' if count > 1 else ''} left out: impossible throughput, "
         sys.stderr.write(f"torchx-cubicml: {left_out}{' or '.join(throughputs[:_MAX_NAMED])}{more}\n")
-
-
-def _most_measured_objective(trials: Sequence[Trial]) -> str:
-    from torchx_cubicml.records.trial import RATES
-
-    measured = [trial.measurement for trial in trials if trial.measurement is not None]
-    return max(RATES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
 
 
 def _print_cards(

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.cli import history_compact, history_import
+from torchx_cubicml.cli import history_compact, history_import, history_rounds
 from torchx_cubicml.cli.base import add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
@@ -25,7 +25,7 @@ _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a val
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``list``, ``show``, ``import`` and ``compact``."""
+    """Declare ``list``, ``show``, ``import``, ``compact`` and ``rounds``."""
     actions = parser.add_subparsers(dest="history_action", required=True, title="actions")
     listing = actions.add_parser("list", help="list trials, one per line, oldest first")
     text = "show the N most recent trials (default: 50; 0: all)"
@@ -36,19 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     history_import.add_arguments(importing)
     folding = actions.add_parser("compact", help="merge old event files")
     history_compact.add_arguments(folding)
-    for action in (listing, showing, importing, folding):
+    rounds = actions.add_parser("rounds", help="show the frontier and the rank correlation of each round of a tune")
+    for action in (listing, showing, importing, folding, rounds):
         add_store(action)
         add_json(action)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action: list, show, import or compact."""
+    """Run the action: list, show, import, compact or rounds."""
     from torchx_cubicml.store.presence import read_recorded
 
     if args.history_action == "import":
         return history_import.run(args)
     if args.history_action == "compact":
         return history_compact.run(args)
+    if args.history_action == "rounds":
+        return history_rounds.run(args)
     url = store_url(args)
     trials, warnings = read_recorded(url)
     for warning in warnings:

@@ -12,10 +12,12 @@ from torchx_cubicml.cli.base import (
     add_json,
     add_launch,
     add_method,
+    add_recipe,
     add_seed,
     add_store,
     method_of,
     print_json,
+    random_launches,
     split_command,
     store_url,
 )
@@ -67,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_seed(parser)
     parser.add_argument("--yes", action="store_true", help="launch even if [tune] does not redirect outputs")
     add_method(parser)
+    add_recipe(parser)
     add_json(parser)
     add_launch(parser)
 
@@ -126,6 +129,7 @@ def _request(args: argparse.Namespace) -> TuneRequest:
     from torchx_cubicml.tuner import Budget, TuneRequest
 
     component, component_args = split_command(args.command)
+    budget = Budget.parse(args.budget)
     return TuneRequest(
         component=component,
         component_args=tuple(component_args),
@@ -133,7 +137,7 @@ def _request(args: argparse.Namespace) -> TuneRequest:
         store=store_url(args),
         scheduler=args.scheduler,
         scheduler_args=args.scheduler_args,
-        budget=Budget.parse(args.budget),
+        budget=budget,
         repeats=args.repeats,
         parallel=args.parallel,
         rounds=args.rounds,
@@ -145,7 +149,11 @@ def _request(args: argparse.Namespace) -> TuneRequest:
         fresh=args.fresh,
         step_limit=args.steps,
         scratch=args.scratch,
-        method=method_of(args),
+        method=replace(
+            method_of(args),
+            predictor=args.predictor,
+            random_launches=random_launches(args.start, budget=budget.launches),
+        ),
         seed=args.seed,
     )
 

@@ -245,7 +245,7 @@ def grade(
     with_noise = replace(prediction, spread=np.hypot(prediction.spread, uncertainty))
     covered = (with_noise.quantile(0.1) <= throughput) & (throughput <= with_noise.quantile(0.9))
     regrets = _regrets([trial.workload for trial, _ in outcomes], prediction.throughput * feasibility, throughput)
-    tau, pearson, spearman = _correlations(prediction.throughput[ran], throughput[ran])
+    tau, pearson, spearman = correlations(prediction.throughput[ran], throughput[ran])
     return ReportCard(
         predictor=predictor,
         split=split,
@@ -273,7 +273,8 @@ def _outcome(trial: Trial, objective: str) -> float | None:
     return value
 
 
-def _correlations(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> tuple[float, float, float]:
+def correlations(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return Kendall's tau, Pearson's and Spearman's correlation of two arrays ``[n]``; NaN where one is constant."""
     if len(np.unique(predicted)) < 2 or len(np.unique(measured)) < 2:
         return math.nan, math.nan, math.nan
     from scipy.stats import kendalltau, pearsonr, spearmanr

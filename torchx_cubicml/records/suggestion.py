@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torchx_cubicml.records.trial import Config
 
 
@@ -45,6 +47,7 @@ class Suggestion:
         doubt: measurement uncertainty: standard deviation of the logarithm of throughput, as the runs report it. It is
             the lowest over the runs of this config or of the user's own, whichever is larger; 0.0 where unknown.
         n_baseline: measurements of the user's own config, on which the gain rests.
+        round_number: round of a tune that fits its predictor once a round, >= 1; ``None`` for other launches.
         nearest: up to three trials of this workload for comparison, the most similar first; only set by ``suggest``.
     """
 
@@ -61,6 +64,7 @@ class Suggestion:
     gain_high: float | None = None
     doubt: float = 0.0
     n_baseline: int = 0
+    round_number: int | None = None
     nearest: tuple[NearTrial, ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -71,3 +75,13 @@ class Suggestion:
     def promise(self) -> dict[str, object]:
         """Return the part stored with a launch, as JSON values: the prediction and the reason."""
         return {name: value for name, value in self.to_json().items() if name not in {"config", "nearest"}}
+
+
+def promised_round(promise: Mapping[str, object] | None) -> int | None:
+    """Return the round of a launch, >= 1, from the prediction stored with it; ``None`` without one.
+
+    >>> promised_round({"round_number": 2}), promised_round(None)
+    (2, None)
+    """
+    number = (promise or {}).get("round_number")
+    return number if isinstance(number, int) and not isinstance(number, bool) and number >= 1 else None

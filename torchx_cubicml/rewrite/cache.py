@@ -43,8 +43,9 @@ _NO_NUMBERS = {
     "reason",
     "n_trials",
     "n_baseline",
+    "round_number",
     "nearest",
-}  # ``nearest`` is only for lists of suggestions: not cached
+}  # ``nearest`` and ``round_number`` are only for lists of suggestions: not cached
 _NUMBERS = tuple(item.name for item in fields(Suggestion) if item.name not in _NO_NUMBERS)
 
 
@@ -191,7 +192,13 @@ def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
         n_baseline=_count(payload, "n_baseline"),
         reason=_text(payload, "reason"),
         nearest=(),
-        **numbers,
+        throughput=numbers["throughput"],
+        low=numbers["low"],
+        high=numbers["high"],
+        baseline_throughput=numbers["baseline_throughput"],
+        gain=numbers["gain"],
+        gain_low=numbers["gain_low"],
+        gain_high=numbers["gain_high"],
     )
 
 

@@ -41,6 +41,7 @@ from torchx_cubicml.tuner.progress import (
 from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
 from torchx_cubicml.tuner.request import FEWEST_LAUNCHES
 from torchx_cubicml.tuner.resume import adopt_all
+from torchx_cubicml.tuner.round_proposer import RoundProposer
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
 from torchx_cubicml.tuner.sharing import Sharing, share_host
 from torchx_cubicml.tuner.state import TuneState
@@ -96,11 +97,16 @@ def tune(
         with runner:
             trial_log = TrialLog(prepared.store_url, retry, statistic=prepared.space.statistic)
             tune_state = TuneState(lease.tune_id, trial_log, journal, clock)
-            yield from _Loop(prepared, tune_state, runner, clock, advisor or StudyProposer.serving(prepared)).run(
+            yield from _Loop(prepared, tune_state, runner, clock, advisor or _proposer(prepared)).run(
                 resumed=lease.resumed
             )
     finally:
         lease.close()
+
+
+def _proposer(prepared: Prepared) -> Proposer:
+    kind = RoundProposer if prepared.request.method.predictor is not None else StudyProposer
+    return kind.serving(prepared)
 
 
 class _Loop:

@@ -95,6 +95,14 @@ class StudyProposer:
         """See ``Proposer``."""
         return self._study_of(snapshot).suggest(method=self.method)
 
+    def designs(self, snapshot: Snapshot) -> list[Suggestion]:
+        """Return the next launch of the initial design; empty when it is complete."""
+        return self._study_of(snapshot).designs(count=1, method=self.method)
+
+    def search_by_predictor(self, snapshot: Snapshot, *, count: int, round_number: int) -> list[Suggestion]:
+        """Return the configs of a round; see ``Study.search_by_predictor``."""
+        return self._study_of(snapshot).search_by_predictor(count=count, method=self.method, round_number=round_number)
+
     def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         """See ``Proposer``."""
         if not any(

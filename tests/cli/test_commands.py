@@ -309,6 +309,8 @@ BAD = {
     "count": ((*SUGGEST, "--count", "0", "--", *GPT), "--count must be >= 1"),
     "searcher": ((*SUGGEST, "--searcher", "nosuch", "--", *GPT), "reinforce"),
     "acquisition": (("tune", "--space", "examples/gpt.toml", "--acquisition", "best", "--", *GPT), "upper_bound"),
+    "start": (("tune", "--space", "examples/gpt.toml", "--start", "random:0", "--", *GPT), "random:N with N from 1"),
+    "predictor": (("tune", "--space", "examples/gpt.toml", "--predictor", "oracle", "--", *GPT), "ranking_mlp"),
     "too-large": (
         ("tune", "--space", "examples/gpt.toml", "--searcher", "exhaustive", "--", *GPT[:-4], "--n_layer", "40"),
         "limited to 1000000",
@@ -381,6 +383,26 @@ def test_history_import_brings_in_a_table_and_a_log_once(tmp_path: Path) -> None
         )
         assert json.loads(done.stdout) == {"imported": n_new, "known": 1 - n_new, "problems": []}
     assert len(list(TrialStore(str(tmp_path / "store")))) == 3
+
+
+def test_history_rounds_shows_each_round(store: str, tmp_path: Path) -> None:
+    assert (
+        "has no rounds: `tune --predictor NAME --rounds` records them"
+        in torchx("history", "rounds", "--store", store).stderr
+    )
+    trials = TrialStore(str(tmp_path))
+    for number, (measured, predicted) in enumerate([(100.0, 0.0), (300.0, 9.0), (200.0, 8.0), (150.0, 7.0)]):
+        trial = Trial.completed(
+            workload={"program": "train.py", "world_size": 2}, config={"batch": number}, tokens_per_second=measured
+        )
+        promise = {"round_number": 1, "throughput": predicted} if number else None
+        trials.add(replace(trial, started_at=f"2026-01-01T00:0{number}:00+00:00", suggestion=promise))
+    shown = torchx("history", "rounds", "--store", tmp_path).stdout
+    assert re.search(r"first +1 +1 +100 +100 +100 *\n", shown)
+    assert re.search(r"1 +3 +3 +200 +300 +300 +1\.00", shown)
+    (table,) = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path).stdout)
+    assert [(each["number"], each["best_so_far"]) for each in table["rounds"]] == [(0, 100.0), (1, 300.0)]
+    assert table["tau"] == 1.0
 
 
 def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> None:

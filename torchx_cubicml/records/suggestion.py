@@ -74,7 +74,8 @@ class Suggestion:
 
     def promise(self) -> dict[str, object]:
         """Return the part stored with a launch, as JSON values: the prediction and the reason."""
-        return {name: value for name, value in self.to_json().items() if name not in {"config", "nearest"}}
+        left_out = {"config", "nearest", *(() if self.round_number is not None else ("round_number",))}
+        return {name: value for name, value in self.to_json().items() if name not in left_out}
 
 
 def promised_round(promise: Mapping[str, object] | None) -> int | None:

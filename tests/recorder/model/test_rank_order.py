@@ -13,7 +13,7 @@ from torchx_cubicml.recorder.model.mesh import read_layout
 from torchx_cubicml.recorder.model.rank_order import axis_order, flat
 
 
-@pytest.mark.parametrize("order", permutations(range(3)), ids=str)
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
 def test_each_order_of_axes_is_told_by_the_ranks(order: tuple[int, ...]) -> None:
     sizes = (2, 3, 4)
     ranks = torch.arange(24).view([sizes[axis] for axis in order])

@@ -34,7 +34,8 @@ HOOKS: dict[str, tuple[tuple[str | bool, ...], ...]] = {
 The groups of FSDP shard over all ranks, or within replicated groups. Sequence parallelism has the script's own plan
 first: it can be switched off. The hook of the device mesh sets one size per axis, each under a name of its own
 (``mesh.tp``), and that of placements one value per group of modules; see ``hook_of``. ``recorder/apply/fsdp_hook.py``
-sets ``fsdp``, and so on.
+sets ``fsdp``, and so on. ``parallelize_module`` is installed before ``sequence_parallel``, which reads the script's own
+styles.
 """
 
 TABLE_HOOKS = ("torchrec", "torchrec_kernel")

@@ -165,7 +165,7 @@ class ParallelizeModuleHook:
         """Compare the placements that torch made with the requested ones."""
         for key, placement in changes.items():
             for each in matched(module, key):
-                placements = getattr(each.weight, "placements", (None,))
+                placements = getattr(each.weight, "placements", ())
                 seen = [getattr(one, "dim", None) for one in placements]
                 if seen != [sharded_dim(each, placement)]:
                     self._refusal = f"{CHANGED}{key} is not {placement}: its weight has {placements}"

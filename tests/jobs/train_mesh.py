@@ -2,7 +2,8 @@
 
 Every data-parallel rank takes its share of one global batch, so that the loss is the same under each mesh. The first
 argument changes that: ``ranks-by-hand`` calculates the data-parallel rank from the global rank, ``two-meshes`` makes
-another mesh besides, and ``other-names`` gives the axes names that tell nothing.
+another mesh besides, and ``other-names`` gives the axes names that tell nothing. ``by-ranks`` constructs the mesh from
+its ranks, and ``unflattened`` makes it from one of one axis, as torchtitan does.
 """
 
 import sys
@@ -11,7 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
@@ -48,7 +49,13 @@ class Model(nn.Module):
 
 dist.init_process_group("gloo")
 names = ("x", "y") if HOW == "other-names" else ("fsdp", "tp")
-mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=names)
+shape = (dist.get_world_size() // 2, 2)
+if HOW == "by-ranks":
+    mesh = DeviceMesh("cpu", torch.arange(dist.get_world_size()).view(shape), mesh_dim_names=names)
+elif HOW == "unflattened":
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("world",))._unflatten(0, shape, names)
+else:
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
 if HOW == "two-meshes":
     init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp", "tp"))
 data, tensor = mesh[names[0]], mesh[names[1]]

@@ -21,7 +21,8 @@ def test_each_hook_is_observed_under_a_standard_name() -> None:
         "torchrec_kernel": (("planner", *EMBEDDING_KERNELS),),
         "torchrec_reserved": (),
         "mesh": (),
+        "parallelize_module": (("plan", "colwise", "rowwise", "replicated"),),
         "sequence_parallel": ((True, False),),
     }
-    assert HOOKED_FACTS.keys() == HOOKS.keys() - {"mesh"}  # its places have the names of the axes
+    assert HOOKED_FACTS.keys() == HOOKS.keys() - {"mesh", "parallelize_module"}  # of several places
     assert set(HOOKED_FACTS.values()) <= set(STANDARD_PARAMETERS)

@@ -7,6 +7,9 @@ from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS, EMBEDDING_S
 LEFT_TO_PLANNER = "planner"
 """Value that leaves a table's sharding or kernel to TorchRec's planner."""
 
+AS_PLANNED = "plan"
+"""Value that leaves modules to the script's own tensor-parallel plan."""
+
 HOOK_SHARES = {"torchrec_reserved": 0.15}
 """Hook that sets a share from 0 to 1 -> TorchRec's default."""
 RESHARD_SIZES = {f"FULL_SHARD_{size}": size for size in (2, 4, 8, 16, 32, 64)}
@@ -23,13 +26,16 @@ HOOKS: dict[str, tuple[tuple[str | bool, ...], ...]] = {
     "torchrec_kernel": ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),),
     **dict.fromkeys(HOOK_SHARES, ()),
     "mesh": (),
+    "parallelize_module": ((AS_PLANNED, "colwise", "rowwise", "replicated"),),
     "sequence_parallel": ((True, False),),
 }
 """Hook -> values that it can set, in groups that do not mix, each with the default first; none where it sets a number.
 
 The groups of FSDP shard over all ranks, or within replicated groups. Sequence parallelism has the script's own plan
 first: it can be switched off. The hook of the device mesh sets one size per axis, each under a name of its own
-(``mesh.tp``); see ``hook_of``. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and so on.
+(``mesh.tp``), and that of placements one value per group of modules; see ``hook_of``. ``recorder/apply/fsdp_hook.py``
+sets ``fsdp``, and so on. ``parallelize_module`` is installed before ``sequence_parallel``, which reads the script's own
+styles.
 """
 
 TABLE_HOOKS = ("torchrec", "torchrec_kernel")

@@ -15,6 +15,7 @@ STANDARD_PARAMETERS = (
     "cp_degree",
     "ep_degree",
     "expert_tp_degree",
+    "mesh_order",
     "sharding_strategy",
     "activation_checkpointing",
     "precision",

@@ -1,4 +1,4 @@
-"""The mesh hook around a stand-in for ``init_device_mesh``, and in real launches of four processes."""
+"""The mesh hook around torch's functions in one process that takes itself for four, and in launches of four."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import inspect
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
+from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 from torchx_cubicml.recorder.apply.mesh_hook import MeshHook
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
@@ -20,6 +23,8 @@ from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torchx_cubicml.records.trial import Trial, Value
 
 JOB = Path(__file__).parents[2] / "jobs" / "train_mesh.py"
@@ -45,60 +50,107 @@ class Ranks:
         return ""
 
 
-class Mesh:
-    """Stand-in for a mesh."""
-
-    def __init__(self, names: tuple[str, ...] | None, shape: tuple[int, ...]) -> None:
-        self.mesh_dim_names, self.shape = names, shape
-
-    def get_coordinate(self) -> list[int]:
-        return [0] * len(self.shape)
+@pytest.fixture(autouse=True)
+def four_ranks() -> Iterator[None]:
+    """Make torch take this process for the first of four."""
+    with fake_ranks(4):
+        yield
 
 
-@pytest.fixture
-def device_mesh(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return a stand-in for torch's module of device meshes."""
-    module = ModuleType("torch.distributed.device_mesh")
-
-    def init_device_mesh(
-        device_type: str,
-        mesh_shape: tuple[int, ...],
-        *,
-        mesh_dim_names: tuple[str, ...] | None = None,
-        backend_override: object = None,
-    ) -> object:
-        return Mesh(mesh_dim_names, mesh_shape)
-
-    module.init_device_mesh = init_device_mesh
-    monkeypatch.setitem(sys.modules, "torch.distributed.device_mesh", module)
-    monkeypatch.setattr(torch.distributed, "device_mesh", module, raising=False)
-    return module
-
-
-def hooked(value: dict[str, Value], ranks: Ranks | None = None, *, only_checks: bool = False) -> MeshHook:
+@contextmanager
+def hooked(value: dict[str, Value], ranks: Ranks | None = None, *, only_checks: bool = False) -> Iterator[MeshHook]:
     hook = MeshHook(value, peers=ranks or Ranks(), guard=lambda call: call, only_checks=only_checks)
     hook.install()
-    return hook
+    try:
+        yield hook
+    finally:
+        hook.release()
 
 
-def made(device_mesh: ModuleType, shape: tuple[int, ...], names: tuple[str, ...] | None, **more: object) -> object:
+def made(shape: tuple[int, ...], names: tuple[str, ...] | None, **more: object) -> tuple[int, ...]:
     return device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names, **more).shape
 
 
-def test_the_axes_get_the_sizes_under_the_names_of_the_script(device_mesh: ModuleType) -> None:
+def test_the_axes_get_the_sizes_under_the_names_of_the_script() -> None:
     original, ranks = device_mesh.init_device_mesh, Ranks()
-    hook = hooked({"tp": 4, "dp_shard": 1}, ranks)
-    assert inspect.signature(device_mesh.init_device_mesh) == inspect.signature(original)
-    assert made(device_mesh, (2, 2), ("fsdp", "model")) == (1, 4)
-    assert made(device_mesh, (2, 2), ("fsdp", "model")) == (1, 4)
-    assert made(device_mesh, (4,), ("world",)) == (4,)
-    assert made(device_mesh, (2, 2), None) == (2, 2)
-    assert len(ranks.words) == 1
-    taken = device_mesh.init_device_mesh
-    hook.release()
+    with hooked({"tp": 4, "dp_shard": 1}, ranks) as hook:
+        assert inspect.signature(device_mesh.init_device_mesh) == inspect.signature(original)
+        assert made((2, 2), ("fsdp", "model")) == (1, 4)
+        assert made((2, 2), ("fsdp", "model")) == (1, 4)
+        assert made((4,), ("world",)) == (4,)
+        assert made((2, 2), None) == (2, 2)
+        assert len(ranks.words) == 1
+        taken = device_mesh.init_device_mesh
     assert taken("cpu", (2, 2), mesh_dim_names=("fsdp", "model")).shape == (2, 2)
     assert (hook.refusal(), hook.illegal_values()) == ("", ())
     assert device_mesh.init_device_mesh is original
+
+
+def by_ranks(ranks: object) -> DeviceMesh:
+    return DeviceMesh("cpu", ranks, mesh_dim_names=("fsdp", "tp"))
+
+
+@pytest.mark.parametrize(
+    ("order", "own", "mesh"),
+    [
+        ("", [[0, 1], [2, 3]], [[0, 1, 2, 3]]),
+        ("", torch.arange(4).view(2, 2).t(), [[0, 1, 2, 3]]),
+        ("tp,dp_shard", [[0, 1], [2, 3]], [[0, 2], [1, 3]]),
+    ],
+)
+def test_a_mesh_of_given_ranks_gets_other_ranks(order: str, own: object, mesh: list[list[int]]) -> None:
+    constructor = DeviceMesh.__init__
+    value: dict[str, Value] = {"tp": 2, "dp_shard": 2, "order": order} if order else {"tp": 4, "dp_shard": 1}
+    with hooked(value) as hook:
+        changed = by_ranks(own)
+        assert changed.mesh.tolist() == mesh
+        assert changed["tp"].mesh.tolist() == mesh[0]
+        assert changed._flatten("all").size() == 4
+    assert hook.refusal() == ""
+    assert DeviceMesh.__init__ is constructor
+
+
+def test_a_mesh_of_given_ranks_keeps_its_order() -> None:
+    with hooked({"tp": 2, "dp_shard": 2}):
+        assert by_ranks([[0, 2], [1, 3]]).mesh.tolist() == [[0, 2], [1, 3]]
+    with hooked({"tp": 4, "dp_shard": 1}) as hook:
+        assert by_ranks([[0, 1], [3, 2]]).mesh.tolist() == [[0, 1], [3, 2]]
+        assert hook.refusal() == "the ranks of the script's mesh fsdp=2,tp=2 are in no order of its axes"
+
+
+def test_a_mesh_of_one_axis_is_unflattened_otherwise() -> None:
+    with hooked({"tp": 4, "dp_shard": 1}) as hook:
+        world = device_mesh.init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
+        assert world._unflatten(0, (2, 2), ("fsdp", "tp")).mesh.tolist() == [[0, 1, 2, 3]]
+        assert hook.refusal() == ""
+    with hooked({"tp": 2, "dp_shard": 2, "order": "tp,dp_shard"}) as hook:
+        assert world._unflatten(0, (2, 2), ("fsdp", "tp")).mesh.tolist() == [[0, 1], [2, 3]]
+        assert hook.refusal() == (
+            "the order of a mesh that the script unflattens (DeviceMesh._unflatten) cannot be changed"
+        )
+    two = device_mesh.init_device_mesh("cpu", (4, 1), mesh_dim_names=("dp", "tp"))
+    with hooked({"tp": 1, "dp_shard": 4, "dp_replicate": 1}) as hook:
+        assert two._unflatten("dp", (2, 2), ("dp_replicate", "fsdp")).shape == (2, 2, 1)
+        assert hook.refusal() == "the script unflattens an axis of a mesh of several axes, which stays as it is"
+
+
+def test_a_mesh_of_given_groups_stays_as_it_is() -> None:
+    groups = by_ranks([[0, 1], [2, 3]]).get_all_groups()
+    with hooked({"tp": 4, "dp_shard": 1}) as hook:
+        ranks = torch.arange(4).view(2, 2)
+        assert DeviceMesh.from_group(groups, "cpu", ranks, mesh_dim_names=("fsdp", "tp")).shape == (2, 2)
+        assert hook.refusal() == (
+            "the script makes its mesh from process groups of its own (DeviceMesh.from_group), which stay as they are"
+        )
+        assert DeviceMesh.from_group(groups[0], "cpu").shape == (2,)
+
+
+def test_a_mesh_without_names_is_named() -> None:
+    with hooked({"tp": 4, "dp_shard": 1}) as hook:
+        made((4,), None)
+        assert hook.refusal() == "the program makes no device mesh of several named axes"
+        made((2, 2), None)
+        assert hook.refusal() == "the script's mesh of 2 x 2 processes has no names for its axes"
 
 
 @pytest.mark.parametrize(
@@ -112,53 +164,57 @@ def test_the_axes_get_the_sizes_under_the_names_of_the_script(device_mesh: Modul
         ),
         ({"tp": 4, "dp_shard": 1}, ("x", "y"), (2, 2), "the script's mesh has the axes x, y"),
         ({"tp": 4, "dp_shard": 2}, ("dp_shard", "tp"), (2, 2), "dp_shard=2,tp=4 is no mesh of 4 processes"),
-        ({"tp": 2, "dp_shard": 1}, ("dp_shard", "tp"), (1, 2), "mesh dp_shard=1,tp=2 is not of all 4 processes"),
+        ({"tp": 4, "dp_shard": 1}, ("dp_shard", "tp"), (1, 2), "mesh dp_shard=1,tp=2 is not of all 4 processes"),
     ],
 )
 def test_a_mesh_that_does_not_fit_stays_as_it_is(
-    value: dict[str, Value], names: tuple[str, ...], shape: tuple[int, ...], why: str, device_mesh: ModuleType
+    value: dict[str, Value], names: tuple[str, ...], shape: tuple[int, ...], why: str
 ) -> None:
     ranks = Ranks()
-    hook = hooked(value, ranks)
-    assert made(device_mesh, shape, names) == shape
-    assert why in hook.refusal()
+    with hooked(value, ranks) as hook:
+        assert made(shape, names) == shape
+        assert why in hook.refusal()
     assert ranks.words == [""]
 
 
-def test_ranks_that_disagree_change_nothing(device_mesh: ModuleType) -> None:
-    hook = hooked({"tp": 4, "dp_shard": 1}, Ranks(agree=False))
-    assert made(device_mesh, (2, 2), ("fsdp", "tp")) == (2, 2)
-    assert made(device_mesh, (2, 2), ("fsdp", "tp")) == (2, 2)
+def test_ranks_that_disagree_change_nothing() -> None:
+    with hooked({"tp": 4, "dp_shard": 1}, Ranks(agree=False)) as hook:
+        assert made((2, 2), ("fsdp", "tp")) == (2, 2)
+        assert made((2, 2), ("fsdp", "tp")) == (2, 2)
     assert hook.refusal() == "the ranks do not make the same mesh"
 
 
-def test_another_mesh_besides_is_refused(device_mesh: ModuleType) -> None:
-    hook = hooked({"tp": 4, "dp_shard": 1})
-    made(device_mesh, (2, 2), ("fsdp", "tp"))
-    assert made(device_mesh, (2, 1, 2), ("fsdp", "ep", "tp")) == (2, 1, 2)
+def test_another_mesh_besides_is_refused() -> None:
+    with hooked({"tp": 4, "dp_shard": 1}) as hook:
+        made((2, 2), ("fsdp", "tp"))
+        assert made((2, 1, 2), ("fsdp", "ep", "tp")) == (2, 1, 2)
     assert hook.refusal() == (
         "the script makes several meshes, fsdp=2,tp=2 and fsdp=2,ep=1,tp=2; the first was changed before that was known"
     )
 
 
-def test_a_script_without_a_mesh_is_refused(device_mesh: ModuleType) -> None:
-    hook = hooked({"tp": 4, "dp_shard": 1})
-    hook.release()
-    assert hook.refusal() == "the program makes no device mesh of several named axes by init_device_mesh"
-    del device_mesh.init_device_mesh
-    assert hooked({"tp": 4}).refusal() == "this torch has no device mesh"
+def test_a_script_without_a_mesh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hooked({"tp": 4, "dp_shard": 1}) as hook:
+        pass
+    assert hook.refusal() == "the program makes no device mesh of several named axes"
+    monkeypatch.delattr(device_mesh, "init_device_mesh")
+    with hooked({"tp": 4}) as hook:
+        assert hook.refusal() == "this torch has no device mesh"
 
 
-def test_an_illegal_call_is_left_to_torch(device_mesh: ModuleType) -> None:
-    hooked({"tp": 4, "dp_shard": 1})
-    with pytest.raises(TypeError, match="mesh_shape"):
-        device_mesh.init_device_mesh("cpu")
-    assert made(device_mesh, (4,), ("fsdp", "tp")) == (4,)
+def test_an_illegal_call_is_left_to_torch() -> None:
+    with hooked({"tp": 4, "dp_shard": 1}):
+        with pytest.raises(TypeError, match="mesh_shape"):
+            device_mesh.init_device_mesh("cpu")
+        with pytest.raises(RuntimeError, match="same length"):
+            made((4,), ("fsdp", "tp"))
+        with pytest.raises((TypeError, ValueError)):
+            by_ranks([[0, 1], 2])
 
 
-def test_backends_of_its_own_keep_their_order(device_mesh: ModuleType) -> None:
-    hook = hooked({"tp": 2, "dp_shard": 2, "order": "tp,dp_shard"})
-    made(device_mesh, (2, 2), ("fsdp", "tp"), backend_override={"tp": "gloo"})
+def test_backends_of_its_own_keep_their_order() -> None:
+    with hooked({"tp": 2, "dp_shard": 2, "order": "tp,dp_shard"}) as hook:
+        made((2, 2), ("fsdp", "tp"), backend_override={"tp": "fake"})
     assert hook.refusal() == "the order of a mesh with backends of its own cannot be changed"
 
 
@@ -169,24 +225,23 @@ def test_backends_of_its_own_keep_their_order(device_mesh: ModuleType) -> None:
         ({"tp": 1, "dp_shard": 4}, "the script makes dp_shard=2,tp=2, and the space file states dp_shard=4,tp=1"),
         (
             {"tp": 2, "dp_shard": 2, "order": "tp,dp_shard"},
-            "the script makes dp_shard=2,tp=2, and the space file lists tp, dp_shard",
+            "the ranks of the script's mesh are in the order dp_shard, tp, and the space file lists tp, dp_shard",
         ),
     ],
 )
-def test_a_check_compares_the_scripts_mesh_with_the_file(
-    value: dict[str, Value], why: str, device_mesh: ModuleType
-) -> None:
+def test_a_check_compares_the_scripts_mesh_with_the_file(value: dict[str, Value], why: str) -> None:
     ranks = Ranks()
-    hook = hooked(value, ranks, only_checks=True)
-    assert made(device_mesh, (2, 2), ("fsdp", "tp")) == (2, 2)
+    with hooked(value, ranks, only_checks=True) as hook:
+        assert made((2, 2), ("fsdp", "tp")) == (2, 2)
     assert (hook.refusal(), ranks.words) == (why, [])
 
 
-def test_the_places_of_a_contract_are_one_hook(device_mesh: ModuleType) -> None:
+def test_the_places_of_a_contract_are_one_hook() -> None:
     requested: dict[str, Value] = {"mesh.tp": 1, "mesh.dp_shard": 4}
     hooks = installed(requested, {"mesh.order": "dp_shard,tp"}, peers=Ranks(), guard=lambda call: call)
-    assert made(device_mesh, (2, 2), ("fsdp", "tp")) == (4, 1)
+    assert made((2, 2), ("fsdp", "tp")) == (4, 1)
     assert hook_facts("mesh", hooks["mesh"]) == {}
+    hooks["mesh"].release()
 
 
 def launched(how: str, store: Path, **contract: dict[str, Value]) -> tuple[Trial, list[float], str, str]:
@@ -215,13 +270,14 @@ def test_a_launch_has_the_requested_mesh_and_the_same_loss(tmp_path: Path) -> No
     own, losses, mesh, _ = launched("plain", tmp_path / "own", checked_hooks=OWN)
     assert (mesh, len(losses)) == ("mesh 2 2 [0, 1]", 10)
     assert "mesh_hook" not in own.observed
-    requests: list[tuple[dict[str, Value], str]] = [
-        ({"mesh.dp_shard": 1, "mesh.tp": 4}, "mesh 1 4 [0, 1, 2, 3]"),
-        ({"mesh.dp_shard": 4, "mesh.tp": 1}, "mesh 4 1 [0]"),
-        ({**OWN, "mesh.order": "tp,dp_shard"}, "mesh 2 2 [0, 2]"),
+    assert own.observed["mesh_order"] == "dp_shard,tp"
+    requests: list[tuple[str, dict[str, Value], str]] = [
+        ("plain", {"mesh.dp_shard": 1, "mesh.tp": 4}, "mesh 1 4 [0, 1, 2, 3]"),
+        ("unflattened", {"mesh.dp_shard": 4, "mesh.tp": 1}, "mesh 4 1 [0]"),
+        ("by-ranks", {**OWN, "mesh.order": "tp,dp_shard"}, "mesh 2 2 [0, 2]"),
     ]
-    for number, (hooks, expected) in enumerate(requests):
-        trial, seen, mesh, warnings = launched("plain", tmp_path / str(number), hooks=hooks)
+    for how, hooks, expected in requests:
+        trial, seen, mesh, warnings = launched(how, tmp_path / how, hooks=hooks)
         assert (mesh, warnings) == (expected, "")
         assert seen == pytest.approx(losses, abs=2e-6)
         assert "mesh_hook" not in trial.observed
@@ -229,6 +285,7 @@ def test_a_launch_has_the_requested_mesh_and_the_same_loss(tmp_path: Path) -> No
             hooks["mesh.dp_shard"],
             hooks["mesh.tp"],
         )
+        assert trial.observed.get("mesh_order") == hooks.get("mesh.order")
 
 
 @pytest.mark.launch

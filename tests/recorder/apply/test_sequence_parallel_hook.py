@@ -136,6 +136,7 @@ def test_a_plan_that_may_not_be_changed_stays_as_it_is(
     parallelize(plan, module)
     assert plans == [plan]
     assert hook.refusal().startswith(why)
+    assert str(hook_facts("sequence_parallel", hook)["sequence_parallel_hook"]).startswith(f"refused: {why}")
 
 
 def test_ranks_that_disagree_change_nothing(plans: list[object]) -> None:

@@ -49,7 +49,9 @@ class Hook(Protocol):
 def installed(
     requested: Mapping[str, Value], checked: Mapping[str, Value], *, peers: Peers, guard: Guard
 ) -> dict[str, Hook]:
-    """Create and install the hooks of a contract, and return them by name.
+    """Create and install the hooks of a contract in the order of ``HOOKS``, and return them by name.
+
+    Of two hooks around one function, the later one sees the program's call first.
 
     Args:
         requested: hook -> value to set.
@@ -59,10 +61,11 @@ def installed(
     """
     hooks: dict[str, Hook] = {}
     changed = {hook_of(place) for place in requested}
-    for name, value in _by_hook({**checked, **requested}).items():
-        if name in HOOKS:
+    values = _by_hook({**checked, **requested})
+    for name in HOOKS:
+        if name in values:
             module = import_module(f"torchx_cubicml.recorder.apply.{name}_hook")
-            hooks[name] = module.hook(value, peers=peers, guard=guard, only_checks=name not in changed)
+            hooks[name] = module.hook(values[name], peers=peers, guard=guard, only_checks=name not in changed)
             hooks[name].install()
     return hooks
 

@@ -1,7 +1,7 @@
 """Mesh hook: sets the sizes and the order of the device mesh that the script makes, for a script without flags for it.
 
-- ``init_device_mesh`` gets other sizes for the same axis names. The script must take its groups, ranks and sizes from
-  the mesh, as GSPMD-style scripts do; ``MeshSamples`` checks that the samples follow it.
+- The mesh gets other sizes for the same axis names. The script must take its groups, ranks and sizes from the mesh, as
+  GSPMD-style scripts do; ``MeshSamples`` checks that the samples follow it.
 - Another order changes which ranks make up a group; the axes keep their names and positions.
 - A mesh of one axis, or without names, stays as it is: torch itself makes such meshes.
 - Ranks that make different meshes would deadlock. They compare their meshes through the job's TCPStore first, and
@@ -10,18 +10,21 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.apply.mesh_calls import METHODS, ByShape
 from torchx_cubicml.recorder.apply.mesh_samples import MeshSamples
+from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
 from torchx_cubicml.records.axis_names import mesh_axis
 
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Callable, Mapping, Sequence
 
+    from torchx_cubicml.recorder.apply.mesh_calls import MeshCall, MeshMaker
+    from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.trial import Value
 
@@ -52,34 +55,30 @@ class MeshHook:
         self._order = tuple(str(value.get(_ORDER, "")).split(",")) if value.get(_ORDER) else ()
         self._peers = peers
         self._only_checks = only_checks
-        self._guarded_change = guard(self._change)
         self._samples = MeshSamples(peers, guard)
         self._guarded_watch = guard(self._samples.watch)
-        self._refusal = "the program makes no device mesh of several named axes by init_device_mesh"
-        self._own: tuple[tuple[str, ...], tuple[int, ...]] | None = None  # names and sizes of the script's mesh
-        self._is_changed = self._is_released = False
-        self._undo: list[Callable[[], None]] = []
+        self._wrapped = WrappedFunctions(guard)
+        self._refusal = "the program makes no device mesh of several named axes"
+        self._own: MeshCall | None = None  # the script's mesh
+        self._is_changed = False
 
     def install(self) -> None:
-        """Wrap ``init_device_mesh``."""
+        """Wrap the functions that make a mesh."""
         try:
             from torch.distributed import device_mesh
         except ImportError as error:  # a torch built without it
             self._refusal = f"this torch has no device mesh: {error}"
             return
-        function = getattr(device_mesh, "init_device_mesh", None)
-        if function is None:
+        if not hasattr(device_mesh, "init_device_mesh"):
             self._refusal = "this torch has no device mesh"
             return
-        for holder in [module for module in list(sys.modules.values()) if _is_holder(module, function)]:
-            self._wrap(holder)
+        self._wrapped.wrap(device_mesh.init_device_mesh, partial(self._replaced, ByShape()))
+        for maker in METHODS:
+            self._wrapped.wrap_method(device_mesh.DeviceMesh, maker.name, partial(self._replaced, maker))
 
     def release(self) -> None:
-        """Restore ``init_device_mesh``; meshes that are already made stay as they are."""
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
-        self._is_released = True
+        """Restore the functions; meshes that are already made stay as they are."""
+        self._wrapped.release()
         if self._is_changed and not self._refusal:
             self._refusal = self._samples.mismatch()
         self._samples.release()
@@ -96,118 +95,91 @@ class MeshHook:
         """Return nothing: a size is not legal or illegal without the others."""
         return ()
 
-    def _wrap(self, holder: object) -> None:
-        original = vars(holder)["init_device_mesh"]
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def hooked(*args: object, **kwargs: object) -> object:
-            if self._is_released:  # called by a module that took it meanwhile
-                return original(*args, **kwargs)
-            calls: list[Callable[[], object]] = []
-            self._guarded_change(calls, original, functools.partial(signature.bind, *args, **kwargs))
-            mesh = calls[0]() if calls else original(*args, **kwargs)
-            if calls:
-                self._guarded_watch(mesh)
-            return mesh
-
-        holder.init_device_mesh = hooked  # type: ignore[attr-defined]
-        self._undo.append(
-            lambda: (
-                setattr(holder, "init_device_mesh", original)
-                if vars(holder).get("init_device_mesh") is hooked
-                else None
-            )
-        )
-
-    def _change(
-        self,
-        calls: list[Callable[[], object]],
-        original: Callable[..., object],
-        bind: Callable[[], inspect.BoundArguments],
-    ) -> None:
-        """Append to ``calls`` the call that replaces the program's own, if it makes the mesh of the request."""
-        try:
-            call = bind()
-            names = tuple(map(str, call.arguments.get("mesh_dim_names") or ()))
-            sizes = tuple(map(int, call.arguments["mesh_shape"]))
-        except (TypeError, ValueError, KeyError):  # torch itself raises this
-            return
-        if len(names) < 2 or len(names) != len(sizes):
-            return
+    def _replaced(self, maker: MeshMaker, make: Call, call: inspect.BoundArguments) -> Call | None:
+        """Return the call that replaces the program's own, if that makes the mesh of the request."""
+        found = maker.read(call)
+        if found is None:
+            return None
+        if len(found.names) < 2:
+            self._note_unserved(found)
+            return None
         if self._own is not None:
-            self._repeat(calls, original, call, (names, sizes))
-            return
-        self._own = (names, sizes)
-        self._refusal = self._problem(names, sizes, call)
+            return self._repeated(found, maker, make, call)
+        self._own = found
+        self._refusal = self._problem(found)
         if self._only_checks:
-            return
-        word = "" if self._refusal else f"{_text(names, sizes)} -> {self._sizes} {self._order}"
+            return None
+        word = "" if self._refusal else f"{found.text()} {found.order} -> {self._sizes} {self._order}"
         if not self._peers.agree("mesh", word, within_s=_AGREE_S) or self._refusal:
             self._refusal = self._refusal or _DISAGREE
-            return
+            return None
         self._is_changed = True
-        calls.append(functools.partial(self._make, original, call, names))
+        return self._made(found, maker, make, call)
 
-    def _repeat(
-        self,
-        calls: list[Callable[[], object]],
-        original: Callable[..., object],
-        call: inspect.BoundArguments,
-        own: tuple[tuple[str, ...], tuple[int, ...]],
-    ) -> None:
+    def _note_unserved(self, found: MeshCall) -> None:
+        """Name a mesh that stays as it is, unless another one is served."""
+        if self._own is None and len(found.sizes) > 1:
+            self._refusal = (
+                f"the script's mesh of {' x '.join(map(str, found.sizes))} processes has no names for its axes"
+            )
+
+    def _repeated(self, found: MeshCall, maker: MeshMaker, make: Call, call: inspect.BoundArguments) -> Call | None:
         """Change a further mesh like the first; refuse where it is another one."""
-        if own != self._own:
-            first = _text(*self._own) if self._own is not None else ""
+        own = self._own
+        if own is None or (found.names, found.sizes, found.order) != (own.names, own.sizes, own.order):
             done = "; the first was changed before that was known" if self._is_changed else ""
-            self._refusal = f"the script makes several meshes, {first} and {_text(*own)}{done}"
+            first = own.text() if own is not None else ""
+            self._refusal = f"the script makes several meshes, {first} and {found.text()}{done}"
         elif self._is_changed:
-            calls.append(functools.partial(self._make, original, call, own[0]))
+            return self._made(found, maker, make, call)
+        return None
 
-    def _problem(self, names: Sequence[str], sizes: Sequence[int], call: inspect.BoundArguments) -> str:
+    def _problem(self, found: MeshCall) -> str:
         """Return the reason why the request cannot be met in a call; empty if it can."""
-        axes, world_size = [*map(mesh_axis, names)], self._peers.world_size
+        axes, world_size = [*map(mesh_axis, found.names)], self._peers.world_size
+        if found.problem:
+            return found.problem
         if sorted(axes) != sorted(self._sizes):
-            return f"the script's mesh has the axes {', '.join(names)}, and the space file {', '.join(self._sizes)}"
-        if prod(sizes) != world_size:
-            return f"the script's mesh {_text(names, sizes)} is not of all {world_size} processes"
+            own, stated = ", ".join(found.names), ", ".join(self._sizes)
+            return f"the script's mesh has the axes {own}, and the space file {stated}"
         requested = tuple(self._sizes[axis] for axis in axes)
         if prod(requested) != world_size:
             return f"{_text(axes, requested)} is no mesh of {world_size} processes"
-        if self._order and call.arguments.get("backend_override"):
-            return "the order of a mesh with backends of its own cannot be changed"
-        return self._other_own_mesh(axes, sizes) if self._only_checks else ""
+        if prod(found.sizes) != world_size:
+            return f"the script's mesh {found.text()} is not of all {world_size} processes"
+        return self._order_problem(found) or (self._other_own_mesh(axes, found) if self._only_checks else "")
 
-    def _other_own_mesh(self, axes: Sequence[str], sizes: Sequence[int]) -> str:
+    def _order_problem(self, found: MeshCall) -> str:
+        if not found.order:
+            return f"the ranks of the script's mesh {found.text()} are in no order of its axes"
+        return found.fixed_order if self._order else ""
+
+    def _other_own_mesh(self, axes: Sequence[str], found: MeshCall) -> str:
         """Return the difference of the script's mesh from what the space file states of it; empty if there is none."""
         stated = tuple(self._sizes[axis] for axis in axes)
-        if stated != tuple(sizes):
-            return f"the script makes {_text(axes, sizes)}, and the space file states {_text(axes, stated)}"
-        if self._order and tuple(axes) != self._order:
-            return f"the script makes {_text(axes, sizes)}, and the space file lists {', '.join(self._order)}"
+        if stated != found.sizes:
+            return f"the script makes {_text(axes, found.sizes)}, and the space file states {_text(axes, stated)}"
+        order = tuple(map(mesh_axis, found.order))
+        if self._order and order != self._order:
+            own, listed = ", ".join(order), ", ".join(self._order)
+            return f"the ranks of the script's mesh are in the order {own}, and the space file lists {listed}"
         return ""
 
-    def _make(self, original: Callable[..., object], call: inspect.BoundArguments, names: Sequence[str]) -> object:
-        """Return the requested mesh."""
-        axes = [*map(mesh_axis, names)]
+    def _made(self, found: MeshCall, maker: MeshMaker, make: Call, call: inspect.BoundArguments) -> Call:
+        """Return the call that makes the requested mesh, in the script's own order unless another one is requested."""
+        axes = [*map(mesh_axis, found.names)]
         shape = tuple(self._sizes[axis] for axis in axes)
-        if not self._order or self._order == tuple(axes):
-            call.arguments["mesh_shape"] = shape
-            return original(*call.args, **call.kwargs)
-        import torch
-        from torch.distributed.device_mesh import DeviceMesh
+        order = tuple(axes.index(axis) for axis in self._order or map(mesh_axis, found.order))
 
-        with torch.device("cpu"):
-            ranks = torch.arange(prod(shape), dtype=torch.int).view([self._sizes[axis] for axis in self._order])
-        ranks = ranks.permute([self._order.index(axis) for axis in axes]).contiguous()
-        return DeviceMesh(str(call.arguments["device_type"]), ranks, mesh_dim_names=tuple(names))
+        def changed() -> object:
+            mesh = maker.make(make, call, shape, order)
+            self._guarded_watch(mesh)
+            return mesh if maker.returns_mesh else None
+
+        return changed
 
 
 hook = MeshHook
-
-
-def _is_holder(module: object, function: object) -> bool:
-    return getattr(module, "__name__", "").startswith("torch.") and vars(module).get("init_device_mesh") is function
 
 
 def _text(names: Sequence[str], sizes: Sequence[int]) -> str:

@@ -12,16 +12,17 @@ alike: position embeddings of the local part only would be wrong.
 from __future__ import annotations
 
 import copy
-import functools
-import inspect
-import sys
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
+
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Callable, Iterable
 
     from torch import nn
 
+    from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.trial import Value
 
@@ -54,12 +55,10 @@ class SequenceParallelHook:
     ) -> None:
         self._only_checks = only_checks or bool(value)
         self._peers = peers
-        self._guarded_change = guard(self._change)
+        self._wrapped = WrappedFunctions(guard)
         self._refusal = ""
         self._has_sequence = False  # a plan with sequence parallelism was seen
         self._n_changed = 0
-        self._is_passive = False  # within a call, as ``parallelize_module`` calls itself, and after the release
-        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Wrap ``parallelize_module``."""
@@ -68,15 +67,11 @@ class SequenceParallelHook:
         except ImportError as error:  # a torch built without it
             self._refusal = f"this torch has no parallelize_module: {error}"
             return
-        for holder in [module for module in list(sys.modules.values()) if _is_holder(module, function)]:
-            self._wrap(holder)
+        self._wrapped.wrap(function, self._replaced)
 
     def release(self) -> None:
         """Restore ``parallelize_module``; modules that are already parallelised stay as they are."""
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
-        self._is_passive = True
+        self._wrapped.release()
 
     def refusal(self) -> str:
         """Return the reason why sequence parallelism is not, or could not be, switched off; empty if it is or could."""
@@ -84,48 +79,25 @@ class SequenceParallelHook:
             return f"{self._refusal}; {self._n_changed} plans were changed before that was known"
         return self._refusal or ("" if self._has_sequence else "the program has no sequence-parallel plan")
 
+    def refuses_values(self) -> bool:
+        """Return that a refusal is not told apart by values: it holds for the program."""
+        return False
+
     def illegal_values(self) -> tuple[str, ...]:
         """Return nothing: both values are legal, or the hook refuses."""
         return ()
 
-    def _wrap(self, holder: object) -> None:
-        original = vars(holder)["parallelize_module"]
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def hooked(*args: object, **kwargs: object) -> object:
-            if self._is_passive:
-                return original(*args, **kwargs)
-            calls: list[inspect.BoundArguments] = []
-            self._guarded_change(calls, functools.partial(signature.bind, *args, **kwargs))
-            self._is_passive = True
-            try:
-                return original(*calls[0].args, **calls[0].kwargs) if calls else original(*args, **kwargs)
-            finally:
-                self._is_passive = False
-
-        def undo() -> None:
-            if vars(holder).get("parallelize_module") is hooked:
-                holder.parallelize_module = original  # type: ignore[attr-defined]
-
-        holder.parallelize_module = hooked  # type: ignore[attr-defined]
-        self._undo.append(undo)
-
-    def _change(self, calls: list[inspect.BoundArguments], bind: Callable[[], inspect.BoundArguments]) -> None:
-        """Append to ``calls`` the call that replaces the program's own, if its plan shards the sequence."""
-        try:
-            call = bind()
-        except TypeError:  # torch itself raises this
-            return
+    def _replaced(self, make: Call, call: inspect.BoundArguments) -> Call | None:
+        """Return the call that replaces the program's own, if its plan shards the sequence."""
         plan = call.arguments.get("parallelize_plan")
         styles = [*plan.values()] if isinstance(plan, dict) else [] if plan is None else [plan]
         if self._refusal or not any(_shards_sequence(style) or _is_sequence_parallel(style) for style in styles):
-            return
+            return None
         is_first = not self._has_sequence
         self._has_sequence = self._has_sequence or any(map(_is_sequence_parallel, styles))
         self._refusal = _problem(styles, call.arguments["module"], has_sequence=self._has_sequence)
         if self._only_checks or not self._all_agree(is_first=is_first):
-            return
+            return None
         replicated = {id(style): _replicated(style) for style in styles}
         call.arguments["parallelize_plan"] = (
             {path: replicated[id(style)] for path, style in plan.items()}
@@ -133,7 +105,7 @@ class SequenceParallelHook:
             else replicated[id(plan)]
         )
         self._n_changed += 1
-        calls.append(call)
+        return make
 
     def _all_agree(self, *, is_first: bool) -> bool:
         """Return whether a plan is changed on all ranks; they vote at their first plan."""
@@ -144,10 +116,6 @@ class SequenceParallelHook:
 
 
 hook = SequenceParallelHook
-
-
-def _is_holder(module: object, function: object) -> bool:
-    return getattr(module, "__name__", "").startswith("torch.") and vars(module).get("parallelize_module") is function
 
 
 def _shards_sequence(style: object) -> bool:

@@ -25,7 +25,8 @@ from torchx_cubicml.recorder.model.mesh_axes import (
     sizes_of,
 )
 from torchx_cubicml.recorder.model.pipeline import stage_groups
-from torchx_cubicml.records.axis_names import AXIS_NAMES
+from torchx_cubicml.recorder.model.rank_order import axis_order, flat
+from torchx_cubicml.records.axis_names import AXIS_NAMES, mesh_axis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,7 @@ class MeshLayout:
     Args:
         axes: names of the axes of the widest mesh, outermost first; empty without a mesh or without names.
         sizes: of these axes; empty without a mesh.
+        order: these axes by the ranks on them, outermost first; empty unless two of them have several ranks each.
         tp_degree: ranks that share the work on one sample; ``None`` if the purpose of an axis is unknown.
         cp_degree: ranks that share one sequence, 1 without such an axis.
         ep_degree: groups of ranks that share a layer's experts; ``None`` if layers of experts disagree.
@@ -60,6 +62,7 @@ class MeshLayout:
 
     axes: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
+    order: tuple[str, ...] = ()
     tp_degree: int | None = 1
     cp_degree: int = 1
     ep_degree: int | None = 1
@@ -81,6 +84,7 @@ class MeshLayout:
             "mesh": _text(self.axes, self.sizes) or None,
             "mesh_axes": self.axes or None,
             "mesh_sizes": self.sizes or None,
+            "mesh_order": ",".join(self.order) or None,
             "tp_degree": self.tp_degree,
             "cp_degree": self.cp_degree if is_known else None,
             "ep_degree": self.ep_degree if is_known or self.expert_tp_degree is not None else None,
@@ -129,6 +133,7 @@ def read_layout(
     return MeshLayout(
         axes=names_of(widest),
         sizes=sizes_of(widest),
+        order=_order(widest),
         tp_degree=_tensor_degree(placed, roles, named, uses),
         cp_degree=prod(size for mesh in contexts[:1] for size in sizes_of(mesh))
         if contexts
@@ -239,6 +244,14 @@ def _text(axes: Sequence[str], sizes: Sequence[int]) -> str:
         if axes
         else ",".join(map(str, sizes))
     )
+
+
+def _order(mesh: Any) -> tuple[str, ...]:
+    """Return the axes of a mesh outermost first, under the names of a space file where it has one for them."""
+    names, (sizes, ranks) = names_of(mesh), flat(getattr(mesh, "mesh", ()))
+    if sum(size > 1 for size in sizes) < 2 or len(names) != len(sizes):
+        return ()
+    return tuple(mesh_axis(names[axis]) or names[axis] for axis in axis_order(sizes, ranks))
 
 
 def _axes_of_groups(groups: Iterable[object], meshes: Sequence[object]) -> frozenset[Axis]:

@@ -12,6 +12,7 @@ from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.toml.plan_modules import PLACING_HOOK, hook_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,9 @@ def read_binding(table: TomlTable) -> Binding:
     if "key" in table:
         raise table.error("key", "only allowed together with file")
     if stated[0] == "hook":
-        return Binding(kind=BindingKind.HOOK, name=name)
+        return Binding(kind=BindingKind.HOOK, name=hook_place(table, name))
+    if "modules" in table:
+        raise table.error("modules", f"only allowed together with hook = '{PLACING_HOOK}'")
     if stated[0] == "torchrun":
         return _read_size(table, name)
     return _read_named(table, stated[0], place=stated[0])
@@ -115,7 +118,7 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
 
 def _check_entries(table: TomlTable, name: str) -> None:
     """Check that a parameter has one value per layer, per table or for the job, as its hook takes it."""
-    has_one_value = name in HOOK_SHARES or name == "sequence_parallel"
+    has_one_value = name in HOOK_SHARES or name in {"sequence_parallel", PLACING_HOOK}
     legal_entries = None if has_one_value else "per_table" if name in TABLE_HOOKS else "per_layer"
     for key in ("per_layer", "per_table"):
         if key in table and key != legal_entries:

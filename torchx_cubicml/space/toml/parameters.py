@@ -89,6 +89,7 @@ PARAMETER_KEYS = (
     "choices",
     *RANGE_KEYS,
     *BINDING_KEYS,
+    "modules",
     "per_layer",
     "per_table",
     "groups",

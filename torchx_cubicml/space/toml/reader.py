@@ -25,6 +25,7 @@ from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.mesh_parameters import is_mesh, read_mesh
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
+from torchx_cubicml.space.toml.plan_modules import places_of
 from torchx_cubicml.space.toml.roles import standard_names_of
 from torchx_cubicml.space.toml.schema import TomlTable, choose_from
 from torchx_cubicml.space.toml.sections import read_log, read_rewrite
@@ -250,10 +251,7 @@ def _check_bindings(space: SearchSpace, where: str) -> None:
     bindings = [(f"workload.{item.name}", item.binding) for item in space.workload]
     bindings += [(f"parameters.{item.name}", item.binding) for item in space.parameters]
     bound_names = [
-        (owner, binding.kind, name)
-        for owner, binding in bindings
-        if binding is not None
-        for name in (binding.name, *binding.aliases)
+        (owner, binding.kind, name) for owner, binding in bindings if binding is not None for name in places_of(binding)
     ]
     bound_names += [("tune.args", BindingKind.FLAG, flag) for flag in space.tune.args]
     bound_names += [("tune.env", BindingKind.ENV, variable) for variable in space.tune.env]

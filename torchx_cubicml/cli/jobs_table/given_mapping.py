@@ -87,7 +87,7 @@ class GivenMapping:
         """
         missing = sorted({*self.named(), *self.text} - set(source.headings))
         if missing:
-            raise RecordError(f"{source.path}: no column {missing[0]!r}; choose from {', '.join(source.headings)}")
+            raise RecordError(f"{source.place}: no column {missing[0]!r}; choose from {', '.join(source.headings)}")
 
     def joined(self, source: SourceTable, plans: Sequence[ColumnPlan]) -> TableMapping:
         """Return the whole mapping: what is given, and what is planned for the other columns.

@@ -1,10 +1,12 @@
-"""Run folders of W&B: ``config.yaml`` and ``wandb-summary.json`` of each run below a folder."""
+"""Run folders of W&B: the config and the summary of each run below a folder, or the log of a run that was offline."""
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.table_formats.records import flattened, object_of_json, table_of_records
+from torchx_cubicml.cli.table_formats.wandb_log import read_wandb_log
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.launch.config_text import parse_yaml
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.table_formats.place import Place
 
 _CONFIG, _SUMMARY, _METADATA = "config.yaml", "wandb-summary.json", "wandb-metadata.json"
+_LOG = ".wandb"
 _FROM_METADATA = {"program": "program", "startedAt": "started_at", "gpu": "GPU type"}  # the rest names people and hosts
 _MOST_BYTES = 2**22
 
@@ -25,29 +28,35 @@ def is_wandb(files: Iterable[str]) -> bool:
     >>> is_wandb(["offline-run-1/files/config.yaml", "offline-run-1/files/wandb-summary.json"]), is_wandb(["a.csv"])
     (True, False)
     """
-    return any(file.rpartition("/")[2] == _SUMMARY or file.endswith(".wandb") for file in files)
+    return any(file.rpartition("/")[2] == _SUMMARY or file.endswith(_LOG) for file in files)
 
 
 def read_wandb(place: Place) -> SourceTable:
     """Return one row per run: its config, the last logged value of each metric, its program, device and start.
 
     Raises:
-        RecordError: the folder cannot be read, or holds no run with a config or a summary.
+        RecordError: the folder cannot be read, or holds no run.
     """
     files = place.files()
-    folders = sorted({file.rpartition("/")[0] for file in files if file.rpartition("/")[2] in {_CONFIG, _SUMMARY}})
+    runs: dict[str, str] = {}
+    for file in files:
+        folder, _, name = file.rpartition("/")
+        if name.endswith(_LOG):
+            runs.setdefault(folder, file)
+        elif name in {_CONFIG, _SUMMARY} and (
+            name == _CONFIG or f"{file.removesuffix(_SUMMARY)}{_CONFIG}" not in files
+        ):
+            runs[folder.removesuffix("files").rstrip("/")] = file
     records, problems = [], []
-    for folder in folders:
-        label = folder.removesuffix("files").strip("/") or place.name
+    for folder, file in sorted(runs.items()):
+        label = folder or place.name
         try:
-            records.append((label, _record(place, f"{folder}/" if folder else "", files)))
+            if file.endswith(_LOG):
+                records.append((label, read_wandb_log(place.read(file))))
+            else:
+                records.append((label, _record(place, file.removesuffix(file.rpartition("/")[2]), files)))
         except RecordError as error:
             problems.append(f"run {label}: {error}")
-    if not records and not problems and is_wandb(files):
-        raise RecordError(
-            f"cannot read {place.text}: its runs are .wandb files without {_CONFIG} and {_SUMMARY}; export the runs "
-            "table as CSV in W&B's web page, after wandb sync"
-        )
     return table_of_records(place, records, counted="run", problems=problems)
 
 
@@ -55,6 +64,8 @@ def _record(place: Place, folder: str, files: Iterable[str]) -> dict[str, str]:
     present = {file for file in files if file.startswith(folder)}
     metadata = _object(place, f"{folder}{_METADATA}", present)
     record = flattened({name: metadata[key] for key, name in _FROM_METADATA.items() if key in metadata})
+    if "program" in record:
+        record["program"] = PurePosixPath(record["program"]).name  # its folders are the machine's
     record |= flattened(_config(place, f"{folder}{_CONFIG}", present))
     for key, text in flattened(_object(place, f"{folder}{_SUMMARY}", present)).items():
         if not key.startswith("_"):

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.cli.jobs_table.mapping import TableMapping, column_names, fact_values, named_columns
-from torchx_cubicml.cli.jobs_table.table_trials import read_table
+from torchx_cubicml.cli.jobs_table.table_trials import ReadTable, table_trials
+from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.trial import State
 
@@ -35,6 +36,10 @@ def mapping(**changes: object) -> TableMapping:
         "peak_memory_gib": "peak",
     }
     return TableMapping(**{**given, **changes})
+
+
+def read_table(path: Path, given: TableMapping) -> ReadTable:
+    return table_trials(read_source(path), given)
 
 
 @pytest.fixture

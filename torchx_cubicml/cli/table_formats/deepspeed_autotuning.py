@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 # Files of https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/autotuning/README.md
 _EXPERIMENT, _CONFIG, _METRICS, _ERRORS = "exp.json", "ds_config.json", "metrics.json", "stderr.log"
 _MODEL_INFO = "model_info.json"  # of the one experiment that only profiles the model
+_OFFLOADS = {
+    "zero_optimization.offload_param.device": "cpu_offload",
+    "zero_optimization.offload_optimizer.device": "optimizer_cpu_offload",
+}
 _MOST_BYTES = 2**22
 _NOTE = (
     "DeepSpeed's autotuner times forward, backward and step only, so its throughput is higher than that of a whole "
@@ -66,11 +70,17 @@ def _record(place: Place, folder: str, present: set[str], shared: Mapping[str, s
     record = {
         **shared,
         **flattened({"nodes": experiment.get("num_nodes"), "GPUs per node": experiment.get("num_gpus")}),
-        **{key: "" if text == "auto" else text for key, text in flattened(config).items()},
+        **dict(_setting(key, text) for key, text in flattened(config).items()),
         **flattened({"samples_per_second": metrics.get("throughput")}),
     }
     record["status"] = "completed" if record["samples_per_second"] else _failure(place, f"{folder}{_ERRORS}", present)
     return record
+
+
+def _setting(key: str, text: str) -> tuple[str, str]:
+    """Return heading and cell of a key of the config; ``auto`` is no value, and a device of an offload a switch."""
+    text = "" if text == "auto" else text
+    return (_OFFLOADS[key], str(text in {"cpu", "nvme"}) if text else "") if key in _OFFLOADS else (key, text)
 
 
 def _failure(place: Place, file: str, present: set[str]) -> str:

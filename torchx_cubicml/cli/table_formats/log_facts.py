@@ -5,26 +5,27 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.table_formats.records import flattened
+from torchx_cubicml.cli.table_formats.records import cell_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.space.trainers import TRAINERS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU)(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY")
 """Text that a process prints when its device has no memory left."""
 
-_HEAD = 2**20  # characters of a log in which the facts stand
+_HEAD = 2**23  # characters of a log in which the facts stand
 _BETWEEN = re.compile(r"(?m)^ {0,8}(?:\[[^\]\n]{1,40}\]:|\d{1,6}:) ?|\x1b\[[0-9;]{0,40}m")  # rank prefixes, colours
 # https://github.com/pytorch/torchtitan: trainer.py and distributed/parallel_dims.py
 _CONFIG = re.compile(r"Running with (?:configs|args): (?=\{)")
 _MESH = re.compile(r"Building device mesh with parallelism: ((?:\w+=\d{1,9}(?:, )?)+)")
 _OLD_MESH = re.compile(r"Building \d+-D device mesh with \[([^\]\n]{0,200})\], \[([\d, ]{1,200})\]")
 _MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]{1,24}) total parameters")
-_BATCH = re.compile(r"local batch size (\d{1,9}), global batch size (\d{1,9}),.{0,80}?sequence length (\d{1,9})")
+_BATCH = re.compile(
+    r"local batch size (\d{1,9}), global batch size (\d{1,9}), (?:gradient accumulation steps (\d{1,9}), )?"
+    r"sequence length (\d{1,9})"
+)
+_CHECKPOINTING = re.compile(r"Applied (full|selective)(?:AC)? activation checkpointing", re.IGNORECASE)
+_START = "Training starts at step"
 _MESH_NAMES = {
     "pp": "pp_degree",
     "dp_replicate": "dp_replicate_degree",
@@ -33,7 +34,11 @@ _MESH_NAMES = {
     "tp": "tp_degree",
     "ep": "ep_degree",
 }
-_TITAN_KEYS = {flag.key: name for name, flag in TRAINERS["torchtitan"].flags.items() if flag.key}
+_TITAN_KEYS = {flag.key: name for name, flag in TRAINERS["torchtitan"].flags.items() if flag.key} | {
+    "training.mixed_precision_param": "precision",
+    "model_spec.model.dim": "d_model",
+    "model_spec.model.vocab_size": "vocab_size",
+}
 # https://github.com/NVIDIA/Megatron-LM: megatron/training/arguments.py
 _ARGUMENTS, _END_OF_ARGUMENTS = "- arguments -", "- end of arguments -"
 _ARGUMENT = re.compile(r"(?m)^ {0,8}(\w{1,80}) \.+ (\S[^\n]{0,200})$")
@@ -78,21 +83,31 @@ def torchtitan_facts(text: str) -> dict[str, str]:
         facts |= {"program": f"{model[1]} {model[2]}", "n_params": model[3].replace(",", "")}
     batch = _BATCH.search(text)
     if batch:
-        facts |= {"micro_batch_size": batch[1], "global_batch_size": batch[2], "seq_len": batch[3]}
+        facts |= {"micro_batch_size": batch[1], "global_batch_size": batch[2], "seq_len": batch[4]}
+        facts |= {"gradient_accumulation_steps": batch[3]} if batch[3] else {}
+    checkpointing = _CHECKPOINTING.search(text)
+    if checkpointing or _START in text:
+        facts["activation_checkpointing"] = checkpointing[1].lower() if checkpointing else "none"
     return facts
 
 
 def _titan_config(text: str) -> dict[str, str]:
+    """Return the facts of the config that ``--debug.print_config`` prints; older releases print no JSON."""
     found = _CONFIG.search(text)
-    if found is None:
-        return {}
     try:
-        config, _ = json.JSONDecoder().raw_decode(text, found.end())
-        keys: Mapping[str, str] = flattened(config)
-    except (RecordError, RecursionError, ValueError):  # such as the Python dict of older releases
+        config, _ = json.JSONDecoder().raw_decode(text, found.end()) if found else ({}, 0)
+        facts = {name: cell_text(_at(config, key)) for key, name in _TITAN_KEYS.items()}
+        layers = _at(config, "model_spec.model.layers")
+        facts["n_layers"] = str(len(layers)) if isinstance(layers, list) else ""
+    except (RecordError, RecursionError, ValueError):
         return {}
-    facts = {name: keys[key] for key, name in _TITAN_KEYS.items() if keys.get(key)}
-    return {name: value for name, value in facts.items() if not value.startswith("-")}  # -1 stands for what is left
+    return {name: text for name, text in facts.items() if text and not text.startswith("-")}  # -1: what is left over
+
+
+def _at(config: object, path: str) -> object:
+    for key in path.split("."):
+        config = config.get(key) if isinstance(config, dict) else None
+    return None if isinstance(config, dict) else config
 
 
 def megatron_facts(text: str) -> dict[str, str]:

@@ -63,10 +63,9 @@ def _record(place: Place, folder: str, files: Iterable[str]) -> dict[str, str]:
     meta = _meta(place, f"{folder}{_META}")
     if ("run_id" not in meta and "run_uuid" not in meta) or meta.get("lifecycle_stage") == "deleted":
         return {}
-    record = {"run name": cell_text(meta.get("run_name"))}
     status = meta.get("status")
-    record["status"] = _STATUSES.get(status, "") if isinstance(status, int) else cell_text(status)
-    record["start_time"] = _start(meta.get("start_time"))
+    word = _STATUSES.get(status, "") if isinstance(status, int) else cell_text(status)
+    record = {"status": word, "start_time": _start(meta.get("start_time"))}
     for file in files:
         kind, _, key = file.removeprefix(folder).partition("/")
         if kind == "params":
@@ -101,7 +100,7 @@ def _start(milliseconds: object) -> str:
 def _latest(text: str) -> str:
     r"""Return the value of the last step in a metric's file, whose lines are time, value and step.
 
-    >>> _latest("1700000000000 41000.5 2\\n1700000000001 40990.5 1\\n")
+    >>> _latest("1700000000000 41000.5 2\n1700000000001 40990.5 1\n")
     '41000.5'
     """
     points = []

@@ -41,7 +41,7 @@ _DEGREES = ("dp_degree", "sharding_degree", "mp_degree", "pp_degree")
 def is_paddle(head: bytes) -> bool:
     r"""Return whether a file begins with the header of the tuner's history.
 
-    >>> is_paddle(b"job_id,dp_degree,sharding_degree,mp_degree,ips,max_mem_usage\\n1,2,1,4,9.5,100\\n")
+    >>> is_paddle(b"job_id,dp_degree,sharding_degree,mp_degree,ips,max_mem_usage\n1,2,1,4,9.5,100\n")
     True
     """
     first = head.split(b"\n", 1)[0]
@@ -70,6 +70,8 @@ def _record(row: Mapping[str, str]) -> dict[str, str]:
     switch = row.get("use_recompute", "").lower()
     granularity = row.get("recompute_granularity") or "full"
     record["activation_checkpointing"] = granularity if switch in {"true", "1"} else "none" if switch else ""
+    if row.get("sharding_degree") == "1":  # its stage then has no effect
+        record["zero_stage"] = "0"
     degrees = [row.get(name, "") for name in _DEGREES]
     if not row.get("num_gpus") and all(map(str.isdecimal, degrees)):
         record["world_size"] = str(math.prod(map(int, degrees)))

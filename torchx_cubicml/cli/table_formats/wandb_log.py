@@ -25,15 +25,15 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _SUMMARY, _CONFIG, _RUN, _EXIT, _ENVIRONMENT = 3, 5, 17, 18, 26  # in Record
 _UPDATE, _REMOVE = 1, 2  # in ConfigRecord and SummaryRecord
 _KEY, _NESTED_KEY, _VALUE = 1, 2, 16  # in ConfigItem and SummaryItem
-_RUN_CONFIG, _DISPLAY_NAME = 4, 8  # in RunRecord
-_START_TIME, _SECONDS = 17, 1  # in RunRecord, and in its Timestamp
+_RUN_CONFIG, _START_TIME = 4, 17  # in RunRecord
+_SECONDS = 1  # in its Timestamp
 _EXIT_CODE = 1  # in RunExitRecord
 _PROGRAM, _GPU_TYPE = 6, 18  # in EnvironmentRecord
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5  # wire types
 
 
 def read_wandb_log(data: bytes) -> dict[str, str]:
-    """Return the cells of a run: its name, program, device, config, the last value of each metric, and its status.
+    """Return the cells of a run: its program, device, start, config, the last value of each metric, and its status.
 
     A log that is cut short counts up to there; its run has no end and no status.
 
@@ -70,7 +70,6 @@ class _LoggedRun:
     def add(self, number: int, content: bytes) -> None:
         """Add one field of a record."""
         if number == _RUN:
-            self.about.update(_named(content, {_DISPLAY_NAME: "run name"}))
             for part in _values(content, _RUN_CONFIG):
                 self.config.update(_items(part))
             for part in _values(content, _START_TIME):

@@ -17,7 +17,7 @@ _HEAD = 2**23  # characters of a log in which the facts stand
 _BETWEEN = re.compile(r"(?m)^ {0,8}(?:\[[^\]\n]{1,40}\]:|\d{1,6}:) ?|\x1b\[[0-9;]{0,40}m")  # rank prefixes, colours
 # https://github.com/pytorch/torchtitan: trainer.py and distributed/parallel_dims.py
 _CONFIG = re.compile(r"Running with (?:configs|args): (?=\{)")
-_MESH = re.compile(r"Building device mesh with parallelism: ((?:\w+=\d{1,9}(?:, )?)+)")
+_MESH = re.compile(r"Building device mesh with parallelism: ((?:\w{1,20}=\d{1,9}, ){0,11}\w{1,20}=\d{1,9})")
 _OLD_MESH = re.compile(r"Building \d+-D device mesh with \[([^\]\n]{0,200})\], \[([\d, ]{1,200})\]")
 _MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]{1,24}) total parameters")
 _BATCH = re.compile(

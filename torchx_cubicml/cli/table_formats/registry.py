@@ -96,9 +96,16 @@ def read_source(url: str | Path, file_format: str = "") -> SourceTable:
         RecordError: nothing can be read there, or the format is unknown.
     """
     place = Place(url)
-    if file_format and file_format not in FORMATS:
+    if not file_format:
+        return FORMATS[_folder_format(place) if place.is_folder else _file_format(place)].read(place)
+    chosen = FORMATS.get(file_format)
+    if chosen is None:
         raise RecordError(f"unknown format {file_format!r:.40}; choose from {', '.join(FORMATS)}")
-    return FORMATS[file_format or (_folder_format(place) if place.is_folder else _file_format(place))].read(place)
+    if place.is_folder and chosen.is_folder is None:
+        raise RecordError(f"{file_format} is a format of files, and {place.text} is a folder")
+    if not place.is_folder and chosen.is_file is None:
+        raise RecordError(f"{file_format} is a format of folders, and {place.text} is a file")
+    return chosen.read(place)
 
 
 def _file_format(place: Place) -> str:
@@ -116,5 +123,7 @@ def _folder_format(place: Place) -> str:
     if not found:
         raise RecordError(f"{place.text} holds no file: name a folder of runs, or a table")
     if len(found) > 2:  # every folder may hold logs
-        raise RecordError(f"{place.text} holds records of {' and '.join(found[:-1])}: choose one with --format")
+        raise RecordError(
+            f"{place.text} holds records of {', '.join(found[:-2])} and {found[-2]}: choose one with --format"
+        )
     return found[0]

@@ -50,8 +50,8 @@ def _add_mapping_arguments(parser: argparse.ArgumentParser) -> None:
     text = "column of the measured throughput, or of the time of a step"
     parser.add_argument("--throughput", default="", metavar="COLUMN", help=text)
     text = (
-        "tokens_per_second, samples_per_second, either with _per_device, steps_per_second, seconds_per_step or "
-        "milliseconds_per_step (default: as the heading says, else tokens_per_second)"
+        "tokens_per_second, samples_per_second, either with _per_device, steps_per_second, seconds or "
+        "milliseconds _per_step or _per_micro_batch (default: as the heading says, else tokens_per_second)"
     )
     parser.add_argument("--unit", default="", help=text)
     text = "program trained, if no workload column holds it (default: the file's name)"

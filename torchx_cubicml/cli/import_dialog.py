@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from torchx_cubicml.cli.base import print_json, wide_console
 from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, STEP_TIMES, UNITS
 from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
-from torchx_cubicml.cli.jobs_table.mapping import TableMapping, column_names, fact_values, named_columns
+from torchx_cubicml.cli.jobs_table.mapping import MappingFields, TableMapping, column_names, fact_values, named_columns
 from torchx_cubicml.cli.jobs_table.proposal import propose_columns
 from torchx_cubicml.cli.jobs_table.proposal_text import (
     left_over_lines,
@@ -186,34 +186,17 @@ def _unused(source: SourceTable, plans: Sequence[ColumnPlan], named: Mapping[str
 def _command(args: argparse.Namespace, plans: Sequence[ColumnPlan]) -> str:
     options = [f"--map={text}" for text in args.map] + [f"--text={text}" for text in args.text]
     options += [f"--fact={text}" for text in args.fact]
-    names = (
-        "format",
-        "mapping",
-        "workload",
-        "parameters",
-        "throughput",
-        "unit",
-        "program",
-        "status",
-        "completed",
-        "time",
-        "store",
-    )
-    given = {name: getattr(args, name) for name in (*names, "out_of_memory", "peak_memory_gib")}
+    given = {name: getattr(args, name) for name in ("format", "mapping", *_OF_A_MAPPING, "store")}
     options += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
     return ready_command(args.table, options, plans)
 
 
-_OF_A_MAPPING = (
-    *("workload", "parameters", "throughput", "unit", "program", "status", "completed", "out_of_memory", "time"),
-    "peak_memory_gib",
-)
+_OF_A_MAPPING = tuple(item.name for item in fields(MappingFields) if item.name not in {"text", "facts"})
+"""Options that a mapping file states, too."""
 
 
 def _given(args: argparse.Namespace) -> GivenMapping:
     if args.mapping:
-        from dataclasses import replace
-
         doubled = next((name for name in _OF_A_MAPPING if getattr(args, name)), "")
         if doubled:
             raise RecordError(f"give --{doubled.replace('_', '-')} or --mapping, not both: the file states it")

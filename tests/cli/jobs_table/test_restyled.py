@@ -13,9 +13,9 @@ from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME
 from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
 from torchx_cubicml.cli.jobs_table.proposal import propose_columns
-from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.cli.jobs_table.synonyms import OUTCOME_SYNONYMS, PARAMETER_SYNONYMS, WORKLOAD_SYNONYMS
 from torchx_cubicml.cli.jobs_table.table_trials import ReadTable, table_trials
+from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.records.standard_words import SPELLINGS
 
 if TYPE_CHECKING:

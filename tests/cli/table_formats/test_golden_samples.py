@@ -1,13 +1,13 @@
 """One sample of each format, imported by the command as it stands.
 
-Made by the libraries themselves: ``jobs.parquet`` (pandas 3.1, pyarrow 26.0), ``jobs.xlsx`` (openpyxl 3.1),
-``mlruns`` and ``mlflow_search_runs.csv`` (MLflow 3.17), ``wandb`` (wandb 0.31, offline), ``config.yaml`` of
-``wandb_online`` (wandb 0.16), ``paddle_history.csv`` (Paddle 3.3's HistoryRecorder), ``torchtitan_logs`` (torchtitan 0.3
-on two CPU processes). Paths, hosts and users are replaced.
+Made by the libraries themselves: ``jobs.parquet`` (pandas 3.1, pyarrow 26.0), ``jobs.xlsx`` (openpyxl 3.1), ``mlruns``
+and ``mlflow_search_runs.csv`` (MLflow 3.17), ``wandb`` (wandb 0.31, offline), ``config.yaml`` of ``wandb_online``
+(wandb 0.16), ``paddle_history.csv`` (HistoryRecorder of Paddle 3.3), ``torchtitan_logs`` (torchtitan 0.3 on two CPU
+processes). Paths, hosts and users are replaced.
 
-Written by the documented format: ``autotuning_results`` (DeepSpeed 0.19.8, autotuning/README.md, autotuning/scheduler.py
-and ``_autotuning_exit`` of runtime/engine.py), ``wandb_export.csv`` (https://docs.wandb.ai/models/runs, the export of the
-runs table), the other two files of ``wandb_online``, ``megatron_logs`` (Megatron-LM, training/arguments.py and
+Written by the documented format: ``autotuning_results`` (DeepSpeed 0.19.8: autotuning/README.md,
+autotuning/scheduler.py, and ``_autotuning_exit`` of runtime/engine.py), ``wandb_export.csv`` and the other two files of
+``wandb_online`` (https://docs.wandb.ai/models/runs), ``megatron_logs`` (Megatron-LM: training/arguments.py and
 training/training.py).
 """
 

@@ -73,7 +73,7 @@ def test_a_file_is_no_folder_format(file_format: str) -> None:
 
 
 def test_a_folder_is_no_file_format() -> None:
-    with pytest.raises(RecordError, match="json is a format of files, and .*mlruns is a folder"):
+    with pytest.raises(RecordError, match=r"json is a format of files, and .*mlruns is a folder"):
         read_source(SAMPLES / "mlruns", "json")
 
 

@@ -123,7 +123,8 @@ def _reading(source: SourceTable, plan: ColumnPlan) -> str:
         return f"GiB, from {unit.upper().replace('I', 'i')}" if unit.startswith(("m", "k", "t", "byte")) else "GiB"
     if name in STEP_TIMES:
         unit = heading.unit or name.partition("_")[0]
-        return f"time of a step in {unit}; with the batch of a step it gives the throughput"
+        work = "micro batch" if name.endswith("micro_batch") else "step"
+        return f"time of a {work} in {unit}; with the batch of a step it gives the throughput"
     if name in UNITS:
         return "throughput" + ("" if heading.scale == 1 else f", x {heading.scale:g}")
     return _kind(source, plan)

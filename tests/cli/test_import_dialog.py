@@ -233,5 +233,5 @@ def test_an_unknown_precision_is_not_covered(folder: Path) -> None:
 
 def test_a_proposal_says_how_many_rows_it_skips(folder: Path) -> None:
     (folder / "jobs.csv").write_text("tp,mbs,tok/s\n1,2,5\n2,2\n4,2,5\n8,2,5,6\n")
-    assert "2 rows have another number of cells than the header (line 3 is the first): skipped" in importing().out
+    assert "cannot read 2 lines: line 3: the number of fields differs from the header" in importing().out
     assert len(json.loads(importing("--json").out)["skipped"]) == 2

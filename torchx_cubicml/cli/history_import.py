@@ -22,8 +22,13 @@ _MAX_WORDS = 5  # unknown words of one fact that are printed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the file and the meaning of its columns."""
-    text = "table with a header and one row per job: CSV, TSV, semicolons or Markdown"
+    text = (
+        "path or URL of past jobs: a table (CSV, TSV, Markdown, JSON, JSON Lines, Parquet, xlsx) or a folder of runs "
+        "(MLflow, W&B, DeepSpeed autotuning, logs of torchtitan or Megatron-LM)"
+    )
     parser.add_argument("table", nargs="?", default=None, help=text)
+    text = "text, json, jsonl, parquet, xlsx, mlflow, wandb, deepspeed, paddle or logs (default: by content and name)"
+    parser.add_argument("--format", default="", metavar="NAME", help=text)
     parser.add_argument("--log", default=None, metavar="FILE", help="import the trials printed in a job's log instead")
     text = "meaning of one column, such as 'tensor parallelism=tp_degree'; an empty name leaves it out; repeatable"
     parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help=text)
@@ -32,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", action="append", default=[], metavar="COLUMN", help=text)
     text = "fact of every row that no column holds, such as seq_len=4096; repeatable"
     parser.add_argument("--fact", action="append", default=[], metavar="NAME=VALUE", help=text)
+    _add_mapping_arguments(parser)
+
+
+def _add_mapping_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that a mapping file replaces."""
     parser.add_argument("--mapping", default=None, metavar="FILE", help="TOML file that replaces the options below")
     text = "columns of workload facts, comma-separated; name=COLUMN renames one"
     parser.add_argument("--workload", default="", metavar="COLUMNS", help=text)
@@ -40,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "column of the measured throughput, or of the time of a step"
     parser.add_argument("--throughput", default="", metavar="COLUMN", help=text)
     text = (
-        "tokens_per_second, samples_per_second, either with _per_device, steps_per_second, seconds_per_step or "
-        "milliseconds_per_step (default: as the heading says, else tokens_per_second)"
+        "tokens_per_second, samples_per_second, either with _per_device, steps_per_second, seconds or "
+        "milliseconds _per_step or _per_micro_batch (default: as the heading says, else tokens_per_second)"
     )
     parser.add_argument("--unit", default="", help=text)
     text = "program trained, if no workload column holds it (default: the file's name)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from torchx_cubicml.cli.base import print_json, wide_console
 from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, STEP_TIMES, UNITS
 from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
-from torchx_cubicml.cli.jobs_table.mapping import TableMapping, column_names, fact_values, named_columns
+from torchx_cubicml.cli.jobs_table.mapping import MappingFields, TableMapping, column_names, fact_values, named_columns
 from torchx_cubicml.cli.jobs_table.proposal import propose_columns
 from torchx_cubicml.cli.jobs_table.proposal_text import (
     left_over_lines,
@@ -22,8 +22,8 @@ from torchx_cubicml.cli.jobs_table.proposal_text import (
     skipped_lines,
 )
 from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
-from torchx_cubicml.cli.jobs_table.source import read_source
 from torchx_cubicml.cli.jobs_table.table_trials import table_trials
+from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.errors import RecordError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def confirmed_mapping(args: argparse.Namespace) -> ConfirmedMapping | None:
     Raises:
         RecordError: the table or an option is not legal.
     """
-    source, given = read_source(Path(args.table)), _given(args)
+    source, given = read_source(args.table, args.format), _given(args)
     if not {*given.named(), *given.text} - {*source.headings}:  # a column that is named stays in one piece
         source = _split(source, given)
     else:
@@ -70,7 +70,7 @@ def confirmed_mapping(args: argparse.Namespace) -> ConfirmedMapping | None:
     plans = propose_columns(source, named)
     if given.is_whole and not args.yes:
         mapping = given.joined(source, [plan for plan in plans if plan.is_given])
-        return ConfirmedMapping(source=source, mapping=mapping, remarks=tuple(_unused(source, plans, named)))
+        return ConfirmedMapping(source=source, mapping=mapping, remarks=(*source.notes, *_unused(source, plans, named)))
     return _confirmed(args, source, given, plans)
 
 
@@ -104,7 +104,7 @@ def _confirmed(
 
 def _joined(source: SourceTable, given: GivenMapping, plans: Sequence[ColumnPlan]) -> ConfirmedMapping:
     mapping = given.joined(source, plans)
-    return ConfirmedMapping(source=source, mapping=mapping, remarks=tuple(left_over_lines(source, plans)))
+    return ConfirmedMapping(source=source, mapping=mapping, remarks=(*source.notes, *left_over_lines(source, plans)))
 
 
 def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: GivenMapping) -> None:
@@ -112,7 +112,7 @@ def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: Giv
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{source.path}: {len(source.rows)} rows, {len(source.headings)} columns"
+    title = f"{source.place}: {len(source.rows)} rows, {len(source.headings)} columns"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("column", "read as", "reading", "example"):
         table.add_column(heading, overflow="fold")
@@ -121,7 +121,7 @@ def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: Giv
     for name, value in given.facts.items():
         table.add_row(Text("--fact"), Text(name), Text("of every row"), Text(str(value)))
     wide_console().print(table)
-    for line in [*left_over_lines(source, plans), *skipped_lines(source), *question_lines(plans)]:
+    for line in [*source.notes, *left_over_lines(source, plans), *skipped_lines(source), *question_lines(plans)]:
         sys.stdout.write(f"{line}\n")
 
 
@@ -186,33 +186,17 @@ def _unused(source: SourceTable, plans: Sequence[ColumnPlan], named: Mapping[str
 def _command(args: argparse.Namespace, plans: Sequence[ColumnPlan]) -> str:
     options = [f"--map={text}" for text in args.map] + [f"--text={text}" for text in args.text]
     options += [f"--fact={text}" for text in args.fact]
-    names = (
-        "mapping",
-        "workload",
-        "parameters",
-        "throughput",
-        "unit",
-        "program",
-        "status",
-        "completed",
-        "time",
-        "store",
-    )
-    given = {name: getattr(args, name) for name in (*names, "out_of_memory", "peak_memory_gib")}
+    given = {name: getattr(args, name) for name in ("format", "mapping", *_OF_A_MAPPING, "store")}
     options += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
-    return ready_command(Path(args.table), options, plans)
+    return ready_command(args.table, options, plans)
 
 
-_OF_A_MAPPING = (
-    *("workload", "parameters", "throughput", "unit", "program", "status", "completed", "out_of_memory", "time"),
-    "peak_memory_gib",
-)
+_OF_A_MAPPING = tuple(item.name for item in fields(MappingFields) if item.name not in {"text", "facts"})
+"""Options that a mapping file states, too."""
 
 
 def _given(args: argparse.Namespace) -> GivenMapping:
     if args.mapping:
-        from dataclasses import replace
-
         doubled = next((name for name in _OF_A_MAPPING if getattr(args, name)), "")
         if doubled:
             raise RecordError(f"give --{doubled.replace('_', '-')} or --mapping, not both: the file states it")

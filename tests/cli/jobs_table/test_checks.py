@@ -15,7 +15,7 @@ SOUND = {**GPT, **LAYOUT, **BATCH, **DEVICE, "nnodes": 2, "nproc_per_node": 8}
 def remarks(speed: float = 50_000.0, peak: float | None = 40.0, **facts: object) -> list[str]:
     row = {name: value for name, value in {**SOUND, **facts}.items() if value is not None}
     trial = Trial.completed(workload=row, config={"x": 1}, tokens_per_second=speed, peak_memory_gib=peak)
-    return disagreements([trial], [7])
+    return disagreements([trial], ["line 7"])
 
 
 def test_facts_that_agree_are_not_named() -> None:
@@ -59,7 +59,7 @@ def test_what_is_unknown_or_no_dense_transformer_is_not_judged(facts: dict[str, 
 
 def test_a_peak_that_the_device_does_not_have_is_left_out() -> None:
     row = Trial.completed(workload=SOUND, config={"x": 1}, tokens_per_second=1.0, peak_memory_gib=120.0)
-    assert "A100-80GB has 80; the peak is left out" in disagreements([row], [2])[0]
+    assert "A100-80GB has 80; the peak is left out" in disagreements([row], ["line 2"])[0]
     kept = without_impossible_peak(row).measurement
     assert kept is not None
     assert kept.peak_memory_gib is None
@@ -76,6 +76,6 @@ def test_many_alike_are_counted() -> None:
         Trial.completed(workload={**SOUND, "nnodes": 9, "n_heads": 24}, config={"x": n}, tokens_per_second=1.0)
         for n in range(5)
     ]
-    found = disagreements(trials, range(2, 7))
+    found = disagreements(trials, [f"line {number}" for number in range(2, 7)])
     assert len(found) == 6
     assert found.count("and 3 more rows that disagree in the same way") == 2

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
-from torchx_cubicml.cli.jobs_table.source import read_source
+from torchx_cubicml.cli.table_formats.registry import read_source
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.cli.jobs_table.proposal import propose_columns
-from torchx_cubicml.cli.jobs_table.source import read_source
+from torchx_cubicml.cli.table_formats.registry import read_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,3 +149,30 @@ def test_numbers_with_points_and_a_decimal_comma_are_a_throughput(tmp_path: Path
     path = tmp_path / "jobs.csv"
     path.write_text("mbs;tok/s\n1;26.274,0\n2;11.962,5\n")
     assert [plan.name for plan in propose_columns(read_source(path), {})] == ["micro_batch_size", "tokens_per_second"]
+
+
+@pytest.mark.parametrize("heading", ["s/it", "iteration time (ms)"])
+def test_the_time_of_an_iteration_is_asked_for_where_a_step_has_several_micro_batches(
+    tmp_path: Path, heading: str
+) -> None:
+    plan = plans_of(tmp_path, f"GPUs,mbs,GA,{heading}\n8,2,4,3.5\n8,2,1,2.5\n")[heading]
+    assert plan.choices == ("seconds_per_step", "seconds_per_micro_batch")
+    assert plan.reason == "may be the time of a step or of one of its micro batches"
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("GPUs,mbs,GA,s/it", "8,2,1,3.5"),  # a step is one micro batch
+        ("GPUs,mbs,s/it", "8,2,3.5"),
+        ("GPUs,mbs,GA,step time (s)", "8,2,4,3.5"),  # the heading says it
+    ],
+)
+def test_a_clear_step_time_is_not_asked_for(tmp_path: Path, header: str, row: str) -> None:
+    plan = plans_of(tmp_path, f"{header}\n{row}\n")[header.rpartition(",")[2]]
+    assert (plan.name, plan.choices) == ("seconds_per_step", ())
+
+
+def test_a_throughput_beside_the_time_of_an_iteration_is_read_without_a_question(tmp_path: Path) -> None:
+    plans = plans_of(tmp_path, "GPUs,mbs,GA,s/it,tok/s\n8,2,4,3.5,100\n8,2,2,2.5,120\n")
+    assert (plans["tok/s"].name, plans["s/it"].name) == ("tokens_per_second", "outcome")

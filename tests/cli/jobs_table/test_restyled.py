@@ -13,9 +13,9 @@ from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME
 from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
 from torchx_cubicml.cli.jobs_table.proposal import propose_columns
-from torchx_cubicml.cli.jobs_table.source import read_source
 from torchx_cubicml.cli.jobs_table.synonyms import OUTCOME_SYNONYMS, PARAMETER_SYNONYMS, WORKLOAD_SYNONYMS
 from torchx_cubicml.cli.jobs_table.table_trials import ReadTable, table_trials
+from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.records.standard_words import SPELLINGS
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def units(name: str, rng: random.Random) -> tuple[str, Callable[[dict[str, objec
             (rng.choice(["tokens/s", "tok_s", "Tokens per second", "Throughput (tok/s)"]), lambda row, speed: speed),
             (rng.choice(["tok/s/GPU", "tokens_per_sec_per_gpu"]), lambda row, speed: speed / row["world_size"]),
             ("ktok/s", lambda row, speed: speed / 1000),
-            (rng.choice(["step time (ms)", "iteration_time_ms"]), lambda row, speed: 1000 * tokens(row) / speed),
-            (rng.choice(["s/it", "Step Time [s]", "sec_per_step"]), lambda row, speed: tokens(row) / speed),
+            (rng.choice(["step time (ms)", "train_step_time_ms"]), lambda row, speed: 1000 * tokens(row) / speed),
+            (rng.choice(["s/step", "Step Time [s]", "sec_per_step"]), lambda row, speed: tokens(row) / speed),
             ("samples/s", lambda row, speed: speed / row["seq_len"]),
         ]
     )

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.cli.jobs_table.mapping import TableMapping, column_names, fact_values, named_columns
-from torchx_cubicml.cli.jobs_table.table_trials import read_table
+from torchx_cubicml.cli.jobs_table.table_trials import ReadTable, table_trials
+from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.trial import State
 
@@ -35,6 +36,10 @@ def mapping(**changes: object) -> TableMapping:
         "peak_memory_gib": "peak",
     }
     return TableMapping(**{**given, **changes})
+
+
+def read_table(path: Path, given: TableMapping) -> ReadTable:
+    return table_trials(read_source(path), given)
 
 
 @pytest.fixture
@@ -381,3 +386,32 @@ def test_a_memory_of_one_device_has_its_unit(table: Path, heading: str, cell: st
     (trial,) = read_table(table, plain(peak_memory_gib=heading)).trials
     assert trial.measurement is not None
     assert trial.measurement.peak_memory_gib == pytest.approx(5.36)
+
+
+def test_thousands_of_a_vocabulary_are_decimal_and_those_of_a_length_binary(table: Path) -> None:
+    table.write_text("GPUs,seq,vocab,mbs,speed\n8,4k,128k,4,5\n")
+    (trial,) = read_table(table, plain(workload={"seq_len": "seq", "vocab_size": "vocab"})).trials
+    assert (trial.workload["seq_len"], trial.workload["vocab_size"]) == (4096, 128_000)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"), [("GA,gbs", "4,64"), ("GA", "4"), ("gbs", "64")], ids=["both", "accumulation", "global-batch"]
+)
+@pytest.mark.parametrize(
+    ("unit", "cell"), [("seconds_per_micro_batch", "0.5"), ("milliseconds_per_micro_batch", "500")]
+)
+def test_a_time_of_a_micro_batch_counts_as_often_as_a_step_has_them(
+    table: Path, header: str, row: str, unit: str, cell: str
+) -> None:
+    table.write_text(f"GPUs,mbs,{header},speed\n8,2,{row},{cell}\n")
+    names = {"mbs": "micro_batch_size", "GA": "gradient_accumulation_steps", "gbs": "global_batch_size"}
+    parameters = {names[column]: column for column in ("mbs", *header.split(","))}
+    (trial,) = read_table(table, plain(unit=unit, workload={"world_size": "GPUs"}, parameters=parameters)).trials
+    assert trial.measurement is not None
+    assert trial.measurement.samples_per_second == 64 / (4 * 0.5)
+
+
+def test_a_time_of_a_micro_batch_needs_their_number(table: Path) -> None:
+    table.write_text("mbs,speed\n2,0.5\n")
+    (problem,) = read_table(table, plain(unit="seconds_per_micro_batch", workload={})).problems
+    assert "a time of a micro batch needs gradient_accumulation_steps to become a throughput" in problem

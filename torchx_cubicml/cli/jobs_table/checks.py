@@ -22,20 +22,20 @@ _FLOPS_PER_TOKEN = 6.0  # and parameter, forward and backward
 _GIGABYTE = 1e9
 
 
-def disagreements(trials: Sequence[Trial], lines: Sequence[int]) -> list[str]:
+def disagreements(trials: Sequence[Trial], labels: Sequence[str]) -> list[str]:
     """Return a sentence for each row whose facts disagree; of many alike the first are named and the rest counted.
 
     Args:
         trials: of the rows.
-        lines: line of each row in the file.
+        labels: of the rows, such as ``line 3``.
     """
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for trial, line in zip(trials, lines, strict=True):
+    for trial, label in zip(trials, labels, strict=True):
         facts = _facts(trial)
         for kind, check in _CHECKS.items():
             text = check(facts, trial)
             if text:
-                found[kind].append(f"line {line}: {text}")
+                found[kind].append(f"{label}: {text}")
     remarks: list[str] = []
     for texts in found.values():
         remarks += texts[:_NAMED]

@@ -22,7 +22,13 @@ RATES_PER_SECOND = (
     "samples_per_second_per_device",
     "steps_per_second",
 )
-STEP_TIMES = ("seconds_per_step", "milliseconds_per_step")
+MICRO_BATCH_TIMES = {
+    "seconds_per_step": "seconds_per_micro_batch",
+    "milliseconds_per_step": "milliseconds_per_micro_batch",
+}
+"""Time of a step -> time of one of its micro batches, which a step of several takes as often."""
+
+STEP_TIMES = (*MICRO_BATCH_TIMES, *MICRO_BATCH_TIMES.values())
 UNITS = (*RATES_PER_SECOND, *STEP_TIMES)
 """Units of the column from which throughput is read."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, PEAK_MEMORY, PROGRAM, ROLES, STARTED_AT, STATUS, UNITS
 from torchx_cubicml.cli.jobs_table.headings import read_heading
-from torchx_cubicml.cli.jobs_table.mapping import TableMapping, standard_column_name
+from torchx_cubicml.cli.jobs_table.mapping import MappingFields, TableMapping, standard_column_name
 from torchx_cubicml.cli.jobs_table.statuses import states_of_words
 from torchx_cubicml.cli.jobs_table.synonyms import WORKLOAD_SYNONYMS
 from torchx_cubicml.errors import RecordError
@@ -18,49 +18,24 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.jobs_table.proposal import ColumnPlan
     from torchx_cubicml.cli.jobs_table.source import SourceTable
-    from torchx_cubicml.records.trial import Scalar
 
 _SINGLE = {"throughput": "", "status": STATUS, "time": STARTED_AT, "peak_memory_gib": PEAK_MEMORY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenMapping:
-    """Part of a mapping that the user gave; the fields are those of ``TableMapping``.
+class GivenMapping(MappingFields):
+    """Part of a mapping that the user gave.
 
     Args:
-        workload: name of a fact -> column.
-        parameters: name of a parameter -> column.
         columns: column -> name or role, by ``--map``; an empty name leaves the column out.
-        throughput: column; empty where it is not given, and so below.
-        unit: of the throughput.
-        program: that was trained.
-        status: column.
-        completed: statuses of jobs that ran.
-        out_of_memory: statuses of jobs that ran out of memory.
-        time: column.
-        peak_memory_gib: column.
-        text: columns of texts.
-        facts: fact -> value of each row.
     """
 
-    workload: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
-    throughput: str = ""
-    unit: str = ""
-    program: str = ""
-    status: str = ""
-    completed: tuple[str, ...] = ()
-    out_of_memory: tuple[str, ...] = ()
-    time: str = ""
-    peak_memory_gib: str = ""
-    text: frozenset[str] = frozenset()
-    facts: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
     def of(cls, mapping: TableMapping) -> Self:
         """Return a whole mapping as given."""
-        return cls(**{name: getattr(mapping, name) for name in mapping.__slots__})
+        return cls(**{item.name: getattr(mapping, item.name) for item in fields(MappingFields)})
 
     @property
     def is_whole(self) -> bool:
@@ -87,7 +62,7 @@ class GivenMapping:
         """
         missing = sorted({*self.named(), *self.text} - set(source.headings))
         if missing:
-            raise RecordError(f"{source.path}: no column {missing[0]!r}; choose from {', '.join(source.headings)}")
+            raise RecordError(f"{source.place}: no column {missing[0]!r}; choose from {', '.join(source.headings)}")
 
     def joined(self, source: SourceTable, plans: Sequence[ColumnPlan]) -> TableMapping:
         """Return the whole mapping: what is given, and what is planned for the other columns.

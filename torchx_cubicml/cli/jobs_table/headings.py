@@ -263,4 +263,6 @@ def states_time_heading(heading: Heading) -> bool:
 
 def is_certain_outcome(heading: Heading) -> bool:
     """Return whether a heading names an outcome of a run, which no predictor may see."""
-    return heading.name in {OUTCOME, PEAK_MEMORY} or heading.name.partition("_per_")[2].startswith(("second", "step"))
+    return heading.name in {OUTCOME, PEAK_MEMORY} or heading.name.partition("_per_")[2].startswith(
+        ("second", "step", "micro")
+    )

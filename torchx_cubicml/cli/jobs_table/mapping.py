@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableMapping:
-    """Mapping from the columns of a table to the fields of a trial.
+class MappingFields:
+    """Fields of a mapping from the columns of a table to a trial; those that are not given are empty.
 
     Args:
         workload: name of a fact -> column.
@@ -38,10 +38,10 @@ class TableMapping:
         facts: fact -> value that holds for each row.
     """
 
-    workload: Mapping[str, str]
-    parameters: Mapping[str, str]
-    throughput: str
-    unit: str = "tokens_per_second"
+    workload: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    throughput: str = ""
+    unit: str = ""
     program: str = ""
     status: str = ""
     completed: tuple[str, ...] = ()
@@ -50,6 +50,13 @@ class TableMapping:
     peak_memory_gib: str = ""
     text: frozenset[str] = frozenset()
     facts: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMapping(MappingFields):
+    """Whole mapping: it has a throughput, whose unit is tokens per second by default."""
+
+    unit: str = "tokens_per_second"
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.cells import COUNTS, shards_parameters
 from torchx_cubicml.cli.jobs_table.column_roles import (
     GLOBAL_BATCH_TOKENS,
+    MICRO_BATCH_TIMES,
     OUTCOME,
     PEAK_MEMORY,
     PROGRAM,
     STARTED_AT,
     STATUS,
+    STEP_TIMES,
     UNITS,
 )
 from torchx_cubicml.cli.jobs_table.evidence import ColumnEvidence, is_plausible
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.jobs_table.headings import Heading
     from torchx_cubicml.cli.jobs_table.source import SourceTable
 
+_STEP_WORDS = re.compile(r"step|optim|update|global")  # an iteration of these is a step, whatever its micro batches
 _ONCE = frozenset({STATUS, STARTED_AT, PEAK_MEMORY, PROGRAM})
 _FAILED = frozenset({State.UNKNOWN, State.OUT_OF_MEMORY})
 _MOST_SHOWN = 4  # values that a reason quotes
@@ -75,6 +79,7 @@ def propose_columns(source: SourceTable, given: Mapping[str, str]) -> list[Colum
         plans = _without_duplicates(source, plans)
     plans = _without_read_choices(plans)
     plans = _with_devices_per_node(source, _with_batch_in_tokens(source, plans))
+    plans = _with_doubtful_step_times(source, plans)
     return list(_with_one_throughput(source, plans).values())
 
 
@@ -244,6 +249,24 @@ def _with_batch_in_tokens(source: SourceTable, plans: dict[str, ColumnPlan]) -> 
     return plans
 
 
+def _with_doubtful_step_times(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
+    """Return the plans where the time of an iteration is asked for, if a step of some row has several micro batches.
+
+    Some trainers call each micro batch an iteration, others each step.
+    """
+    named = {plan.name: plan for plan in plans.values() if plan.name}
+    rounds = named.get("gradient_accumulation_steps")
+    counts = [] if rounds is None else ColumnEvidence(source, {}).numbers(rounds.heading)
+    if all((number or 0.0) <= 1.0 for number in counts):
+        return plans
+    for heading, plan in plans.items():
+        if plan.name in MICRO_BATCH_TIMES and not plan.is_given and not _STEP_WORDS.search(heading.lower()):
+            choices = (plan.name, MICRO_BATCH_TIMES[plan.name])
+            reason = "may be the time of a step or of one of its micro batches"
+            plans[heading] = replace(plan, name="", choices=choices, reason=reason)
+    return plans
+
+
 def _with_one_throughput(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:
     """Return the plans with one column of throughput; the others are outcomes."""
     rated = [plan for plan in plans.values() if plan.name in UNITS]
@@ -283,7 +306,7 @@ def _lacks(unit: str, names: set[str]) -> bool:
 
 def _n_positive(source: SourceTable, plan: ColumnPlan) -> int:
     comma = source.decimal_comma
-    read = seconds if plan.name.endswith("_per_step") else rate
+    read = seconds if plan.name in STEP_TIMES else rate
     return sum((read(cell, decimal_comma=comma) or 0.0) > 0 for cell in source.cells(plan.heading.text))
 
 

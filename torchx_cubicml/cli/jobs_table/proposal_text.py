@@ -24,7 +24,6 @@ from torchx_cubicml.records.standard_words import SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from torchx_cubicml.cli.jobs_table.proposal import ColumnPlan
     from torchx_cubicml.cli.jobs_table.source import SourceTable
@@ -68,15 +67,9 @@ def left_over_lines(source: SourceTable, plans: Sequence[ColumnPlan]) -> list[st
 
 
 def skipped_lines(source: SourceTable) -> list[str]:
-    """Return a line on the rows that cannot be imported, as they have another number of cells than the header."""
+    """Return a line on the rows that cannot be read, with the first of them."""
     count = len(source.problems)
-    if not count:
-        return []
-    first = source.problems[0].partition(":")[0]
-    return [
-        f"{count} {'row has' if count == 1 else 'rows have'} another number of cells than the header ({first}"
-        f"{'' if count == 1 else ' is the first'}): skipped"
-    ]
+    return [f"cannot read {count} {source.counted}{'' if count == 1 else 's'}: {source.problems[0]}"] if count else []
 
 
 def question_lines(plans: Sequence[ColumnPlan]) -> list[str]:
@@ -89,18 +82,18 @@ def question_lines(plans: Sequence[ColumnPlan]) -> list[str]:
     return lines
 
 
-def ready_command(path: Path, words: Sequence[str], plans: Sequence[ColumnPlan]) -> str:
+def ready_command(place: str, words: Sequence[str], plans: Sequence[ColumnPlan]) -> str:
     """Return the command that imports the table as proposed; a question has its answers in angle brackets.
 
     Args:
-        path: of the table.
+        place: path or URL of the table.
         words: options that the user gave.
         plans: of the columns.
     """
     open_ = [(plan.heading.text, "|".join(plan.choices)) for plan in plans if plan.choices]
     answers = [f"--map {shlex.quote(f'{heading}=<{choices}>')}" for heading, choices in open_]
-    given = [shlex.quote(word) for word in words if word != str(path)]
-    return " ".join(["torchx cubicml history import", shlex.quote(str(path)), *given, *answers, "--yes"])
+    given = [shlex.quote(word) for word in words if word != place]
+    return " ".join(["torchx cubicml history import", shlex.quote(place), *given, *answers, "--yes"])
 
 
 def proposal_json(source: SourceTable, plans: Sequence[ColumnPlan], text: frozenset[str]) -> dict[str, object]:
@@ -130,7 +123,8 @@ def _reading(source: SourceTable, plan: ColumnPlan) -> str:
         return f"GiB, from {unit.upper().replace('I', 'i')}" if unit.startswith(("m", "k", "t", "byte")) else "GiB"
     if name in STEP_TIMES:
         unit = heading.unit or name.partition("_")[0]
-        return f"time of a step in {unit}; with the batch of a step it gives the throughput"
+        work = "micro batch" if name.endswith("micro_batch") else "step"
+        return f"time of a {work} in {unit}; with the batch of a step it gives the throughput"
     if name in UNITS:
         return "throughput" + ("" if heading.scale == 1 else f", x {heading.scale:g}")
     return _kind(source, plan)

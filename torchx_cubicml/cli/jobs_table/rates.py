@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.jobs_table.column_roles import DEVICE_BATCH, GLOBAL_BATCH_TOKENS, RATES_PER_SECOND, STEP_TIMES
+from torchx_cubicml.cli.jobs_table.column_roles import (
+    DEVICE_BATCH,
+    GLOBAL_BATCH_TOKENS,
+    MICRO_BATCH_TIMES,
+    RATES_PER_SECOND,
+    STEP_TIMES,
+)
 from torchx_cubicml.errors import RecordError
 
 if TYPE_CHECKING:
@@ -30,10 +36,14 @@ def job_rates(unit: str, value: float, facts: Mapping[str, Scalar]) -> dict[str,
     {'tokens_per_second': 800.0}
     >>> job_rates("seconds_per_step", 2.0, {"global_batch_size": 64, "seq_len": 1024})
     {'tokens_per_second': 32768.0}
+    >>> job_rates("seconds_per_micro_batch", 0.5, {"global_batch_size": 64, "gradient_accumulation_steps": 4})
+    {'samples_per_second': 32.0}
     """
     if unit in RATES_PER_SECOND and not unit.startswith("steps"):
         objective = unit.removesuffix("_per_device")
         return {objective: value * (world_size(facts) if unit.endswith("_per_device") else 1.0)}
+    if unit in MICRO_BATCH_TIMES.values():
+        value *= accumulation(facts)
     steps_per_second = 1.0 / value if unit in STEP_TIMES else value
     sequence = count(facts, "seq_len")
     tokens = facts.get(GLOBAL_BATCH_TOKENS)
@@ -60,6 +70,19 @@ def samples_per_step(facts: Mapping[str, Scalar]) -> float:
     if micro is None or rounds is None or dp is None:
         raise RecordError(f"a step time needs global_batch_size, or {' and '.join(missing)}, to become a throughput")
     return micro * rounds * dp
+
+
+def accumulation(facts: Mapping[str, Scalar]) -> float:
+    """Return the micro batches of a step on one rank: as stated, or what the other facts leave of the global batch.
+
+    Raises:
+        RecordError: they do not say it.
+    """
+    stated = count(facts, "gradient_accumulation_steps")
+    batch, micro, dp = count(facts, "global_batch_size"), count(facts, "micro_batch_size"), dp_degree(facts)
+    if stated is None and (batch is None or micro is None or dp is None):
+        raise RecordError("a time of a micro batch needs gradient_accumulation_steps to become a throughput")
+    return stated if stated is not None else (batch or 0.0) / ((micro or 1.0) * (dp or 1.0))
 
 
 def missing_for_steps(names: Collection[str]) -> str:

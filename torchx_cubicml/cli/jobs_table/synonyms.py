@@ -239,7 +239,9 @@ _AMBIGUOUS: dict[tuple[str, ...], str] = {
         "micro_batch_size",
         "global_batch_size",
     ): "batch, batchsize, bs, bsz, batchsz, b, localbs",
-    THROUGHPUT_CHOICES: ("throughput, speed, performance, perf, rate, tps, wps, trainingthroughput, trainthroughput"),
+    THROUGHPUT_CHOICES: (
+        "throughput, speed, performance, perf, rate, tps, wps, ips, trainingthroughput, trainthroughput"
+    ),
     (
         PEAK_MEMORY,
         "device_memory_gib",

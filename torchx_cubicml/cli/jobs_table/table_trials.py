@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from torchx_cubicml.cli.jobs_table.checks import disagreements, without_impossib
 from torchx_cubicml.cli.jobs_table.column_roles import DEVICE_BATCH, GLOBAL_BATCH_TOKENS, PRECISION_SWITCH, STEP_TIMES
 from torchx_cubicml.cli.jobs_table.headings import is_certain_outcome, read_heading, states_time_heading
 from torchx_cubicml.cli.jobs_table.rates import count, dp_degree, job_rates, known_world_size
-from torchx_cubicml.cli.jobs_table.source import MISSING, SourceTable, read_source
+from torchx_cubicml.cli.jobs_table.source import MISSING, SourceTable
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.times import sortable_time
 from torchx_cubicml.cli.jobs_table.written_numbers import gibibytes, rate, seconds, states_time
@@ -23,7 +24,6 @@ from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, free
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from torchx_cubicml.cli.jobs_table.headings import Heading
     from torchx_cubicml.cli.jobs_table.mapping import TableMapping
@@ -40,30 +40,21 @@ class ReadTable:
 
     Args:
         trials: trials of the well-formed rows, in their order.
-        lines: line in the file of each of them.
+        labels: label of each of them in the table, such as its line.
         disagreements: rows whose facts cannot all be true, a sentence each.
-        problems: line and cause of each malformed row.
+        problems: label and cause of each malformed row.
         other_statuses: status of the jobs that neither ran nor ran out of memory -> number of jobs.
         gaps: fact -> number of rows without a value, where others have one.
         unknown_words: fact -> words that are no standard ones and were kept -> number of rows.
     """
 
     trials: list[Trial] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
     disagreements: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     other_statuses: Counter[str] = field(default_factory=Counter)
     gaps: Counter[str] = field(default_factory=Counter)
     unknown_words: dict[str, Counter[str]] = field(default_factory=dict)
-
-
-def read_table(path: Path, mapping: TableMapping) -> ReadTable:
-    """Return the trials of a text file with a header.
-
-    Raises:
-        RecordError: the file cannot be read, or lacks a column, or a column cannot be what the mapping says.
-    """
-    return table_trials(read_source(path), mapping)
 
 
 def table_trials(source: SourceTable, mapping: TableMapping) -> ReadTable:
@@ -76,25 +67,31 @@ def table_trials(source: SourceTable, mapping: TableMapping) -> ReadTable:
     """
     missing = sorted(mapping.columns - set(source.headings))
     if missing:
-        raise RecordError(f"{source.path}: no column {missing[0]!r}; choose from {', '.join(source.headings)}")
+        raise RecordError(f"{source.place}: no column {missing[0]!r}; choose from {', '.join(source.headings)}")
     reader = _RowReader(source, mapping)
     table, seen = ReadTable(unknown_words=reader.unknown_words), Counter[str]()
-    problems = [(int(text.split(":")[0].removeprefix("line ")), text) for text in source.problems]
-    for line, row in source.records():
+    problems = list(source.problems)
+    for label, row in source.records():
         try:
             trial = reader.trial(row, seen)
         except RecordError as error:
-            problems.append((line, f"line {line}: {error}"))
+            problems.append(f"{source.counted} {label}: {error}")
             continue
         table.trials.append(trial)
-        table.lines.append(line)
+        table.labels.append(f"{source.counted} {label}")
         if trial.state is State.UNKNOWN:
             table.other_statuses[reader.cause(row)] += 1
-    table.problems.extend(text for _, text in sorted(problems))
+    table.problems.extend(sorted(problems, key=_line))
     table.gaps.update(_gaps(table.trials, {**mapping.workload, **mapping.parameters}))
-    table.disagreements.extend(disagreements(table.trials, table.lines))
+    table.disagreements.extend(disagreements(table.trials, table.labels))
     table.trials[:] = map(without_impossible_peak, table.trials)
     return table
+
+
+def _line(problem: str) -> int:
+    """Return the number in a problem's label, 0 where it has none."""
+    found = re.match(r"\w+ (\d+):", problem)
+    return int(found[1]) if found else 0
 
 
 def _gaps(trials: Sequence[Trial], names: Iterable[str]) -> dict[str, int]:
@@ -113,7 +110,7 @@ class _RowReader:
     def __init__(self, source: SourceTable, mapping: TableMapping) -> None:
         self.unknown_words: dict[str, Counter[str]] = {}
         self._mapping, self._comma = mapping, source.decimal_comma
-        self._program = mapping.program or source.path.stem
+        self._program = mapping.program or source.stem
         named = {**mapping.workload, **mapping.parameters}
         self._headings = {column: read_heading(column) for column in source.headings}
         self._texts = {

@@ -135,6 +135,19 @@ def print_json(payload: object) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def typed(prompt: str) -> str:
+    """Return the words that the user types at a prompt; nothing where the input ends."""
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        return ""
+
+
+def agreed(question: str) -> bool:
+    """Return whether the user answers a question with yes."""
+    return typed(f"{question} [y/N] ").lower() in {"y", "yes"}
+
+
 def wide_console() -> Console:
     """Return a console on stdout that cuts no line where stdout is a file or a pipe."""
     from rich.console import Console

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +19,7 @@ from torchx_cubicml.store.digest_key import made_digest_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 HOSTS = ("gpu-node-0417", "login3.cluster.example.org", "10.17.4.23")
 USERS = ("mmustermann", "jdoe42", "svc-train-eu")
@@ -27,7 +27,7 @@ PATHS = ("/home/mmustermann/gpt/train_secret.py", "s3://acme-bucket/corpora/v7",
 PROGRAMS = ("train_secret.py", "acme.models.launch", "acme-llm")
 SECRETS = ("hf_AbCdEfGhIjKlMnOpQrStUvWx", "correct-horse-battery", "größe层🙂", "4f3c2a1b9d8e7f60", "wandb_key=99xyz")
 WORDS = (*HOSTS, *USERS, *PATHS, *PROGRAMS, *SECRETS)
-SENSITIVE = (*WORDS, "--learning_rate_of_acme", "ACME_TOKEN", "d_acme", "2026-03-01")
+SENSITIVE = (*WORDS, "--learning_rate_of_acme", "ACME_TOKEN", "d_acme", "2026-03-01", "acme", "train_secret")
 
 
 def torchx(*words: str | Path) -> tuple[int, str, str]:
@@ -93,7 +93,7 @@ def test_no_byte_of_an_anonymous_export_is_of_the_owner(sensitive: str, tmp_path
     content = all_bytes(tmp_path / "out")
     plain = content.decode("ascii")
     for word in SENSITIVE:
-        for form in {word, word.lower(), json.dumps(word)[1:-1], word.partition(".")[0]}:
+        for form in {word, word.lower(), json.dumps(word)[1:-1]}:
             assert form not in plain
     assert b"digest-key" not in content
     assert f"exported {len(WORDS)} trials" in stdout

@@ -11,6 +11,7 @@ from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_js
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
+from torchx_cubicml.cli.value_text import config_text, value_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.provenance import Trust
@@ -190,25 +191,3 @@ def _labelled_text(name: str, value: object) -> str:
     if isinstance(value, tuple | list) and len(value) == len(labels):
         return ", ".join(f"{value_text(entry)} ({label})" for entry, label in zip(value, labels, strict=True))
     return value_text(value)
-
-
-def config_text(config: Mapping[str, object]) -> str:
-    """Return a config on one line; runs of equal entries in a tuple are counted (run-length encoding).
-
-    >>> config_text({"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")})
-    'micro_batch_size=8 sharding_strategy=2xNO_SHARD,FULL_SHARD'
-    """
-    return " ".join(f"{name}={value_text(value)}" for name, value in config.items())
-
-
-def value_text(value: object) -> str:
-    """Return one value as text for people; see ``config_text``."""
-    if not isinstance(value, tuple | list):
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
-    runs: list[tuple[object, int]] = []
-    for item in value:
-        if runs and runs[-1][0] == item:
-            runs[-1] = (item, runs[-1][1] + 1)
-        else:
-            runs.append((item, 1))
-    return ",".join(f"{count}x{value_text(item)}" if count > 1 else value_text(item) for item, count in runs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import agreed, print_json, store_url, wide_console
 from torchx_cubicml.cli.history_merge import merge_json
+from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask
@@ -99,8 +100,6 @@ def _is_confirmed(n_trials: int, target: str, args: argparse.Namespace) -> bool:
 
 def field_rows(trials: Sequence[Trial]) -> Iterator[tuple[str, int, str]]:
     """Yield each field that the trials hold, with the number of trials that have it and examples of its values."""
-    from torchx_cubicml.cli.history import value_text
-
     counts: defaultdict[str, int] = defaultdict(int)
     examples: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for trial in trials:

@@ -11,6 +11,7 @@ from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_js
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
+from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.value_text import config_text, value_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
@@ -42,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(listing)
     showing = actions.add_parser("show", help="show everything recorded about one trial")
     showing.add_argument("trial_id", help="trial id, or the beginning of one (see `history list`)")
+    text = "print only the command that repeats the run, if the record keeps it (--keep-command)"
+    showing.add_argument("--command", action="store_true", help=text)
     importing = actions.add_parser("import", help="import past jobs from a CSV file, or trials from a job's log")
     exporting = actions.add_parser("export", help="write the trials to another store, with --anonymous for strangers")
     folding = actions.add_parser("compact", help="merge old event files")
@@ -70,6 +73,9 @@ def run(args: argparse.Namespace) -> int:
     trials.sort(key=lambda trial: (trial.started_at, trial.trial_id))
     if args.history_action == "show":
         trial = find_trial(trials, args.trial_id, where=mask(url))
+        if args.command and not args.json:
+            print_command(trial)
+            return 0
         beside = mean_launches_beside(trials).get(id(trial), 0.0)
         _show(trial, crowding=crowding_text(trial, beside=beside), as_json=args.json)
     else:
@@ -162,6 +168,8 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
                 table.add_row(Text(label), Text(text))
         else:
             table.add_row(Text(name), Text(value_text(value)))
+    for index, line in enumerate(repeat_lines(trial)):
+        table.add_row(Text("" if index else "to repeat"), Text(line))
     wide_console().print(table)
 
 

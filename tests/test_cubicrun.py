@@ -243,6 +243,8 @@ def test_facts_known_only_in_the_job_are_decided_there(folder: Path, size: str) 
         "TORCHX_CUBICML_MODE": "rewrite",
         CONTRACT_VARIABLE: "",
     }
+    kept = planned("--cubicml-keep-command", "--cubicml-space", "space.toml", *shlex.split(size), *COMMAND)
+    assert kept.env["TORCHX_CUBICML_KEEP_COMMAND"] == "yes"
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,15 @@ def test_changes_of_tracked_files_count(program: Path) -> None:
     assert has_uncommitted_changes(program) is True
 
 
+def test_a_name_with_signs_of_a_pattern_is_that_file(program: Path) -> None:
+    odd = program.with_name("train[1].py")
+    odd.write_text("")
+    git(program.parent, "--literal-pathspecs", "add", odd.name)
+    git(program.parent, "commit", "--quiet", "-m", "two")
+    assert has_uncommitted_changes(odd) is False
+    assert has_uncommitted_changes(program.with_name("train?.py")) is True
+
+
 def test_without_a_checkout_nothing_is_known(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("")

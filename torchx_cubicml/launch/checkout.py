@@ -77,7 +77,7 @@ def _text_of(path: Path) -> str:
 
 def _git(program: Path, *words: str, limit_s: float) -> str:
     # No index is written, and no program runs that the checkout's settings name.
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
+    command = ["git", "--no-optional-locks", "--literal-pathspecs", "-c", "core.fsmonitor=false", *words]
     environment = {name: text for name, text in child_environment({}).items() if not name.startswith("GIT_")}
     done = subprocess.run(
         command,

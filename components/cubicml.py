@@ -18,7 +18,13 @@ if find_spec("torchx_cubicml") is None:
             sys.path.append(str(checkout))
 
 
-def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None, mode: Optional[str] = None) -> AppDef:
+def cubicml(
+    *args: str,
+    space: Optional[str] = None,
+    store: Optional[str] = None,
+    mode: Optional[str] = None,
+    keep_command: Optional[str] = None,
+) -> AppDef:
     """Records the throughput of a training launch, and starts the next one with a better config.
 
     Put this one word in front of the component that you run:
@@ -27,20 +33,24 @@ def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None
 
     The component and the script stay as they are. If the component has an option of the same name as one below, put
     `--` between: `cubicml --space gpt.toml -- dist.ddp ...`. Each option can also be set under [component:cubicml] in
-    .torchxconfig, or as TORCHX_CUBICML_SPACE, TORCHX_CUBICML_STORE and TORCHX_CUBICML_MODE.
+    .torchxconfig, or as TORCHX_CUBICML_SPACE, TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and
+    TORCHX_CUBICML_KEEP_COMMAND.
 
     Args:
         args: component to run and its arguments, as after `torchx run`
         space: search space file (TOML): what may change, and where it is in the command
         store: fsspec URL of the trial store (default: ~/.torchx-cubicml)
         mode: rewrite, record (change nothing) or off (default: rewrite with a space, else record)
+        keep_command: yes to keep the command in the record, with secrets masked (default: no)
     """
     from torchx.specs.finder import ComponentValidationException
 
     from torchx_cubicml import errors
     from torchx_cubicml.rewrite import rewriter
 
-    options = rewriter.Options.resolved(space=space or "", store=store or "", mode=mode or "")
+    options = rewriter.Options.resolved(
+        space=space or "", store=store or "", mode=mode or "", keep_command=keep_command or ""
+    )
     try:
         return rewriter.rewrite_component(args, options)
     except errors.LaunchError as error:

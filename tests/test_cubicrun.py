@@ -87,9 +87,10 @@ def planned(*words: str) -> Plan:
         ("t.py --cubicml-mode off", {}, "t.py --cubicml-mode off"),
         ("--cubicml-nope 1 t.py", {}, "--cubicml-nope 1 t.py"),
         ("--cubicml-mode", {}, "--cubicml-mode"),
+        ("--cubicml-keep-command --cubicml-mode record t.py", {"keep_command": "yes", "mode": "record"}, "t.py"),
         ("", {}, ""),
     ],
-    ids=["first", "joined", "the script's own", "unknown", "without a value", "nothing"],
+    ids=["first", "joined", "the script's own", "unknown", "without a value", "a switch", "nothing"],
 )
 def test_our_options_stand_in_front_of_those_of_torchrun(line: str, given: dict[str, str], rest: str) -> None:
     assert split_options(shlex.split(line)) == (given, shlex.split(rest))
@@ -242,6 +243,8 @@ def test_facts_known_only_in_the_job_are_decided_there(folder: Path, size: str) 
         "TORCHX_CUBICML_MODE": "rewrite",
         CONTRACT_VARIABLE: "",
     }
+    kept = planned("--cubicml-keep-command", "--cubicml-space", "space.toml", *shlex.split(size), *COMMAND)
+    assert kept.env["TORCHX_CUBICML_KEEP_COMMAND"] == "yes"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import NOT_RECORDED, message_line
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
 from torchx_cubicml.records.trial import new_id
-from torchx_cubicml.settings import PREFIX, child_environment
+from torchx_cubicml.settings import KEEP_COMMAND, PREFIX, child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,13 +31,14 @@ _TORCHRUN = "torch.distributed.run"
 _TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
 _IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
 FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
-USAGE = """\
-usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] TORCHRUN ARGUMENTS
-"""
+USAGE = (
+    "usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] "
+    "[--cubicml-keep-command] TORCHRUN ARGUMENTS\n"
+)
 HELP = f"""{USAGE}
 Run torchrun and record the launch. With a space file (TOML), start it with the best known config. Put our options
 before torchrun's, or set them under [component:cubicml] in .torchxconfig or as TORCHX_CUBICML_SPACE,
-TORCHX_CUBICML_STORE and TORCHX_CUBICML_MODE. torchrun's own help follows.
+TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and TORCHX_CUBICML_KEEP_COMMAND (yes). torchrun's own help follows.
 
 """
 _OPTIONS = ("space", "store", "mode")
@@ -102,6 +103,10 @@ def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     rest = list(words)
     while rest and rest[0].startswith(FLAGS):
         name, joined, value = rest[0].removeprefix(FLAGS).partition("=")
+        if name.replace("-", "_") == KEEP_COMMAND and not joined:
+            given[KEEP_COMMAND] = "yes"
+            rest = rest[1:]
+            continue
         if name not in _OPTIONS or not (joined or rest[1:]):
             break
         given[name] = value if joined else rest[1]
@@ -179,6 +184,7 @@ def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
         "space": str(Path(options.space).absolute()),
         "store": absolute_url(options.store or default_store_url(), for_launch=True),
         "mode": "rewrite",
+        **({KEEP_COMMAND: "yes"} if options.keeps_command else {}),
     }
     variables = {f"{PREFIX}{name.upper()}": value for name, value in options_in_job.items()}
     return Plan(

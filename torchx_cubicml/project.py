@@ -69,20 +69,27 @@ def _name_in(path: Path) -> str:
 def _remote_of(git: Path) -> str:
     """Return the address of the remote ``origin``, without user, password and protocol."""
     try:
-        found = _ORIGIN.search(_text_of(_git_folder(git) / "config"))
+        found = _ORIGIN.search(_text_of(git_folders(git)[1] / "config"))
     except (OSError, ValueError):
         return ""
     url = _URL.search(found["keys"]) if found is not None else None
     return _address(url["url"]) if url is not None else ""
 
 
-def _git_folder(git: Path) -> Path:
-    """Return the folder with the configuration, also of a worktree, whose ``.git`` is a file."""
+def git_folders(git: Path) -> tuple[Path, Path]:
+    """Return git's folder of a checkout, and the one with the configuration, which its worktrees share.
+
+    Args:
+        git: path of ``.git``, which is a file in a worktree.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
     if git.is_dir():
-        return git
+        return git, git
     inner = git.parent / _text_of(git).removeprefix("gitdir:").strip()
     common = inner / "commondir"
-    return inner / _text_of(common).strip() if common.is_file() else inner
+    return inner, inner / _text_of(common).strip() if common.is_file() else inner
 
 
 def _address(url: str) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PREFIX = "TORCHX_CUBICML_"
 ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
+KEEP_COMMAND = "keep_command"  # option
 DEFAULT_STORE = "~/.torchx-cubicml"
 _CACHES_OF_LIBRARIES = (
     *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),
@@ -120,6 +121,15 @@ def seconds_option(name: str, default: float, environment: Mapping[str, str] | N
     except ValueError:
         return default
     return seconds if 0 < seconds < 3600 else default
+
+
+def is_on(text: str | None) -> bool:
+    """Return whether the text of an option switches it on.
+
+    >>> is_on("yes"), is_on("0"), is_on(None)
+    (True, False, False)
+    """
+    return (text or "").lower() in {"1", "on", "true", "yes"}
 
 
 def visible_devices(environment: Mapping[str, str] | None = None) -> str | None:

@@ -35,7 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.Deprecated. dist:UserWarning") 
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in (*(f"TORCHX_CUBICML_{name.upper()}" for name in NAMES), "TORCHXCONFIG"):
+    options = (f"TORCHX_CUBICML_{name.upper()}" for name in (*NAMES, "keep_command"))
+    for name in (*options, "TORCHXCONFIG"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -86,6 +87,17 @@ def component(words: list[str], **options: str) -> tuple[Contract | None, str]:
     app = rewrite_component(words, Options.resolved(**options))
     carried = app.roles[0].env.get(CONTRACT_VARIABLE, "")
     return decode_contract(carried) if carried else None, " ".join(map(str, app.roles[0].args))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("text", "kept"), [("yes", True), ("true", True), ("no", False), ("", False)])
+def test_a_command_is_kept_on_demand(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, way: str, text: str, kept: bool
+) -> None:
+    typed = set_option(folder, monkeypatch, way, "keep_command", text)
+    contract, _ = component(command_of(), **typed)
+    assert contract is not None
+    assert (contract.kept_variables is not None) is kept
 
 
 def command_of(*sizes: str, script: list[str] = SCRIPT) -> list[str]:

@@ -69,6 +69,16 @@ def test_an_ordinary_launch_has_no_limit_and_no_scratch() -> None:
     assert (placed.suggestion, placed.lines) == (None, ())
 
 
+def test_a_command_is_kept_on_demand_with_the_variables_of_the_space() -> None:
+    space = replace(parse_space('[parameters.a]\nchoices = [1, 2]\nenv = "A"\n', where="x"), digest="ab")
+    launch = replace(LAUNCH, env={"A": "1", "NCCL_ALGO": "Ring", "B": "1"})
+    for keeps, kept in ((True, ("A", "NCCL_ALGO")), (False, None)):
+        placed = place_config(launch, space, {"a": 2}, store="/tmp/s", origin=Origin.USER, keeps_command=keeps)
+        assert placed.contract is not None
+        assert placed.contract.kept_variables == kept
+        assert placed.contract.provenance == {"space": "ab"}
+
+
 def test_a_profiling_launch_writes_to_its_scratch_folder() -> None:
     placed = place_config(
         LAUNCH, SPACE, {"a": 2}, store="/tmp/s", origin=Origin.TUNE, launch_id="l-1", scratch="/tmp/x"

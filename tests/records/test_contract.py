@@ -40,6 +40,8 @@ FULL = Contract(
     hooks={"fsdp": ("FULL_SHARD", "NO_SHARD")},
     checked_hooks={"torchrec": "row_wise"},
     as_typed=TypedCommand(args=("--a", "b c"), env={"A": None, "B": "x"}, config={"micro_batch_size": 2}),
+    provenance={"commit": "0" * 40},
+    kept_variables=("DEPTH",),
 )
 
 
@@ -73,6 +75,8 @@ WRITTEN = {
     "is_second_attempt": False,
     "variables": [],
     "program": "",
+    "provenance": {"commit": "0" * 40},
+    "kept_variables": ["DEPTH"],
 }
 
 

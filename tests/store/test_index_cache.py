@@ -74,7 +74,7 @@ def test_an_index_of_another_store_or_schema_is_not_read(path: Path) -> None:
     assert load_index(path, "/other").objects.numbers == {}
     assert load_index(path.with_name("absent"), URL).objects.numbers == {}
     payload = json.loads(path.read_text())
-    assert payload["format"] == [3, 1]
+    assert payload["format"] == [4, 1]
     path.write_text(json.dumps({**payload, "format": [1, 2]}))
     assert load_index(path, URL).objects.numbers == {}
 

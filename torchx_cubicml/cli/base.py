@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.errors import LaunchError, SpaceError
-from torchx_cubicml.settings import default_store_url, option
+from torchx_cubicml.settings import KEEP_COMMAND, default_store_url, is_on, option
 
 _FILE_WIDTH = 240
 _MAX_SEED_DIGITS = 18
@@ -47,6 +47,17 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare ``--json``."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def add_keep_command(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--keep-command``."""
+    text = "keep the command of each launch in its record, with secrets masked"
+    parser.add_argument("--keep-command", action="store_true", help=text)
+
+
+def keeps_command(args: argparse.Namespace) -> bool:
+    """Return whether records keep the command: by the command line, ``.torchxconfig`` or the environment."""
+    return args.keep_command or is_on(configured(KEEP_COMMAND) or option(KEEP_COMMAND))
 
 
 def add_launch(parser: argparse.ArgumentParser, *, or_torchrun: bool = False) -> None:
@@ -179,6 +190,19 @@ def print_json(payload: object) -> None:
     except UnicodeEncodeError:
         text = json.dumps(payload, indent=2, default=str)
     sys.stdout.write(f"{text}\n")
+
+
+def typed(prompt: str) -> str:
+    """Return the words that the user types at a prompt; nothing where the input ends."""
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        return ""
+
+
+def agreed(question: str) -> bool:
+    """Return whether the user answers a question with yes."""
+    return typed(f"{question} [y/N] ").lower() in {"y", "yes"}
 
 
 def wide_console() -> Console:

@@ -1,4 +1,4 @@
-"""Sub-command ``torchx cubicml history``: lists, shows, imports and compacts the trials of a store."""
+"""Sub-command ``torchx cubicml history``: lists, shows, imports, exports, merges and compacts trials of stores."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.cli import history_compact, history_import, history_rounds
-from torchx_cubicml.cli.base import add_json, add_store, print_json, store_url, wide_console
+from torchx_cubicml.cli import history_compact, history_export, history_import, history_merge, history_rounds
+from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
+from torchx_cubicml.cli.history_filters import add_filters, filtered
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
+from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
+from torchx_cubicml.cli.value_text import config_text, value_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
+from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 
@@ -21,37 +25,47 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial
 
+_ACTIONS: dict[str, CommandModule] = {
+    "import": history_import,
+    "compact": history_compact,
+    "export": history_export,
+    "merge": history_merge,
+    "rounds": history_rounds,
+}
 _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``list``, ``show``, ``import``, ``compact`` and ``rounds``."""
+    """Declare the actions."""
     actions = parser.add_subparsers(dest="history_action", required=True, title="actions")
     listing = actions.add_parser("list", help="list trials, one per line, oldest first")
     text = "show the N most recent trials (default: 50; 0: all)"
     listing.add_argument("--limit", type=int, default=50, metavar="N", help=text)
+    add_filters(listing)
     showing = actions.add_parser("show", help="show everything recorded about one trial")
     showing.add_argument("trial_id", help="trial id, or the beginning of one (see `history list`)")
+    text = "print only the command that repeats the run, if the record keeps it (--keep-command)"
+    showing.add_argument("--command", action="store_true", help=text)
     importing = actions.add_parser("import", help="import past jobs from a CSV file, or trials from a job's log")
-    history_import.add_arguments(importing)
+    exporting = actions.add_parser("export", help="write the trials to another store, with --anonymous for strangers")
     folding = actions.add_parser("compact", help="merge old event files")
-    history_compact.add_arguments(folding)
+    merging = actions.add_parser("merge", help="add the trials of another store, each once")
     rounds = actions.add_parser("rounds", help="show the frontier and the rank correlation of each round of a tune")
-    for action in (listing, showing, importing, folding, rounds):
-        add_store(action)
+    others = {"import": importing, "export": exporting, "compact": folding, "merge": merging, "rounds": rounds}
+    for name, action in others.items():
+        _ACTIONS[name].add_arguments(action)
+    for action in (listing, showing, *others.values()):
+        if action is not merging:  # it names both stores
+            add_store(action)
         add_json(action)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action: list, show, import, compact or rounds."""
+    """Run the action."""
     from torchx_cubicml.store.presence import read_recorded
 
-    if args.history_action == "import":
-        return history_import.run(args)
-    if args.history_action == "compact":
-        return history_compact.run(args)
-    if args.history_action == "rounds":
-        return history_rounds.run(args)
+    if args.history_action in _ACTIONS:
+        return _ACTIONS[args.history_action].run(args)
     url = store_url(args)
     trials, warnings = read_recorded(url)
     for warning in warnings:
@@ -62,10 +76,14 @@ def run(args: argparse.Namespace) -> int:
     trials.sort(key=lambda trial: (trial.started_at, trial.trial_id))
     if args.history_action == "show":
         trial = find_trial(trials, args.trial_id, where=mask(url))
+        if args.command and not args.json:
+            print_command(trial)
+            return 0
         beside = mean_launches_beside(trials).get(id(trial), 0.0)
         _show(trial, crowding=crowding_text(trial, beside=beside), as_json=args.json)
     else:
-        chosen = trials[-args.limit :] if args.limit > 0 else trials
+        chosen = filtered(trials, args)
+        chosen = chosen[-args.limit :] if args.limit > 0 else chosen
         _list(chosen, of=trials, url=url, as_json=args.json)
     return 0
 
@@ -111,6 +129,9 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
     )
     for heading in ("trial", "started (UTC)", "program", "state", "origin"):
         table.add_column(heading, no_wrap=True)
+    shows_trust = any(trial.trust is not Trust.OWN for trial in trials)
+    if shows_trust:
+        table.add_column("trust", no_wrap=True)
     table.add_column("throughput", justify="right", no_wrap=True)
     table.add_column("config", overflow="fold", min_width=20)
     beside = mean_launches_beside(of)
@@ -123,6 +144,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
             str(trial.workload.get("program", "")),
             str(trial.state),
             str(trial.origin),
+            *([str(trial.trust)] if shows_trust else []),
             f"{throughput_text(trial.measurement)}{crowded}",
             config_text(trial.config) or config_text(_observed_config(trial)),
         )
@@ -149,6 +171,8 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
                 table.add_row(Text(label), Text(text))
         else:
             table.add_row(Text(name), Text(value_text(value)))
+    for index, line in enumerate(repeat_lines(trial)):
+        table.add_row(Text("" if index else "to repeat"), Text(line))
     wide_console().print(table)
 
 
@@ -178,25 +202,3 @@ def _labelled_text(name: str, value: object) -> str:
     if isinstance(value, tuple | list) and len(value) == len(labels):
         return ", ".join(f"{value_text(entry)} ({label})" for entry, label in zip(value, labels, strict=True))
     return value_text(value)
-
-
-def config_text(config: Mapping[str, object]) -> str:
-    """Return a config on one line; runs of equal entries in a tuple are counted (run-length encoding).
-
-    >>> config_text({"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")})
-    'micro_batch_size=8 sharding_strategy=2xNO_SHARD,FULL_SHARD'
-    """
-    return " ".join(f"{name}={value_text(value)}" for name, value in config.items())
-
-
-def value_text(value: object) -> str:
-    """Return one value as text for people; see ``config_text``."""
-    if not isinstance(value, tuple | list):
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
-    runs: list[tuple[object, int]] = []
-    for item in value:
-        if runs and runs[-1][0] == item:
-            runs[-1] = (item, runs[-1][1] + 1)
-        else:
-            runs.append((item, 1))
-    return ",".join(f"{count}x{value_text(item)}" if count > 1 else value_text(item) for item, count in runs)

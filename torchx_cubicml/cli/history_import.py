@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.history_merge import add_trust
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.provenance import Trust
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", default=None, metavar="FILE", help="import the trials printed in a job's log instead")
     text = "meaning of one column, such as 'tensor parallelism=tp_degree'; an empty name leaves it out; repeatable"
     parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help=text)
+    add_trust(parser, default=Trust.OWN, of="the imported trials")
     parser.add_argument("--yes", action="store_true", help="import as proposed, without asking")
+    _add_mapping(parser)
+
+
+def _add_mapping(parser: argparse.ArgumentParser) -> None:
     text = "column whose values are texts, such as releases 25.09 and 25.10; repeatable"
     parser.add_argument("--text", action="append", default=[], metavar="COLUMN", help=text)
     text = "fact of every row that no column holds, such as seq_len=4096; repeatable"
@@ -75,14 +83,14 @@ def run(args: argparse.Namespace) -> int:
     url = store_url(args)
     remarks: list[str] = []
     if args.log:
-        n_new, n_known, problems = _from_log(Path(args.log), url)
+        n_new, n_known, problems = _from_log(Path(args.log), url, Trust(args.trust))
     else:
         from torchx_cubicml.cli.import_dialog import confirmed_mapping
 
         confirmed = confirmed_mapping(args)
         if confirmed is None:
             return 1
-        n_new, n_known, problems, remarks = _from_table(confirmed.read(), confirmed.remarks, url)
+        n_new, n_known, problems, remarks = _from_table(confirmed.read(), confirmed.remarks, url, Trust(args.trust))
     printed = problems[:_MAX_PRINTED]
     if len(problems) > _MAX_PRINTED:
         printed.append(f"and {len(problems) - _MAX_PRINTED} more")
@@ -96,7 +104,9 @@ def run(args: argparse.Namespace) -> int:
     return 0 if n_new or n_known else 1
 
 
-def _from_table(table: ReadTable, before: Sequence[str], url: str) -> tuple[int, int, list[str], list[str]]:
+def _from_table(
+    table: ReadTable, before: Sequence[str], url: str, trust: Trust
+) -> tuple[int, int, list[str], list[str]]:
     from torchx_cubicml.predictors.roofline.coverage import (
         assumed_roofline_facts,
         estimated_roofline_facts,
@@ -108,7 +118,7 @@ def _from_table(table: ReadTable, before: Sequence[str], url: str) -> tuple[int,
     known = {trial.trial_id for trial in store}
     new = [trial for trial in table.trials if trial.trial_id not in known]
     for trial in new:
-        store.add(trial)
+        store.add(replace(trial, trust=trust))
     remarks = [*before, *table.disagreements, *_unknown_words(table), *_gaps(table)]
     if table.trials:
         remarks.append(_outcome_summary(table))
@@ -142,7 +152,7 @@ def _outcome_summary(table: ReadTable) -> str:
     return f"{summary}, {n_others} failed for an unknown cause (status {others})" if others else summary
 
 
-def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
+def _from_log(path: Path, url: str, trust: Trust) -> tuple[int, int, list[str]]:
     from torchx_cubicml.recorder.events.printed_trials import printed_events
     from torchx_cubicml.store import TrialStore
 
@@ -155,6 +165,6 @@ def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
     known = {trial.trial_id for trial in store if trial.state.ended}
     new = {(event.trial_id, event.attempt): event for event in events if event.trial_id not in known}
     for event in new.values():
-        store.append(event)
+        store.append(replace(event, trust=trust))
     n_new = len({event.trial_id for event in new.values()})
     return n_new, len({event.trial_id for event in events}) - n_new, problems

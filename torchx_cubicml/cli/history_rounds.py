@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare nothing: the store and the output format are those of every action."""
+
+
 def run(args: argparse.Namespace) -> int:
     """Print one table per workload that was tuned in rounds."""
     from torchx_cubicml.predictors.round_table import round_table

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import print_json, wide_console
+from torchx_cubicml.cli.base import agreed, print_json, typed, wide_console
 from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, STEP_TIMES, UNITS
 from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
@@ -25,6 +25,7 @@ from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
 from torchx_cubicml.cli.jobs_table.table_trials import table_trials
 from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.provenance import Trust
 
 if TYPE_CHECKING:
     import argparse
@@ -86,7 +87,7 @@ def _confirmed(
         _print_proposal(source, plans, given)
         plans = propose_columns(source, {**given.named(), **_answers(plans)})
         _check_throughput(plans, given)
-        is_agreed = _agreed(f"Import {len(source.rows)} rows as proposed?")
+        is_agreed = agreed(f"Import {len(source.rows)} rows as proposed?")
         return _joined(source, given, plans) if is_agreed else None
     if args.yes and not any(plan.choices for plan in plans):
         _check_throughput(plans, given)
@@ -131,23 +132,11 @@ def _answers(plans: Sequence[ColumnPlan]) -> dict[str, str]:
     for plan in plans:
         if plan.choices:
             legal = ", ".join(plan.choices)
-            answer = _typed(f"{plan.heading.text!r} {plan.reason}. Name ({legal}; empty to leave it out): ")
+            answer = typed(f"{plan.heading.text!r} {plan.reason}. Name ({legal}; empty to leave it out): ")
             while answer and answer not in plan.choices:
-                answer = _typed(f"Choose from {legal}, or nothing: ")
+                answer = typed(f"Choose from {legal}, or nothing: ")
             found[plan.heading.text] = answer
     return found
-
-
-def _agreed(question: str) -> bool:
-    return _typed(f"{question} [y/N] ").lower() in {"y", "yes"}
-
-
-def _typed(prompt: str) -> str:
-    """Return the words that the user types at a prompt; nothing where the input ends."""
-    try:
-        return input(prompt).strip()
-    except EOFError:
-        return ""
 
 
 def _check_throughput(plans: Sequence[ColumnPlan], given: GivenMapping) -> None:
@@ -187,6 +176,7 @@ def _command(args: argparse.Namespace, plans: Sequence[ColumnPlan]) -> str:
     options = [f"--map={text}" for text in args.map] + [f"--text={text}" for text in args.text]
     options += [f"--fact={text}" for text in args.fact]
     given = {name: getattr(args, name) for name in ("format", "mapping", *_OF_A_MAPPING, "store")}
+    given["trust"] = args.trust if args.trust != Trust.OWN else ""
     options += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
     return ready_command(args.table, options, plans)
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import (
     add_json,
+    add_keep_command,
     add_launch,
     add_method,
     add_recipe,
     add_seed,
     add_store,
+    keeps_command,
     method_of,
     print_json,
     random_launches,
@@ -66,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--write-config", metavar="FILE", default="", help="write a confirmed winner to a .torchxconfig"
     )
     parser.add_argument("--scratch", default="", help="folder for {scratch} in [tune]; all nodes must see it")
+    add_keep_command(parser)
     add_seed(parser)
     parser.add_argument("--yes", action="store_true", help="launch even if [tune] does not redirect outputs")
     add_method(parser)
@@ -149,6 +152,7 @@ def _request(args: argparse.Namespace) -> TuneRequest:
         fresh=args.fresh,
         step_limit=args.steps,
         scratch=args.scratch,
+        keeps_command=keeps_command(args),
         method=replace(
             method_of(args),
             predictor=args.predictor,

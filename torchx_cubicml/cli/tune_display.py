@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 from rich.table import Table
 from rich.text import Text
 
-from torchx_cubicml.cli.history import value_text
 from torchx_cubicml.cli.legality_text import legality_lines
+from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
 from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.redaction import mask
@@ -147,7 +147,7 @@ def waiting_table(step: Waiting, statistic: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from torchx_cubicml.cli.history import config_text
+    from torchx_cubicml.cli.value_text import config_text
 
     best = "nothing measured yet"
     if step.best is not None:
@@ -196,7 +196,7 @@ def _changes_text(config: Config, current: Config) -> str:
     >>> _changes_text({"a": 1, "b": 2}, {"a": 1, "b": 3}), _changes_text({"a": 1, "b": 3}, {"a": 1, "b": 3})
     ('b=2', 'a=1 b=3')
     """
-    from torchx_cubicml.cli.history import config_text
+    from torchx_cubicml.cli.value_text import config_text
 
     changed = {name: value for name, value in config.items() if current.get(name) != value}
     return config_text(changed or config)

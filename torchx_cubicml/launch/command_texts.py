@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.checkout import commit_of
 from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
 from torchx_cubicml.launch.program_parts import program_parts
 from torchx_cubicml.records.argument_words import argument_words
+from torchx_cubicml.records.provenance import COMMIT, SPACE
 from torchx_cubicml.records.redaction import names_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Value
 
 PROGRAM = "program"
 LAUNCHED = "launched"
@@ -109,6 +113,17 @@ def command_texts(
         if content is not None:
             texts |= {f"{name}:{key}": text for key, text in _file_texts(content, value, room=_MOST_TEXTS - len(texts))}
     return texts
+
+
+def launcher_provenance(program: Path | None, space: str = "") -> dict[str, Value]:
+    """Return what a launcher knows of the source of a launch: the commit of the program, and its space file.
+
+    Args:
+        program: path of the program's file; ``None`` where unknown.
+        space: digest of the space file; empty without one.
+    """
+    found = {COMMIT: commit_of(program), SPACE: space}
+    return {name: text for name, text in found.items() if text}
 
 
 def program_texts(program: Path | None) -> dict[str, str]:

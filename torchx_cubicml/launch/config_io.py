@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.bindings.base import BindingIO
     from torchx_cubicml.launch.launch import Launch
+    from torchx_cubicml.records.contract import Contract
     from torchx_cubicml.records.trial import Config, Value, Workload
     from torchx_cubicml.space import Binding, Parameter, SearchSpace, WorkloadFact
 
@@ -161,6 +162,13 @@ def checked_hooks(launch: Launch, space: SearchSpace, config: Config) -> dict[st
         if item.binding is not None and item.binding.kind == BindingKind.HOOK and item.name in config
         if item.binding.name not in launch.hooks
     }
+
+
+def kept_variables(contract: Contract, space: SearchSpace | None = None) -> tuple[str, ...]:
+    """Return the names of the environment variables that are kept with a command: those recorded, and those bound."""
+    bindings = [item.binding for item in space.parameters] if space is not None else []
+    bound = [each.name for each in bindings if each is not None and each.kind == BindingKind.ENV]
+    return tuple(sorted({*contract.variables, *bound}))
 
 
 def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str, str]) -> Launch:

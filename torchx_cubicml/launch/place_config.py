@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.config_file import patches_of
-from torchx_cubicml.launch.command_texts import program_digest, program_path, program_texts, recorded_variables
-from torchx_cubicml.launch.config_io import change_for_profiling, checked_hooks, read_config, write_config
+from torchx_cubicml.launch.command_texts import (
+    launcher_provenance,
+    program_digest,
+    program_path,
+    program_texts,
+    recorded_variables,
+)
+from torchx_cubicml.launch.config_io import (
+    change_for_profiling,
+    checked_hooks,
+    kept_variables,
+    read_config,
+    write_config,
+)
 from torchx_cubicml.launch.messages import message_line
 from torchx_cubicml.records.contract import Contract, TypedCommand
 
@@ -57,6 +69,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
     suggestion: Suggestion | None = None,
     step_limit: int | None = None,
     scratch: str = "",
+    keeps_command: bool = False,
 ) -> RewrittenLaunch:
     """Return the launch with ``config`` in it, and its contract.
 
@@ -70,6 +83,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
         suggestion: suggestion behind the config.
         step_limit: optimizer steps after which the launch ends.
         scratch: folder for the output of a profiling launch; if given, the changes of ``[tune]`` are made too.
+        keeps_command: whether the record keeps the command.
 
     Raises:
         LaunchError: the command may not be changed, or a value cannot be written into it.
@@ -99,7 +113,10 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
         checked_hooks=checked_hooks(placed, space, config),
         variables=recorded_variables(program, launch.env),
         program=program_digest(program_texts(program)),
+        provenance=launcher_provenance(program, space.digest),
     )
+    if keeps_command:
+        contract = replace(contract, kept_variables=kept_variables(contract, space))
     contract = with_files(contract, typed=launch, wanted=placed, own=current)
     return RewrittenLaunch(launch=placed, contract=contract, suggestion=suggestion)
 

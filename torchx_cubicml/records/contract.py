@@ -88,6 +88,9 @@ class Contract:
         is_second_attempt: whether the job runs as typed after its rewritten command has failed.
         variables: names of the command's environment variables whose values are recorded as digests.
         program: digest of the program's file as the launcher read it; empty where it read none.
+        provenance: source of the launch as the launcher knows it: see ``Trial``.
+        kept_variables: names of the environment variables that are kept with the command; ``None`` where the record
+            keeps no command.
     """
 
     store: str
@@ -109,6 +112,8 @@ class Contract:
     is_second_attempt: bool = False
     variables: tuple[str, ...] = ()
     program: str = ""
+    provenance: Mapping[str, Value] = field(default_factory=dict)
+    kept_variables: tuple[str, ...] | None = None
 
     def typed(self) -> Contract:
         """Return the contract of this launch with the user's original command."""
@@ -170,6 +175,8 @@ def decode_contract(value: str) -> Contract:
             is_second_attempt=payload.get("is_second_attempt") is True,
             variables=texts_of(payload.get("variables") or [], "variables"),
             program=text_of(payload.get("program", ""), "program"),
+            provenance=freeze_values(payload.get("provenance", {}), where="contract.provenance"),
+            kept_variables=_names_or_none(payload.get("kept_variables")),
         )
     except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error
@@ -191,6 +198,10 @@ def _unpack(value: str) -> dict[str, object]:
 
 def _object_or_none(value: object, name: str) -> dict[str, object] | None:
     return None if value is None else object_of(value, name)
+
+
+def _names_or_none(value: object) -> tuple[str, ...] | None:
+    return None if value is None else texts_of(value, "kept_variables")
 
 
 def _step_limit(value: object) -> int | None:

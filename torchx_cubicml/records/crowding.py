@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial
 
+CROWDING_FACTS = ("host_cpus", "other_busy_cpus", "idle_cpus", "other_device_processes", "other_device_share")
+"""Observed facts that tell what else ran on the host."""
+
 _LEAST_SHARE = 0.1  # of the host; less is the usual background
 _IDLE_SHARE, _IDLE_PROCESSORS = 0.1, 2.0  # if this much of the host was idle, nobody waited for a processor
 _MOST_WIDENING = 1.0  # log standard deviation, at which a measurement counts for next to nothing

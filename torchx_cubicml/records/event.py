@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.arguments import digested_arguments
 from torchx_cubicml.records.json_fields import object_of, text_of, texts_of, whole_number_of
+from torchx_cubicml.records.provenance import Trust, least_trusted
 from torchx_cubicml.records.redaction import MASK, mask, names_secret
 from torchx_cubicml.records.trial import (
     MAX_ITEMS,
@@ -85,6 +86,9 @@ class Event:
         suggestion: prediction made for the config.
         arguments: of the program, on ``started`` only, written as ``digested_arguments``; ``None`` where unknown.
         digests: of the other texts of the command, on ``started`` only: see ``Trial``.
+        provenance: on ``started`` only: see ``Trial``.
+        command: the command that ran, on ``started`` only: see ``Trial``.
+        trust: trust level of the store that the event came from.
         extra: fields of a later schema, kept as read.
     """
 
@@ -105,6 +109,9 @@ class Event:
     suggestion: Mapping[str, object] | None = None
     arguments: tuple[str, ...] | None = None
     digests: Mapping[str, str] | None = None
+    provenance: Mapping[str, Value] = field(default_factory=dict)
+    command: Mapping[str, Value] = field(default_factory=dict)
+    trust: Trust = Trust.OWN
     extra: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,6 +143,9 @@ class Event:
             "suggestion": _masked(self.suggestion) if self.suggestion else None,
             "arguments": None if self.arguments is None else list(digested_arguments(self.arguments)),
             "digests": None if self.digests is None else dict(self.digests),
+            "provenance": _masked(self.provenance),
+            "command": _masked(self.command),
+            "trust": "" if self.trust is Trust.OWN else str(self.trust),
         }
         return {**self.extra, **_without_empty(payload)}
 
@@ -160,6 +170,9 @@ class Event:
                 suggestion=_object_or_none(payload.get("suggestion"), "suggestion"),
                 arguments=_arguments(payload.get("arguments")),
                 digests=None if payload.get("digests") is None else digests_of(payload["digests"]),
+                provenance=freeze_values(payload.get("provenance", {}), where="provenance"),
+                command=freeze_values(payload.get("command", {}), where="command"),
+                trust=Trust(payload.get("trust", Trust.OWN)),
                 extra={name: value for name, value in payload.items() if name not in _KNOWN},
                 trial_id=text_of(payload.get("trial_id", ""), "trial_id", most=_MAX_TEXT),
                 launch_id=text_of(payload.get("launch_id", ""), "launch_id", most=_MAX_TEXT),
@@ -231,6 +244,7 @@ def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
         launch_id=trial.launch_id,
         writer=writer,
         origin=trial.origin,
+        trust=trial.trust,
     )
     begin = replace(
         base,
@@ -241,6 +255,8 @@ def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
         observed=freeze_values(trial.observed, where="observed"),
         arguments=trial.arguments,
         digests=trial.digests,
+        provenance=freeze_values(trial.provenance, where="provenance"),
+        command=freeze_values(trial.command, where="command"),
         suggestion=trial.suggestion,
         measurement=None if trial.state.ended else trial.measurement,
     )
@@ -281,6 +297,9 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
         suggestion=next((event.suggestion for event in ordered if event.suggestion), None),
         arguments=next((event.arguments for event in ordered if event.arguments is not None), None),
         digests=next((event.digests for event in ordered if event.digests is not None), None),
+        provenance=next((event.provenance for event in ordered if event.provenance), {}),
+        command=next((event.command for event in ordered if event.command), {}),
+        trust=least_trusted(event.trust for event in ordered),
         started_at=min(
             (event.time for event in ordered if event.time and event.kind is not EventKind.ENDED), default=""
         ),

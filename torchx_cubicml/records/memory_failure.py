@@ -52,6 +52,23 @@ def share_of_others(reason: str) -> float:
     return min(max((total - free - own) / total, 0.0), 1.0)
 
 
+def plain_memory_reason(reason: str) -> str:
+    """Return those parts of a reason that ``proves_too_large`` reads, in fixed words; empty without any.
+
+    >>> plain_memory_reason("/home/me/train.py: MemoryError"), plain_memory_reason("/home/me/train.py: KeyError")
+    ('the host ran out of memory', '')
+    """
+    if _HOST.search(reason):
+        return "the host ran out of memory"
+    total, free, own = (_gib(pattern, reason) for pattern in (_TOTAL, _FREE, _OWN))
+    if total is None or free is None or own is None:
+        return ""
+    return (
+        f"a total capacity of {total:.2f} GiB of which {free:.2f} GiB is free; "
+        f"this process has {own:.2f} GiB memory in use"
+    )
+
+
 def _gib(pattern: re.Pattern[str], text: str) -> float | None:
     found = pattern.search(text)
     return float(found[1]) * _UNITS[found[2]] if found else None

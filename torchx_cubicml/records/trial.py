@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Self, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.provenance import Trust
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | tuple[Scalar, ...]
@@ -311,6 +312,10 @@ class Trial:
             ``program:NAME`` (a constant in it, or the default of a flag), ``launched`` (the file as the launcher read
             it), ``key`` (the key itself), ``$NAME`` (an environment variable) and ``--flag:key`` (a key of a named
             config file); ``None`` where unknown.
+        provenance: source of the record, under ``PROVENANCE_NAMES``; empty where unknown.
+        command: the command that ran, where the user keeps it: its ``words``, and what no word states, such as
+            ``hook fsdp``; else empty.
+        trust: trust level of the store that the trial came from; the lowest of its events.
         started_at: time of the earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
         ended_at: time of the latest end of an ended trial, likewise; empty before.
     """
@@ -328,6 +333,9 @@ class Trial:
     suggestion: Mapping[str, object] | None = None
     arguments: tuple[str, ...] | None = None
     digests: Mapping[str, str] | None = None
+    provenance: Mapping[str, Value] = field(default_factory=dict)
+    command: Mapping[str, Value] = field(default_factory=dict)
+    trust: Trust = Trust.OWN
     started_at: str = ""
     ended_at: str = ""
 

@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, with_rule_facts, workload_of, write_config
-from torchx_cubicml.launch.command_texts import program_digest, program_path, program_texts, recorded_variables
-from torchx_cubicml.launch.config_io import checked_hooks
+from torchx_cubicml.launch.command_texts import (
+    launcher_provenance,
+    program_digest,
+    program_path,
+    program_texts,
+    recorded_variables,
+)
+from torchx_cubicml.launch.config_io import checked_hooks, kept_variables
 from torchx_cubicml.launch.messages import (
     KEPT,
     NOT_RECORDED,
@@ -31,10 +37,11 @@ from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, 
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.scheduler import is_contained, is_dry_run, is_on_this_machine, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
+from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs, not_permitted
-from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
+from torchx_cubicml.settings import KEEP_COMMAND, cache_folder, default_store_url, is_on, option, seconds_option
 from torchx_cubicml.store.obstacle import folder_obstacle
 
 if TYPE_CHECKING:
@@ -62,23 +69,28 @@ class Options:
         space: path of the space file.
         store: URL of the store.
         mode: ``rewrite``, ``record`` or ``off``; by default ``rewrite`` with a space and ``record`` without one.
+        keeps_command: whether the record keeps the command.
         flags: prefix of option names on the command line, for messages.
     """
 
     space: str = ""
     store: str = ""
     mode: str = ""
+    keeps_command: bool = False
     flags: str = "--"
 
     @classmethod
-    def resolved(cls, *, space: str = "", store: str = "", mode: str = "", flags: str = "--") -> Self:
+    def resolved(
+        cls, *, space: str = "", store: str = "", mode: str = "", keep_command: str = "", flags: str = "--"
+    ) -> Self:
         """Fill empty options from ``.torchxconfig``, then from the environment."""
         from torchx.runner.config import load_sections
 
         section = load_sections("component").get("cubicml", {})
         given = {"space": space, "store": store, "mode": mode}
         settled = {name: value or section.get(name) or option(name) or "" for name, value in given.items()}
-        return cls(**settled, flags=flags)
+        keeps = keep_command or section.get(KEEP_COMMAND) or option(KEEP_COMMAND)
+        return cls(**settled, keeps_command=is_on(keeps), flags=flags)
 
 
 def rewrite(launch: Launch, options: Options, *, find_obstacle: Callable[[str], str] | None = None) -> RewrittenLaunch:
@@ -209,13 +221,15 @@ def _plain_contract(launch: Launch, options: Options) -> Contract:
 
     store = absolute_url(options.store or default_store_url(), for_launch=True)
     program = program_path(launch.program, is_module=launch.is_module)
-    return Contract(
+    contract = Contract(
         store=store,
         workload=workload_of(launch),
         scheduler=launch.scheduler,
         variables=recorded_variables(program, launch.env),
         program=program_digest(program_texts(program)),
+        provenance=launcher_provenance(program),
     )
+    return replace(contract, kept_variables=kept_variables(contract)) if options.keeps_command else contract
 
 
 def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace) -> Contract:
@@ -232,6 +246,8 @@ def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace
         objective=space.objective,
         log=space.log,
         checked_hooks=checked_hooks(launch, space, config),
+        provenance={**contract.provenance, SPACE: space.digest},
+        kept_variables=None if contract.kept_variables is None else kept_variables(contract, space),
     )
     encode_contract(contract)
     return contract

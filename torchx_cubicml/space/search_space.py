@@ -119,6 +119,7 @@ class SearchSpace:
         log: pattern of throughput in the program's output; ``None`` if the file has none.
         rules: implied rules, which count if their names are known and no evidence contradicts them.
         rule_facts: facts that only rules read, with their places in a command; they separate no workloads.
+        digest: digest of the file; empty for a space without one.
         known: values of such facts, as the command states them or earlier launches observed them.
         facts: facts fixed by ``bind``: those of the workload, ``world_size``, ``global_batch_size``...
         own: the user's own values of the parameters that may be idle, also fixed by ``bind``.
@@ -137,6 +138,7 @@ class SearchSpace:
     log: LogPattern | None = None
     rules: tuple[LegalityRule, ...] = ()
     rule_facts: tuple[WorkloadFact, ...] = ()
+    digest: str = field(default="", compare=False)
     known: Mapping[str, Value] = field(default_factory=dict)
     facts: Mapping[str, Value] = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)

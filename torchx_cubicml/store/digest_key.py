@@ -40,10 +40,35 @@ def made_digest_key(url: str) -> str:
     folder = _folder(url)
     if found := _keys(folder):
         return found[0]
-    now, key = datetime.now(UTC), secrets.token_hex(16)
+    key = secrets.token_hex(16)
+    _publish(folder, key)
+    return next(iter(_keys(folder)), key)
+
+
+def copy_digest_keys(source: str, target: str, *, is_own: bool) -> None:
+    """Add the keys of one store to those of another; new digests are still made with the other's own key.
+
+    Args:
+        source: URL of the store whose keys are copied.
+        target: URL of the other store.
+        is_own: whether a target without a key takes the source's as its own; else it makes one first.
+
+    Raises:
+        StoreError: a store cannot be read, or the target cannot be written.
+    """
+    keys = digest_keys(source)
+    if not keys:
+        return
+    known = digest_keys(target) if is_own else (made_digest_key(target), *digest_keys(target))
+    missing = [key for key in keys if key not in known]
+    for key in missing[: max(_MOST_KEYS - len({*known}), 0)]:
+        _publish(_folder(target), key)
+
+
+def _publish(folder: Backend, key: str) -> None:
+    now = datetime.now(UTC)
     data = json.dumps({"schema": _SCHEMA, "key": key}).encode() + b"\n"
     folder.publish(f"{now:%Y-%m-%d}", f"{now:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(8)}.json", data)
-    return next(iter(_keys(folder)), key)
 
 
 def _keys(folder: Backend) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial
 
-FORMAT = [3, SCHEMA_VERSION]  # an object refused under this schema may be legal under the next
+FORMAT = [4, SCHEMA_VERSION]  # an object refused under this schema may be legal under the next
 _MAX_STORES = 8
 
 

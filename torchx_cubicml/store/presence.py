@@ -53,6 +53,17 @@ def check_store(url: str, *, deadline_s: float = 60.0) -> None:
         raise StoreError(f"{rule.format(mask(url))}{f'; did you mean {mask(near)}?' if near else ''}")
 
 
+def check_target(url: str, *, deadline_s: float = 60.0) -> None:
+    """Check that a store can be made or extended at a URL: it is one, or there is nothing.
+
+    Raises:
+        StoreError: there is something else.
+    """
+    presence = within(deadline_s, open_backend(absolute_url(url)).presence, what="reading")
+    if presence in {Presence.OTHER, Presence.FILE}:
+        raise StoreError(_RULES[presence].format(mask(url)))
+
+
 _RULES = {
     Presence.ABSENT: "there is no store at {}: the place does not exist",
     Presence.OTHER: "there is no store at {}: the folder holds other files",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.event import digests_of
 from torchx_cubicml.records.json_fields import items_of, texts_of
+from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Value
 
-_MAPPINGS = ("workload", "config", "observed")
+_MAPPINGS = ("workload", "config", "observed", "provenance", "command")
 _ARGUMENTS = "arguments"
 _MEASURED = tuple(Measurement.__dataclass_fields__)
 _STATES, _ORIGINS = {str(state): state for state in State}, {str(origin): origin for origin in Origin}
+_TRUSTS = {str(trust): trust for trust in Trust}
 _TEXTS = ("trial_id", "launch_id", "reason", "started_at", "ended_at")
 
 
@@ -71,6 +73,7 @@ def _row(trial: Trial, number_of: Callable[[Mapping[str, Value]], int]) -> list[
         *(getattr(trial, name) for name in _TEXTS),
         str(trial.state),
         str(trial.origin),
+        str(trial.trust),
         trial.attempts,
         [getattr(trial.measurement, name) for name in _MEASURED] if trial.measurement is not None else None,
         trial.suggestion,
@@ -80,8 +83,9 @@ def _row(trial: Trial, number_of: Callable[[Mapping[str, Value]], int]) -> list[
 
 
 def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
-    workload, config, observed, trial_id, launch_id, reason, started_at, ended_at, *rest = row
-    state, origin, attempts, measurement, suggestion, arguments, digests = rest
+    workload, config, observed, provenance, command, *rest = row
+    trial_id, launch_id, reason, started_at, ended_at, *rest = rest
+    state, origin, trust, attempts, measurement, suggestion, arguments, digests = rest
     known = mappings[arguments].get(_ARGUMENTS)
     texts = trial_id, launch_id, reason, started_at, ended_at
     if not all(type(text) is str for text in texts) or not isinstance(suggestion, dict | None):
@@ -90,6 +94,8 @@ def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
         workload=mappings[workload],
         config=mappings[config],
         observed=mappings[observed],
+        provenance=mappings[provenance],
+        command=mappings[command],
         trial_id=str(trial_id),
         launch_id=str(launch_id),
         reason=str(reason),
@@ -97,6 +103,7 @@ def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
         ended_at=str(ended_at),
         state=_STATES[state],
         origin=_ORIGINS[origin],
+        trust=_TRUSTS[trust],
         attempts=attempts,
         measurement=_measurement(measurement),
         suggestion=suggestion,

@@ -85,6 +85,7 @@ class PendingLaunches:
             suggestion=suggestion,
             step_limit=self._prepared.request.step_limit,
             scratch=self._prepared.scratch,
+            keeps_command=self._prepared.request.keeps_command,
         )
         app = self._prepared.component.build(placed.launch, placed.contract)
         devices = self._free_devices(placed.launch.nproc_per_node)

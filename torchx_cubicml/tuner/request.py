@@ -50,6 +50,7 @@ class TuneRequest:
         step_limit: optimizer steps after which each launch ends; ``None`` lets the script end by itself.
         scratch: folder that replaces ``{scratch}`` in ``[tune]``; empty for a folder of this user in the system's
             temporary folder, from which each launch's part is removed when the launch has ended.
+        keeps_command: whether the records keep the command.
         method: method by which launches are chosen after the initial design.
         seed: random seed.
     """
@@ -72,6 +73,7 @@ class TuneRequest:
     workspace: str = ""
     step_limit: int | None = None
     scratch: str = ""
+    keeps_command: bool = False
     method: ProposalMethod = DEFAULT_METHOD
     seed: int = 0
 

@@ -26,6 +26,12 @@ def test_the_store_can_be_named_by_the_environment() -> None:
     assert read_assignment(PROGRAM, {"TORCHX_CUBICML_STORE": "s3://team/x"}).contract.store == "s3://team/x"
 
 
+def test_a_launch_without_a_contract_keeps_its_command_on_demand() -> None:
+    for text, kept in (("yes", ()), ("no", None)):
+        assignment = read_assignment(Program(name="train.py"), {"TORCHX_CUBICML_KEEP_COMMAND": text})
+        assert assignment.contract.kept_variables == kept
+
+
 def test_the_launchers_contract_is_taken() -> None:
     contract = Contract(store="/s", workload={"program": "train.py"}, config={"a": 1}, launch_id="launch-1")
     found = read_assignment(PROGRAM, {CONTRACT_VARIABLE: encode_contract(contract)})

@@ -26,6 +26,7 @@ from torchx_cubicml.rewrite.in_job.decider import JobCommand, PendingDecision, a
 from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
 from torchx_cubicml.rewrite.rewriter import Options
 from torchx_cubicml.settings import ATTEMPT_VARIABLE, read_job_environment
+from torchx_cubicml.space.toml.reader import space_digest
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
@@ -427,6 +428,16 @@ def test_the_command_of_a_rank_is_read_with_its_environment(tmp_path: Path, monk
     contract = decode_contract(answer.contract)
     assert (contract.config, contract.workload["world_size"]) == ({"knob": 2}, 6)
     assert answer.lines[-1].endswith("--cubicml-mode record")
+
+
+@pytest.mark.parametrize(("text", "kept"), [("yes", ("KNOB",)), ("no", None)])
+def test_a_command_is_kept_where_the_launcher_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, kept: tuple[str, ...] | None
+) -> None:
+    contract = decode_contract(read_command(monkeypatch, tmp_path, KEEP_COMMAND=text).wanted().contract)
+    known = None if contract.kept_variables is None else {*contract.kept_variables} & {"KNOB"}
+    assert known == (None if kept is None else {*kept})
+    assert contract.provenance["space"] == space_digest((tmp_path / "space.toml").read_bytes())
 
 
 def test_in_mode_off_there_is_nothing_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

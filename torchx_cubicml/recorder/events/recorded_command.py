@@ -1,4 +1,7 @@
-"""Command of a recorded program, sent to the writer process, which records its arguments and texts as keyed digests."""
+"""Command of a recorded program, sent to the writer process, which records its arguments and texts as keyed digests.
+
+Its texts themselves are recorded only where the user keeps commands.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_texts import LAUNCHED, command_texts, program_path, recorded_variables
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
+from torchx_cubicml.records.json_fields import object_of, texts_of
+from torchx_cubicml.records.kept_command import kept_command
+from torchx_cubicml.records.trial import freeze_values
 from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
@@ -14,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.records.event import Event
+    from torchx_cubicml.records.trial import Value
 
 _THREADS = "OMP_NUM_THREADS"
 
@@ -29,6 +36,7 @@ class RecordedCommand:
         variables: names of the environment variables whose values are recorded as digests; ``None`` where no launcher
             has looked for them.
         launched: digest of the program's file as the launcher read it; empty where unknown.
+        kept: the command as ``repeatable_command`` gives it, whose texts are recorded; ``None`` if it is not kept.
     """
 
     name: str
@@ -36,6 +44,12 @@ class RecordedCommand:
     arguments: tuple[str, ...] = ()
     variables: tuple[str, ...] | None = ()
     launched: str = ""
+    kept: Mapping[str, object] | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Path of the program's file; ``None`` where it is not found."""
+        return program_path(self.name, is_module=self.is_module)
 
     @classmethod
     def from_json(cls, payload: Mapping[str, object]) -> RecordedCommand:
@@ -49,16 +63,26 @@ class RecordedCommand:
             arguments=tuple(map(str, arguments)),
             variables=None if variables is None else tuple(map(str, variables)),
             launched=str(payload.get("launched", "")),
+            kept=None if payload.get("kept") is None else object_of(payload["kept"], "kept"),
         )
 
     def recorded_in(self, event: Event, key: str) -> Event:
         """Return the event with the digests of this command's arguments and texts, under the key of the store."""
-        program, environment = program_path(self.name, is_module=self.is_module), child_environment({})
+        program, environment = self.path, child_environment({})
         variables = _variables(program, environment) if self.variables is None else self.variables
         texts = command_texts(program, self.arguments, variables=variables, environment=environment)
         texts |= {LAUNCHED: self.launched} if self.launched else {}
         digests = {name: text_digest(text, key) for name, text in {**texts, KEY_ID: ""}.items()}
-        return replace(event, arguments=digested_arguments(self.arguments, key), digests=digests)
+        command: Mapping[str, Value] = {}
+        if self.kept is not None:
+            names = sorted({*texts_of(self.kept["variables"], "variables"), *variables})
+            command = kept_command(
+                texts_of(self.kept["words"], "words"),
+                variables={name: environment[name] for name in names if name in environment},
+                hooks=freeze_values(self.kept["hooks"], where="hooks"),
+                files=freeze_values(self.kept["files"], where="files"),
+            )
+        return replace(event, arguments=digested_arguments(self.arguments, key), digests=digests, command=command)
 
 
 def _variables(program: Path | None, environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.events.sender import EventSender
 from torchx_cubicml.recorder.process.console import notice, warn
+from torchx_cubicml.recorder.process.repeatable_command import repeatable_command
 from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
 from torchx_cubicml.store.obstacle import write_obstacle
@@ -130,6 +131,7 @@ class Reporter:
             state=state,
             reason=reason,
             suggestion=contract.suggestion,
+            provenance=contract.provenance if kind is EventKind.STARTED else {},
         )
         self._sequence += 1
         self._sender.send(event.to_json())
@@ -146,4 +148,5 @@ def _command(assignment: Assignment) -> dict[str, object] | None:
         "arguments": program.arguments,
         "variables": assignment.contract.variables if assignment.declared else None,
         "launched": assignment.contract.program,
+        "kept": repeatable_command(assignment),
     }

@@ -12,12 +12,14 @@ import queue
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError, RecordError
 from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
 from torchx_cubicml.recorder.events.failures import at_time_limit
+from torchx_cubicml.recorder.events.launch_provenance import with_provenance
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
 from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, WRITTEN
 from torchx_cubicml.recorder.host.load import HostLoad
@@ -145,13 +147,16 @@ class EventWriter:
             store.append(event)
 
     def _with_command(self, event: Event) -> Event:
-        """Return the first event of a launch with the digests of its command; unchanged if there is no key for them."""
-        if self._command is None or event.kind is not EventKind.STARTED:
+        """Return the first event of a launch with its command and provenance; without those that fail."""
+        if event.kind is not EventKind.STARTED:
             return event
-        try:
-            return self._command.recorded_in(event, made_digest_key(self._store))
-        except Exception:  # noqa: BLE001 - as above; the launch itself is recorded
-            return event
+        with suppress(Exception):  # as above; the launch itself is recorded
+            key = made_digest_key(self._store)
+            with suppress(Exception):
+                event = with_provenance(event, self._command.path if self._command is not None else None, key)
+            if self._command is not None:
+                event = self._command.recorded_in(event, key)
+        return event
 
     def _report_once(self, problem: str) -> None:
         if self._failed:

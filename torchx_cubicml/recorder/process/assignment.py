@@ -13,7 +13,14 @@ from torchx_cubicml.project import project_of
 from torchx_cubicml.records.contract import Contract, decode_contract
 from torchx_cubicml.records.trial import MAX_TEXT, SECOND_ATTEMPT_SUFFIX, new_id
 from torchx_cubicml.records.workload import PROJECT
-from torchx_cubicml.settings import default_store_url, option, read_job_environment, seconds_option
+from torchx_cubicml.settings import (
+    KEEP_COMMAND,
+    default_store_url,
+    is_on,
+    option,
+    read_job_environment,
+    seconds_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,9 +137,11 @@ def _own_contract(program: Program, job: JobEnvironment, environment: Mapping[st
     workload: dict[str, Value] = {"program": program.label, "world_size": job.world_size}
     if project:
         workload[PROJECT] = project
+    keeps_command = is_on(option(KEEP_COMMAND, environment))
     return Contract(
         store=option("store", environment) or default_store_url(),
         workload=workload,
+        kept_variables=() if keeps_command else None,
     )
 
 

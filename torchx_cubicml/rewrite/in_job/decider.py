@@ -19,7 +19,7 @@ from torchx_cubicml.recorder.ranks.agreement import Verdict
 from torchx_cubicml.recorder.ranks.tcp_store import connected
 from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
-from torchx_cubicml.settings import child_environment, option, read_job_environment
+from torchx_cubicml.settings import KEEP_COMMAND, child_environment, is_on, option, read_job_environment
 from torchx_cubicml.store.deadline import within
 from torchx_cubicml.store.obstacle import write_obstacle
 
@@ -171,7 +171,8 @@ class JobCommand:
             can_have_second_attempt=True,
         )
         given = {name: option(name) or "" for name in ("space", "store", "mode")}
-        return cls(launch, Options(**given, flags="--cubicml-"))
+        keeps = is_on(option(KEEP_COMMAND))
+        return cls(launch, Options(**given, keeps_command=keeps, flags="--cubicml-"))
 
     def typed(self) -> Answer:
         """Return the answer that records the command and changes nothing."""

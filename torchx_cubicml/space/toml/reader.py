@@ -10,8 +10,10 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +76,21 @@ def load_space(path: str | Path) -> SearchSpace:
         raise SpaceError(f"{path}: cannot read the space file: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise SpaceError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    return parse_space(text, where=str(path))
+    return replace(parse_space(text, where=str(path)), digest=space_digest(text.encode()))
+
+
+def space_digest(content: bytes) -> str:
+    """Return the digest of a space file's content, 16 hexadecimal digits, as records hold it.
+
+    >>> is_digest(space_digest(b"[parameters]"))
+    True
+    """
+    return blake2b(content, digest_size=8).hexdigest()
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text has the form of a space file's digest."""
+    return re.fullmatch(r"[0-9a-f]{16}", text) is not None
 
 
 def _read_word(root: TomlTable, name: str, legal: Sequence[str]) -> str | None:

@@ -1,0 +1,59 @@
+"""Texts of ``history show`` on how to repeat the run of a trial."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.value_text import config_text
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.kept_command import command_notes, command_text
+from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Trial
+
+_STATE_OF_FILES = {True: ", with changes that were not committed", False: "", None: ", perhaps with changes"}
+_SIZES = ("nnodes", "world_size")
+
+
+def print_command(trial: Trial) -> None:
+    """Print the kept command of a trial on stdout, and on stderr what it does not state.
+
+    Raises:
+        RecordError: the record holds no command.
+    """
+    text = command_text(trial.command)
+    if not text:
+        raise RecordError(
+            f"trial {trial.trial_id} holds no command: it was launched without --keep-command; `history show` says "
+            "what it holds"
+        )
+    for note in [*checkout_lines(trial), *command_notes(trial.command)]:
+        print(f"torchx-cubicml: {note}", file=sys.stderr)  # noqa: T201 - the command line's own output
+    sys.stdout.write(f"{text}\n")
+
+
+def checkout_lines(trial: Trial) -> list[str]:
+    """Return the line that restores the program's checkout; none where its commit is unknown."""
+    commit = trial.provenance.get(COMMIT)
+    changes = trial.provenance.get(UNCOMMITTED)
+    state = _STATE_OF_FILES[changes if isinstance(changes, bool) else None]
+    return [f"git checkout {commit}{state}"] if commit else []
+
+
+def repeat_lines(trial: Trial) -> list[str]:
+    """Return how to repeat the run of a trial from its record; empty where neither commit nor command is known."""
+    lines = checkout_lines(trial)
+    if trial.command:
+        return [*lines, f"torchx cubicml history show {trial.trial_id} --command"]
+    if not lines:
+        return []
+    sizes = {name: trial.observed[name] for name in _SIZES if name in trial.observed}
+    lines.append(
+        f"start {trial.workload.get('program', 'the program')} with {config_text(sizes)}".removesuffix(" with ")
+    )
+    if trial.config:
+        space = f", in the places of space file {trial.provenance[SPACE]}" if SPACE in trial.provenance else ""
+        lines.append(f"set {config_text(trial.config)}{space}")
+    return lines

@@ -1,0 +1,92 @@
+"""Git checkout of a program: its commit, and whether files differ from it; unknown where there is none."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.project import git_folders
+from torchx_cubicml.settings import child_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIT_LIMIT_S = 2.0  # of each call of git; a large checkout on a slow file system takes longer, and stays unknown
+_MAX_BYTES = 8 * 1024 * 1024  # of the file of packed references
+_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REFERENCE = re.compile(r"ref: (?P<name>refs/[^\s:?*\[\\]+)")
+
+
+def commit_of(program: Path | None) -> str:
+    """Return the commit of the checkout that holds a program's file, read from its files; empty where unknown.
+
+    Args:
+        program: path of the file; ``None`` where unknown.
+    """
+    try:
+        git = _git_of(program) if program is not None else None
+        return _commit(*git_folders(git)) if git is not None else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def has_uncommitted_changes(program: Path, *, limit_s: float = GIT_LIMIT_S) -> bool | None:
+    """Return whether a checkout differs from its commit; ``None`` where git does not tell in time.
+
+    It differs if a tracked file has changed, or if the program's file is not tracked. Other untracked files do not
+    count: most are outputs.
+
+    Args:
+        program: path of the program's file.
+        limit_s: seconds for each of two calls of git.
+    """
+    try:
+        changes = _git(program, "status", "--porcelain", "--untracked-files=no", limit_s=limit_s)
+        return bool(changes) or not _git(program, "ls-files", "--", program.name, limit_s=limit_s)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def _git_of(program: Path) -> Path | None:
+    folder = program.absolute().parent
+    return next((place / ".git" for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+
+
+def _commit(own: Path, common: Path) -> str:
+    head = _text_of(own / "HEAD").strip()
+    reference = _REFERENCE.fullmatch(head)
+    if reference is None:
+        return head if _HASH.fullmatch(head) else ""
+    name = reference["name"]
+    if ".." in name:
+        return ""
+    for folder in (own, common):
+        commit = _text_of(folder / name).strip()
+        if _HASH.fullmatch(commit):
+            return commit
+    lines = (line.partition(" ") for line in _text_of(common / "packed-refs").splitlines())
+    return next((commit for commit, _, packed in lines if packed == name and _HASH.fullmatch(commit)), "")
+
+
+def _text_of(path: Path) -> str:
+    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+        return ""
+    return path.read_text(errors="replace")
+
+
+def _git(program: Path, *words: str, limit_s: float) -> str:
+    # No index is written, and no program runs that the checkout's settings name.
+    command = ["git", "--no-optional-locks", "--literal-pathspecs", "-c", "core.fsmonitor=false", *words]
+    environment = {name: text for name, text in child_environment({}).items() if not name.startswith("GIT_")}
+    done = subprocess.run(
+        command,
+        cwd=program.absolute().parent,
+        env=environment,
+        timeout=limit_s,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    return done.stdout.decode(errors="replace").strip()

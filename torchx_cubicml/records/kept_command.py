@@ -1,0 +1,87 @@
+"""Kept command of a launch: its words and the values that no word states, so that a stranger can repeat it.
+
+It is recorded only where the user keeps commands. Secrets are masked. Nothing of it is executed: it is printed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.redaction import MASK, mask, names_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Value
+
+_WORDS = "words"
+_HOOK, _FILE = "hook ", "file "
+
+
+def kept_command(
+    words: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    hooks: Mapping[str, Value],
+    files: Mapping[str, Value],
+) -> dict[str, Value]:
+    """Return the command of a record, with secrets masked.
+
+    Args:
+        words: launcher, program and arguments.
+        variables: environment variables of the command.
+        hooks: hook -> value that the recorder set in the job.
+        files: path and key of a value that the job read from its own copy of a config file -> value.
+
+    >>> kept = kept_command(["python", "t.py", "--api_key", "x", "a b"], variables={"N": "2"}, hooks={}, files={})
+    >>> command_text(kept)
+    "N=2 python t.py --api_key '***' 'a b'"
+    """
+    settings = [f"{name}={MASK if names_secret(name) else text}" for name, text in variables.items()]
+    masked = [
+        MASK if "=" not in previous and names_secret(previous) else _masked(word)
+        for previous, word in zip(("", *words), words, strict=False)
+    ]
+    return {
+        _WORDS: (*map(mask, settings), *masked),
+        **{f"{_HOOK}{name}": value for name, value in hooks.items()},
+        **{f"{_FILE}{place}": value for place, value in files.items()},
+    }
+
+
+def _masked(word: str) -> str:
+    name, joined, _ = word.partition("=")
+    return f"{name}={MASK}" if joined and names_secret(name) else mask(word)
+
+
+def command_text(command: Mapping[str, Value]) -> str:
+    """Return the words of a kept command as one line for a shell; empty without any."""
+    words = command.get(_WORDS, ())
+    texts = [str(word) for word in words] if isinstance(words, tuple) else []
+    start = next((number for number, text in enumerate(texts) if not _is_setting(text)), len(texts))
+    settings = (f"{name}={shlex.quote(value)}" for name, _, value in (text.partition("=") for text in texts[:start]))
+    return " ".join((*settings, *map(shlex.quote, texts[start:])))
+
+
+def command_notes(command: Mapping[str, Value]) -> list[str]:
+    """Return what the words of a kept command do not state, one sentence each."""
+    notes = [
+        f"the job set {name.removeprefix(_HOOK)} = {value} by a hook, which needs the space file"
+        for name, value in command.items()
+        if name.startswith(_HOOK)
+    ]
+    notes += [
+        f"the job read {name.removeprefix(_FILE)} = {value} from its copy of that config file: set it there"
+        for name, value in command.items()
+        if name.startswith(_FILE)
+    ]
+    words = command.get(_WORDS, ())
+    if isinstance(words, tuple) and any(MASK in str(word) for word in words):
+        notes.append(f"{MASK} stands for a secret: give your own")
+    return notes
+
+
+def _is_setting(word: str) -> bool:
+    name, joined, _ = word.partition("=")
+    return bool(joined) and name.isidentifier()

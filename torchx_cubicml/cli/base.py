@@ -87,7 +87,8 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--start`` and ``--predictor``: the parts of a tune in rounds, as in the paper."""
+    """Declare the method of a tune, with ``--start`` and ``--predictor`` for rounds as in the paper."""
+    add_method(parser)
     text = "first launches: designed (default), random (half of the budget) or random:N"
     parser.add_argument("--start", default=_DESIGNED, metavar="KIND", help=text)
     names = "greybox, boosting, roofline, gaussian_process, ranking_mlp"

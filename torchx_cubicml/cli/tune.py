@@ -12,7 +12,6 @@ from torchx_cubicml.cli.base import (
     add_json,
     add_keep_command,
     add_launch,
-    add_method,
     add_recipe,
     add_seed,
     add_store,
@@ -71,7 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_keep_command(parser)
     add_seed(parser)
     parser.add_argument("--yes", action="store_true", help="launch even if [tune] does not redirect outputs")
-    add_method(parser)
     add_recipe(parser)
     add_json(parser)
     add_launch(parser)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -14,9 +15,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "torchx_cubicml"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(PACKAGE / "components"))
 BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
-TREES = {path: ast.parse(path.read_text()) for path in [*MODULES, *BENCHMARKS]}
 QUESTION = re.compile(r"(What|Which|Who|Whose|How|Where|When|Why|Whether)\b")
 MOST_RECURRING = 10
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def dotted(path: Path) -> str:
@@ -28,7 +33,7 @@ def imported(path: Path) -> set[str]:
     """Every module of the package that a module imports: at the top, inside functions and for types alone."""
     names = {dotted(each) for each in MODULES}
     found = set()
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -41,7 +46,7 @@ def imported(path: Path) -> set[str]:
 def test_no_class_name_is_used_twice() -> None:
     places = defaultdict(list)
     for path in MODULES:
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(dotted(path))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
@@ -52,12 +57,12 @@ def test_few_file_names_recur() -> None:
     assert len([name for name, count in counted.items() if count > 1]) <= MOST_RECURRING
 
 
-@pytest.mark.parametrize("path", TREES, ids=dotted)
-def test_no_docstring_begins_with_a_question(path: Path) -> None:
+def test_no_docstring_begins_with_a_question() -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     texts = {
-        getattr(node, "name", "module"): ast.get_docstring(node) or ""
-        for node in ast.walk(TREES[path])
+        (dotted(path), getattr(node, "name", "module")): ast.get_docstring(node) or ""
+        for path in [*MODULES, *BENCHMARKS]
+        for node in ast.walk(tree(path))
         if isinstance(node, documented)
     }
     assert {name: text for name, text in texts.items() if QUESTION.match(text)} == {}
@@ -90,10 +95,11 @@ def accepted_arguments(node: ast.ClassDef) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", TREES, ids=dotted)
-def test_the_documented_arguments_of_a_class_are_its_own(path: Path) -> None:
-    classes = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.ClassDef) and not node.bases]
+def test_the_documented_arguments_of_a_class_are_its_own() -> None:
     stale = {
-        node.name: documented_arguments(ast.get_docstring(node) or "") - accepted_arguments(node) for node in classes
+        (dotted(path), node.name): documented_arguments(ast.get_docstring(node) or "") - accepted_arguments(node)
+        for path in [*MODULES, *BENCHMARKS]
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and not node.bases
     }
     assert {name: names for name, names in stale.items() if names} == {}

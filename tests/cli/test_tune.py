@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.launch
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("tune on a terminal")]
 TUNE = Path(__file__).resolve().parents[1] / "tune"
 QUICK = [f"{TUNE}/components.py:quick", "--script", f"{TUNE}/quick.py"]
 SPACE = """

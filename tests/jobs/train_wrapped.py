@@ -1,4 +1,7 @@
-"""A model wrapped in FSDP without a flag for its sharding; prints each loss. Arguments: how it is wrapped."""
+"""A model with dropout, without a flag for its sharding or for checkpointing; prints each loss.
+
+Arguments: how it is wrapped. With ``script-in-layers`` its layers recompute a part of themselves.
+"""
 
 import functools
 import gc
@@ -10,6 +13,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 WIDTH, LAYERS, STEPS = 16, 4, 9
 HOW = sys.argv[1]
@@ -19,9 +24,11 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.2)
 
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(x)))
+    def forward(self, x, *, scale):
+        inside = checkpoint(self.up, x, use_reentrant=False) if HOW == "script-in-layers" else self.up(x)
+        return x + scale * self.dropout(self.down(torch.relu(inside)))
 
 
 def wrapped_early(block):
@@ -40,7 +47,7 @@ class Model(nn.Module):
     def forward(self, tokens):
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, scale=x.new_ones(()))
         return self.head(x)
 
 
@@ -49,20 +56,30 @@ def two_copies():
 
 
 def wrapped(model):
-    if HOW in {"fsdp1-policy", "fsdp1-hybrid"}:
-        policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
-        hybrid = {"device_mesh": two_copies(), "sharding_strategy": ShardingStrategy.HYBRID_SHARD}
-        changes = hybrid if HOW == "fsdp1-hybrid" else {}
-        return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"), **changes)
+    if HOW in {"ddp", "script-in-layers"}:
+        return DistributedDataParallel(model)
+    return wrapped_in_fsdp1(model) if HOW.startswith("fsdp1") else wrapped_in_fsdp2(model)
+
+
+def wrapped_in_fsdp1(model):
+    wrap = functools.partial(FullyShardedDataParallel, device_id=torch.device("cpu"))
     if HOW == "fsdp1-in-constructor":
-        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+        return wrap(model)
+    if HOW == "fsdp1-by-hand":
+        model.embedding = wrap(model.embedding)
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = wrap(block)
+        return wrap(model)
+    changes = {"use_orig_params": HOW == "fsdp1-originals"}
+    if HOW == "fsdp1-hybrid":
+        changes |= {"device_mesh": two_copies(), "sharding_strategy": ShardingStrategy.HYBRID_SHARD}
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+    return wrap(model, auto_wrap_policy=policy, **changes)
+
+
+def wrapped_in_fsdp2(model):
     if HOW == "fsdp2-in-constructor":
         return fully_shard(model)
-    if HOW == "fsdp1-by-hand":
-        model.embedding = FullyShardedDataParallel(model.embedding, device_id=torch.device("cpu"))
-        for index, block in enumerate(model.blocks):
-            model.blocks[index] = FullyShardedDataParallel(block, device_id=torch.device("cpu"))
-        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     mesh = two_copies() if HOW == "fsdp2-hybrid" else None
     for block in model.blocks if dist.get_rank() == 0 or HOW == "fsdp2-in-order" else reversed(model.blocks):
         fully_shard(block, mesh=mesh)
@@ -74,7 +91,7 @@ def train():
     model = wrapped(Model(LAYERS + (HOW == "ranks-differ" and dist.get_rank() == 1)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.manual_seed(dist.get_rank())
-    for _ in range(0 if HOW == "ranks-differ" else STEPS):
+    for step in range(0 if HOW == "ranks-differ" else STEPS):
         tokens = torch.randint(40, (2, 8))
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()
@@ -82,6 +99,9 @@ def train():
         optimizer.zero_grad()
         if dist.get_rank() == 0:
             print(f"loss {loss.item():.7f}", flush=True)
+        if step == 4:  # an evaluation, which keeps nothing for backward
+            with torch.no_grad():
+                model(tokens)
 
 
 dist.init_process_group("gloo")

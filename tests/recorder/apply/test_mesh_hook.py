@@ -1,13 +1,10 @@
-"""The mesh hook around torch's functions in one process that takes itself for four, and in launches of four."""
+"""The mesh hook around torch's functions in one process that takes itself for four; see the file of its launches, too."""
 
 from __future__ import annotations
 
 import inspect
-import os
-import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,17 +15,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 from torchx_cubicml.recorder.apply.mesh_hook import MeshHook
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
-from torchx_cubicml.records.trial import State
-from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torchx_cubicml.records.trial import Trial, Value
-
-JOB = Path(__file__).parents[2] / "jobs" / "train_mesh.py"
-OWN: dict[str, Value] = {"mesh.dp_shard": 2, "mesh.tp": 2}
+    from torchx_cubicml.records.trial import Value
 
 
 class Ranks:
@@ -242,70 +233,3 @@ def test_the_places_of_a_contract_are_one_hook() -> None:
     assert made((2, 2), ("fsdp", "tp")) == (4, 1)
     assert hook_facts("mesh", hooks["mesh"]) == {}
     hooks["mesh"].release()
-
-
-def launched(how: str, store: Path, **contract: dict[str, Value]) -> tuple[Trial, list[float], str, str]:
-    """Return the trial of a launch on four processes, its losses, its last line and its warnings."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "4")
-    text = encode_contract(Contract(store=f"file://{store}", **contract))
-    ended = subprocess.run(
-        [*torchrun, "-m", "torchx_cubicml.recorder", "--", str(JOB), how],
-        env={**os.environ, "OMP_NUM_THREADS": "1", CONTRACT_VARIABLE: text},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    (trial,) = TrialStore(str(store))
-    assert trial.state is State.COMPLETED
-    lines = ended.stdout.splitlines()
-    losses = [float(line.partition(" ")[2]) for line in lines if line.startswith("loss ")]
-    (mesh,) = [line for line in lines if line.startswith("mesh ")]
-    return trial, losses, mesh, " ".join(line for line in ended.stderr.splitlines() if "cubicml: warning" in line)
-
-
-@pytest.mark.launch
-def test_a_launch_has_the_requested_mesh_and_the_same_loss(tmp_path: Path) -> None:
-    own, losses, mesh, _ = launched("plain", tmp_path / "own", checked_hooks=OWN)
-    assert (mesh, len(losses)) == ("mesh 2 2 [0, 1]", 10)
-    assert "mesh_hook" not in own.observed
-    assert own.observed["mesh_order"] == "dp_shard,tp"
-    requests: list[tuple[str, dict[str, Value], str]] = [
-        ("plain", {"mesh.dp_shard": 1, "mesh.tp": 4}, "mesh 1 4 [0, 1, 2, 3]"),
-        ("unflattened", {"mesh.dp_shard": 4, "mesh.tp": 1}, "mesh 4 1 [0]"),
-        ("by-ranks", {**OWN, "mesh.order": "tp,dp_shard"}, "mesh 2 2 [0, 2]"),
-    ]
-    for how, hooks, expected in requests:
-        trial, seen, mesh, warnings = launched(how, tmp_path / how, hooks=hooks)
-        assert (mesh, warnings) == (expected, "")
-        assert seen == pytest.approx(losses, abs=2e-6)
-        assert "mesh_hook" not in trial.observed
-        assert (trial.observed["dp_shard_degree"], trial.observed["tp_degree"]) == (
-            hooks["mesh.dp_shard"],
-            hooks["mesh.tp"],
-        )
-        assert trial.observed.get("mesh_order") == hooks.get("mesh.order")
-
-
-@pytest.mark.launch
-def test_a_launch_whose_samples_do_not_follow_the_mesh_says_so(tmp_path: Path) -> None:
-    for number, (hooks, why) in enumerate(
-        [
-            ({"mesh.dp_shard": 4, "mesh.tp": 1}, "data-parallel ranks train on the same samples"),
-            ({"mesh.dp_shard": 1, "mesh.tp": 4}, "ranks of one data-parallel coordinate train on different samples"),
-        ]
-    ):
-        trial, _, _, warnings = launched("ranks-by-hand", tmp_path / str(number), hooks=hooks)
-        assert f"refused: after the change, {why}" in str(trial.observed["mesh_hook"])
-        assert why in warnings
-
-
-@pytest.mark.launch
-def test_a_launch_with_another_mesh_runs_as_written(tmp_path: Path) -> None:
-    trial, losses, mesh, warnings = launched("other-names", tmp_path, hooks={"mesh.dp_shard": 4, "mesh.tp": 1})
-    assert (mesh, len(losses)) == ("mesh 2 2 [0, 1]", 10)
-    assert trial.observed["mesh_hook"] == (
-        "refused: the script's mesh has the axes x, y, and the space file dp_shard, tp"
-    )
-    assert "was not applied as requested: the script's mesh has the axes x, y" in warnings

@@ -1,11 +1,6 @@
-"""Plans that the sequence-parallel hook changes, and a real launch of four processes without and with the change."""
+"""Plans that the sequence-parallel hook changes; ``test_mesh_hook_launches.py`` has a real launch."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from torch import nn
@@ -21,10 +16,7 @@ from torch.distributed.tensor.parallel import (
 
 from torchx_cubicml.recorder.apply.hooks import hook_facts
 from torchx_cubicml.recorder.apply.sequence_parallel_hook import SequenceParallelHook
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
-from torchx_cubicml.store import TrialStore
 
-JOB = Path(__file__).parents[2] / "jobs" / "train_mesh.py"
 NOTHING = "the program has no sequence-parallel plan"
 
 
@@ -161,33 +153,3 @@ def test_a_check_and_the_scripts_own_value_change_nothing(plans: list[object]) -
         assert plans.pop() is plan
         hook.release()
         assert hook_facts("sequence_parallel", hook) == {}
-
-
-def launched(store: Path, **contract: dict[str, bool]) -> tuple[list[str], str]:
-    """Return the losses and the sequence of a launch on four processes, and the refusal of its hook."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "4")
-    text = encode_contract(Contract(store=f"file://{store}", **contract))
-    ended = subprocess.run(
-        [*torchrun, "-m", "torchx_cubicml.recorder", "--", str(JOB)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", CONTRACT_VARIABLE: text},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    (trial,) = TrialStore(str(store))
-    kept = [line for line in ended.stdout.splitlines() if line.startswith(("loss ", "sequence "))]
-    assert trial.observed["sequence_parallel"] == (kept[-1] == "sequence 4")
-    return kept, str(trial.observed.get("sequence_parallel_hook", ""))
-
-
-@pytest.mark.launch
-def test_a_launch_without_it_has_whole_sequences_and_the_same_loss(tmp_path: Path) -> None:
-    own, refusal = launched(tmp_path / "own", checked_hooks={"sequence_parallel": True})
-    assert (own[-1], refusal) == ("sequence 4", "")
-    off, refusal = launched(tmp_path / "off", hooks={"sequence_parallel": False})
-    assert (off[-1], refusal) == ("sequence 8", "")
-    losses = [[float(line.split()[1]) for line in lines[:-1]] for lines in (own, off)]
-    assert losses[1] == pytest.approx(losses[0], abs=2e-6)
-    assert len(losses[0]) == 10

@@ -10,7 +10,9 @@ from torch import nn
 
 from torchx_cubicml.recorder.model.layers import outermost
 from torchx_cubicml.recorder.ranks.peers import RankWork
+from torchx_cubicml.recorder.steps import step_times
 from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
+from torchx_cubicml.recorder.steps.step_clock import HostClock
 from torchx_cubicml.recorder.steps.training import FIRST_REPORT, Training
 
 if TYPE_CHECKING:
@@ -28,6 +30,24 @@ def training() -> Iterator[Training]:
     made = Training(bare, world_size=1)
     yield made
     made.release()
+
+
+class HandClock(HostClock):
+    """A clock of steps that the test moves on: ``seconds`` is its one time."""
+
+    seconds = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = lambda: HandClock.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> type[HandClock]:
+    """Return the clock by which every training of this test is timed."""
+    monkeypatch.setattr(HandClock, "seconds", 0.0)
+    monkeypatch.setattr(step_times, "make_clock", HandClock)
+    return HandClock
 
 
 def model_and_optimizer(rate: float = 0.1) -> tuple[nn.Module, Optimizer]:
@@ -62,16 +82,16 @@ def test_facts_and_steps_of_a_plain_training(training: Training) -> None:
     assert "seq_len" not in facts
 
 
-def test_throughput_is_of_the_whole_job() -> None:
+def test_throughput_is_of_the_whole_job(clock: type[HandClock]) -> None:
     training = Training(bare, world_size=3)
     model, optimizer = model_and_optimizer()
     for _ in range(10):
+        clock.seconds += 0.25
         take_step(training, model, optimizer, batch=5)
-        time.sleep(0.01)
     measured = training.measurement(others=RankWork(peak_memory_gib=77.0, samples=(8.0, 11.0)))
     training.release()
     assert measured is not None
-    assert measured.samples_per_second == pytest.approx((5 + 8 + 11) / measured.mean_step_time_s)
+    assert measured.samples_per_second == pytest.approx((5 + 8 + 11) / 0.25)
     assert measured.tokens_per_second is None
     assert measured.steps_counted + measured.warmup_steps == 10
     assert measured.peak_memory_gib == 77.0
@@ -187,24 +207,27 @@ def test_time_of_other_optimizers_is_not_outside_of_steps(training: Training) ->
         assert measured.samples_per_second is not None
 
 
-def test_the_longest_of_several_trainings_is_recorded(training: Training) -> None:
+def test_the_longest_of_several_trainings_is_recorded(training: Training, clock: type[HandClock]) -> None:
     model, optimizer = model_and_optimizer()  # a search for a learning rate, say
     for _ in range(12):
+        clock.seconds += 0.25
         take_step(training, model, optimizer, batch=16)
     del model, optimizer
     model = nn.Sequential(nn.Linear(8, 20), nn.Linear(20, 2))
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(60):
+        clock.seconds += 0.25
         take_step(training, model, optimizer, forwards=2, batch=4)
     expected = {"n_params": 222, "micro_batch_size": 4, "gradient_accumulation_steps": 2, "optimizer": "Adam"}
     calibration = nn.Linear(8, 1)
     for _ in range(3):
+        clock.seconds += 0.25
         take_step(training, calibration, torch.optim.SGD(calibration.parameters(), lr=0.1))
     for facts in (training.facts(), (training.conclude(), training.facts())[1]):
         assert {name: facts[name] for name in expected} == expected
     measured = training.measurement()
     assert measured is not None
-    assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
+    assert measured.samples_per_second == pytest.approx(8 / 0.25)
     assert measured.steps_counted + measured.warmup_steps <= 60
 
 
@@ -288,10 +311,11 @@ def test_an_actor_and_a_critic_have_the_parameters_of_both_and_a_pace(training: 
     assert measured.throughput("steps_per_second") == pytest.approx(1 / measured.mean_step_time_s)
 
 
-def test_a_later_training_counts_a_network_that_an_earlier_one_had(training: Training) -> None:
+def test_a_later_training_counts_a_network_that_an_earlier_one_had(training: Training, clock: type[HandClock]) -> None:
     models = [nn.Linear(8, 1), nn.Linear(8, 2), nn.Linear(8, 3)]
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models]
     for index in [0, *[2, 0] * 6, *[1] * 12, *[2, 1] * 60]:
+        clock.seconds += 0.25
         take_step(training, models[index], optimizers[index])
     assert training.facts()["n_params"] == 18 + 27
 
@@ -341,18 +365,18 @@ def test_a_partly_noted_step_counts_whole(training: Training) -> None:
     assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
 
 
-def test_explicit_steps_take_over(training: Training) -> None:
+def test_explicit_steps_take_over(training: Training, clock: type[HandClock]) -> None:
     model, optimizer = model_and_optimizer()
     for _ in range(5):
         take_step(training, model, optimizer)
     for _ in range(8):
+        clock.seconds += 0.25
         take_step(training, model, optimizer)
         training.record_step(100, 1000)
-        time.sleep(0.002)
     assert training.steps == 8
     measured = training.measurement()
     assert measured is not None
-    assert measured.tokens_per_second == pytest.approx(1000 / measured.mean_step_time_s)
+    assert measured.tokens_per_second == pytest.approx(1000 / 0.25)
 
 
 def test_a_failure_before_the_first_step_shows_the_model(training: Training) -> None:
@@ -469,19 +493,20 @@ def test_a_model_compiled_after_loading_is_found() -> None:
     assert (training.facts()["compile"], training.facts()["micro_batch_size"]) == (True, 4)
 
 
-def test_time_outside_of_steps_and_slowing_down_show(training: Training) -> None:
+def test_time_outside_of_steps_and_slowing_down_show(training: Training, clock: type[HandClock]) -> None:
     model, optimizer = model_and_optimizer()
     for step in range(40):
-        model(torch.randn(4, 8)).sum().backward()
-        time.sleep(0.01 if step < 20 else 0.04)  # far more than a busy machine adds
+        output = model(torch.randn(4, 8))
+        clock.seconds += 0.01 if step < 20 else 0.04
+        output.sum().backward()
         optimizer.step()
         training.step(optimizer)
-        time.sleep(0.05)
+        clock.seconds += 0.05
     measured = training.measurement()
     assert measured is not None
-    assert 0.4 < measured.share_outside_steps < 0.95
-    assert 0.1 < measured.drift < 2
-    assert measured.mean_step_time_s >= 0.06
+    assert 0.05 / 0.09 < measured.share_outside_steps < 0.05 / 0.06
+    assert measured.drift == pytest.approx(0.09 / 0.06 - 1)
+    assert 0.06 < measured.mean_step_time_s < 0.09
     assert (measured.peak_reserved_gib, measured.allocator_retries) == (None, None)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.model.facts import software_facts
 from torchx_cubicml.recorder.model.inspection import ModelInspection, parameters_of
 from torchx_cubicml.recorder.model.layers import modules_around
+from torchx_cubicml.recorder.steps.buffered_steps import count_buffered_steps
 from torchx_cubicml.recorder.steps.clipping import Clipping
 from torchx_cubicml.recorder.steps.deferred_hooks import StepBuffer, has_rate
 from torchx_cubicml.recorder.steps.forwards import Forwards
@@ -36,7 +37,7 @@ from torchx_cubicml.recorder.steps.step_times import StepTimes
 from torchx_cubicml.recorder.steps.trainings import Coverage, EarlierTrainings, OneTraining, WorkChange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import FrameType
 
     from torch import nn
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.ranks.peers import RankWork
     from torchx_cubicml.recorder.steps.forwards import Work
-    from torchx_cubicml.recorder.steps.pauses import Moment, Pause
+    from torchx_cubicml.recorder.steps.pauses import Moment
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Measurement, Value
 
@@ -369,37 +370,18 @@ class Training:
 
     def _read_notes(self) -> None:
         """Count the steps in the buffer of the deferred hooks."""
-        clock, times = self._times.clock(), self._times
-        shapes: Sequence[Sequence[int] | None] | None = None
-        work: Work | None = None
-        waiting: tuple[Pause, ...] = ()  # pauses for the next step
-        for noted in self.notes.take():
-            pauses = waiting + noted.pauses
-            if noted.shapes is None:
-                clock.tick(StepEnd(noted.end, is_watched=False, pauses=pauses))
-                self._sampling.rested()
-                self._has_unwatched_steps, waiting = True, ()
-                times.steps += 1
-                continue
-            if noted.shapes != shapes:
-                shapes, work = noted.shapes, self._forwards.work_of(noted.shapes)
-            self._sampling.saw(work)
-            waiting = pauses if work is None else ()
-            if work is not None:
-                clock.tick(
-                    StepEnd(
-                        noted.end,
-                        began=noted.began,
-                        samples=work.samples,
-                        tokens=work.tokens,
-                        pauses=pauses,
-                        is_compiled=self._is_compiled,
-                    )
-                )
-                self._is_compiled = False
-                times.steps += 1
-        self.pauses.keep(waiting)
-        times.read()
+        counted = count_buffered_steps(
+            self.notes.take(),
+            clock=self._times.clock(),
+            sampling=self._sampling,
+            work_of=self._forwards.work_of,
+            is_compiled=self._is_compiled,
+        )
+        self._times.steps += counted.steps
+        self._is_compiled = counted.is_compiled
+        self._has_unwatched_steps |= counted.has_unwatched
+        self.pauses.keep(counted.pauses)
+        self._times.read()
 
     def _begin_step(self) -> None:
         # After a step of another optimizer, the time since the leading one's step is partly within steps.

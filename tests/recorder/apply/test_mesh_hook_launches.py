@@ -1,0 +1,86 @@
+"""The mesh hook and the sequence-parallel hook in real launches of one job, whose loss is the same under each mesh.
+
+Two processes serve where they show the same as four.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.recorder.apply.hooked_launch import HookedLaunch, launch_hooked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torchx_cubicml.records.trial import Value
+
+pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("mesh")]
+
+OWN: dict[str, Value] = {"mesh.dp_shard": 2, "mesh.tp": 2}
+
+
+def launched(store: Path, how: str = "plain", *, n_ranks: int = 4, **contract: dict[str, Value]) -> HookedLaunch:
+    return launch_hooked("train_mesh.py", how, store=store, n_ranks=n_ranks, **contract)
+
+
+def printed(ended: HookedLaunch) -> tuple[str, str]:
+    """Return the mesh and the length of the sequences between layers, as the job printed them."""
+    mesh, sequence = (line for line in ended.lines if line.startswith(("mesh ", "sequence ")))
+    return mesh, sequence
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> HookedLaunch:
+    """Launch the job with its own mesh and plan, which both hooks only check."""
+    return launched(tmp_path_factory.mktemp("own"), checked_hooks={**OWN, "sequence_parallel": True})
+
+
+def test_a_launch_with_the_own_values_is_as_it_was(own: HookedLaunch) -> None:
+    assert printed(own) == ("mesh 2 2 [0, 1]", "sequence 4")
+    assert len(own.losses) == 10
+    assert own.trial.observed["sequence_parallel"] is True
+    assert own.trial.observed["mesh_order"] == "dp_shard,tp"
+    assert not {"mesh_hook", "sequence_parallel_hook"} & own.trial.observed.keys()
+    assert own.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("how", "n_ranks", "hooks", "mesh", "sequence"),
+    [
+        ("plain", 4, {"mesh.dp_shard": 1, "mesh.tp": 4}, "mesh 1 4 [0, 1, 2, 3]", 2),
+        ("unflattened", 2, {"mesh.dp_shard": 2, "mesh.tp": 1}, "mesh 2 1 [0]", 8),
+        ("by-ranks", 4, {**OWN, "mesh.order": "tp,dp_shard", "sequence_parallel": False}, "mesh 2 2 [0, 2]", 8),
+    ],
+    ids=["more tensor parallel", "unflattened, more data parallel", "by ranks, another order, whole sequences"],
+)
+def test_a_launch_has_the_requested_mesh_and_plan_and_the_same_loss(
+    how: str, n_ranks: int, hooks: dict[str, Value], mesh: str, sequence: int, tmp_path: Path, own: HookedLaunch
+) -> None:
+    ended = launched(tmp_path, how, n_ranks=n_ranks, hooks=hooks)
+    observed = ended.trial.observed
+    assert printed(ended) == (mesh, f"sequence {sequence}")
+    assert ended.losses == pytest.approx(own.losses, abs=2e-6)
+    assert (observed["dp_shard_degree"], observed["tp_degree"]) == (hooks["mesh.dp_shard"], hooks["mesh.tp"])
+    assert observed.get("mesh_order") == hooks.get("mesh.order", observed.get("mesh_order"))
+    assert "sequence_parallel" not in hooks or observed["sequence_parallel"] is False
+    assert not {"mesh_hook", "sequence_parallel_hook"} & observed.keys()
+    assert ended.warnings == []
+
+
+def test_a_launch_whose_samples_do_not_follow_the_mesh_says_so(tmp_path: Path) -> None:
+    """``test_mesh_samples.py`` has the other cases."""
+    ended = launched(tmp_path, "ranks-by-hand", hooks={"mesh.dp_shard": 4, "mesh.tp": 1})
+    why = "data-parallel ranks train on the same samples"
+    assert f"refused: after the change, {why}" in str(ended.trial.observed["mesh_hook"])
+    assert why in " ".join(ended.warnings)
+
+
+def test_a_launch_with_another_mesh_runs_as_written(tmp_path: Path) -> None:
+    ended = launched(tmp_path, "other-names", n_ranks=2, hooks={"mesh.dp_shard": 2, "mesh.tp": 1})
+    assert (printed(ended)[0], len(ended.losses)) == ("mesh 1 2 [0, 1]", 10)
+    assert ended.trial.observed["mesh_hook"] == (
+        "refused: the script's mesh has the axes x, y, and the space file dp_shard, tp"
+    )
+    assert "was not applied as requested: the script's mesh has the axes x, y" in " ".join(ended.warnings)

@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 def wrapped_early(block):
     if HOW == "fsdp1-in-constructor":
-        return FullyShardedDataParallel(block, device_id=torch.device("cpu"))
+        return fsdp1(block)
     return fully_shard(block) if HOW == "fsdp2-in-constructor" else block
 
 
@@ -48,25 +48,44 @@ def two_copies():
     return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
 
 
-def wrapped(model):
+def fsdp1(module, **changes):
+    return FullyShardedDataParallel(module, device_id=torch.device("cpu"), **changes)
+
+
+def in_fsdp1(model):
     if HOW in {"fsdp1-policy", "fsdp1-hybrid"}:
         policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
         hybrid = {"device_mesh": two_copies(), "sharding_strategy": ShardingStrategy.HYBRID_SHARD}
-        changes = hybrid if HOW == "fsdp1-hybrid" else {}
-        return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"), **changes)
-    if HOW == "fsdp1-in-constructor":
-        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+        return fsdp1(model, auto_wrap_policy=policy, **(hybrid if HOW == "fsdp1-hybrid" else {}))
+    if HOW == "fsdp1-by-hand":
+        model.embedding = fsdp1(model.embedding)
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = fsdp1(block)
+    if HOW == "fsdp1-compiled-blocks":
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = fsdp1(torch.compile(block, backend="aot_eager"), use_orig_params=True)
+        return fsdp1(model, use_orig_params=True)
+    return fsdp1(model)
+
+
+def in_fsdp2(model):
     if HOW == "fsdp2-in-constructor":
         return fully_shard(model)
-    if HOW == "fsdp1-by-hand":
-        model.embedding = FullyShardedDataParallel(model.embedding, device_id=torch.device("cpu"))
+    if HOW == "fsdp2-compiled-blocks":  # as torchtitan does
         for index, block in enumerate(model.blocks):
-            model.blocks[index] = FullyShardedDataParallel(block, device_id=torch.device("cpu"))
-        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+            model.blocks[index] = torch.compile(block, backend="aot_eager", fullgraph=True)
     mesh = two_copies() if HOW == "fsdp2-hybrid" else None
-    for block in model.blocks if dist.get_rank() == 0 or HOW == "fsdp2-in-order" else reversed(model.blocks):
+    in_order = HOW == "fsdp2-in-order" or HOW.startswith("fsdp2-compiled")
+    for block in model.blocks if dist.get_rank() == 0 or in_order else reversed(model.blocks):
         fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for block in model.blocks if HOW == "fsdp2-compiled-in-place" else ():
+        block.compile(backend="aot_eager")
+    return torch.compile(model, backend="aot_eager") if HOW == "fsdp2-compiled-whole" else model
+
+
+def wrapped(model):
+    return in_fsdp1(model) if HOW.startswith("fsdp1") else in_fsdp2(model)
 
 
 def train():

@@ -37,6 +37,7 @@ class PrecisionProbe:
     def __init__(
         self, blocks: Sequence[nn.Module], guard: Guard, *, on_recomputed: Callable[[Node], None] | None = None
     ) -> None:
+        self.autocast_type = ""  # of the layer that first ran under it
         self.autocast_types = [""] * len(blocks)
         self._n_blocks = len(blocks)
         self._block_of = [ref(block) for block in blocks]
@@ -50,11 +51,6 @@ class PrecisionProbe:
         for index, block in enumerate(blocks):
             self._removals.append(_hook(block, guard(self._block_hook(index))))
             self._removals += [_hook(child, guard(self._child_hook(index))) for child in block.children()]
-
-    @property
-    def autocast_type(self) -> str:
-        """Format of autocast in the first layer that runs under it; empty if it is off."""
-        return next(filter(None, self.autocast_types), "")
 
     @property
     def activation_checkpointing(self) -> str:
@@ -94,10 +90,15 @@ class PrecisionProbe:
         def observe(module: nn.Module, args: Sequence[object], other: object) -> None:
             if in_backward():
                 self._recomputed_blocks.add(index)
-            elif not self.autocast_types[index]:
-                self.autocast_types[index] = autocast_type(module)
+            else:
+                self._note_autocast(index, module)
 
         return observe
+
+    def _note_autocast(self, index: int, module: nn.Module) -> None:
+        if not self.autocast_types[index]:
+            self.autocast_types[index] = autocast_type(module)
+            self.autocast_type = self.autocast_type or self.autocast_types[index]
 
     def _word_of(self, index: int) -> str:
         if self._is_recomputed(index):
@@ -117,8 +118,7 @@ class PrecisionProbe:
                 return
             if next(module.parameters(), None) is not None:
                 self._children_run[index].add(id(module))
-            if not self.autocast_types[index]:
-                self.autocast_types[index] = autocast_type(module)
+            self._note_autocast(index, module)
 
         return observe
 

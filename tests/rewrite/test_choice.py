@@ -75,6 +75,22 @@ def exploring(*, budget: float = 100.0, share: float = 1.0) -> SearchSpace:
     return replace(SPACE, rewrite=RewriteRules(explore=share, explore_budget_device_hours=budget))
 
 
+def test_what_a_hook_cannot_set_is_told() -> None:
+    hook = """
+    [parameters.activation_checkpointing]
+    choices = ["none", "full"]
+    hook = "activation_checkpointing"
+    """
+    space = parse_space(BATCH_SIZES + hook, where="space.toml")
+    current = {"micro_batch_size": 2, "gradient_accumulation_steps": 8, "activation_checkpointing": "none"}
+    run = Trial.completed(workload=WORKLOAD, config=current, tokens_per_second=1000.0)
+    refused = replace(run, observed={"activation_checkpointing_hook": "refused: the model is compiled as a whole"})
+    line = "activation_checkpointing kept as typed: its hook cannot set it: the model is compiled as a whole"
+    for trial, lines in ((run, ()), (refused, (line,))):
+        case = DecisionContext(space=space, workload=WORKLOAD, current=current, trials=[trial])
+        assert case.migrated().lines == lines
+
+
 def test_no_measurement_chooses_no_config() -> None:
     case = DecisionContext(space=SPACE, workload={**WORKLOAD, "program": "other.py"}, current=CURRENT, trials=TRIALS)
     assert choose(case, now=NOW) is None

@@ -13,10 +13,11 @@ from tests.tune.draws import Draws, go, prepare_in
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.space import Binding, Parameter
 from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
 from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.polling import SystemClock
-from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason, own_noise, with_last_lines
+from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason, own_noise, stop_reason, with_last_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.proposer import Snapshot
 
 NOW = SystemClock().now()
+RECOMPUTE = "activation_checkpointing"
 CHOSEN = {"micro_batch_size": 7, "width": 7}
 
 
@@ -248,6 +250,21 @@ class TestEarlyStop:
         assert reason == (
             f"ended early: 1,500 tokens_per_second after 10 steps, 50% below the best ({multiple:.0f} times the noise)"
         )
+
+
+@pytest.mark.parametrize("kind", ["refused", "values refused"])
+def test_a_launch_with_refused_values_is_no_launch_of_its_config(prepared: Prepared, kind: str) -> None:
+    words = Parameter(name="recompute", choices=("none", "full"), binding=Binding(kind="hook", name=RECOMPUTE))
+    space = replace(prepared.space, parameters=(*prepared.space.parameters, words), objective="tokens_per_second")
+    asked = replace(prepared, space=space, current={**prepared.current, "recompute": "none"})
+    slow = replace(running(100.0, steps=20), config={**CHOSEN, "recompute": "none"})
+    fast = replace(run_of(1, 200.0), config={**CHOSEN, "recompute": "full"})
+    assert stop_reason(asked, slow, [fast]).startswith("ended early: 100 tokens_per_second after 20 steps, 50% below")
+    fact = {f"{RECOMPUTE}_hook": f"{kind}: the model is compiled"}
+    assert stop_reason(asked, slow, [replace(fast, observed=fact)]) == ""
+    assert stop_reason(asked, replace(slow, observed=fact), [fast]).startswith("ended early: 100 ")  # only checked
+    refused = replace(fast, state=State.RUNNING, measurement=slow.measurement, observed=fact)
+    assert stop_reason(asked, refused, []) == f"ended early: recompute was {kind}: the model is compiled"
 
 
 def test_the_noise_of_a_run_is_recorded_or_from_steps() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Self
 
@@ -15,6 +15,7 @@ from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.coverage import missing_facts
 from torchx_cubicml.predictors.roofline.part_factors import part_factors
+from torchx_cubicml.predictors.roofline.recommender_layout import tables_of_unknown_plan
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import RATES
 from torchx_cubicml.searchers.base import identity
@@ -85,6 +86,8 @@ class Breakdowns:
         memory: what the memory is calibrated on.
         lacking: facts that the formulas need and the workload's launches do not tell; empty where they cover it.
         stand_in: device whose data sheet stands for an unknown one; empty where the device is known.
+        unplanned: name of a config -> tables that it leaves to TorchRec's planner, whose choice no launch has shown.
+            They are counted as spread evenly over the ranks. Configs without such tables are left out.
     """
 
     of: Mapping[str, Breakdown]
@@ -92,6 +95,7 @@ class Breakdowns:
     memory: Basis = Basis()
     lacking: tuple[str, ...] = ()
     stand_in: str = ""
+    unplanned: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def estimate(cls, study: Study, configs: Mapping[str, Config]) -> Self:
@@ -131,6 +135,7 @@ class Breakdowns:
             time=Basis(n_launches=n_launches, are_own=are_own, error=_error(steps) if n_launches else None),
             memory=Basis(n_launches=memory.n_launches, are_own=are_own, error=memory.error),
             stand_in="" if find_hardware(str(first.get("device", ""))) else REFERENCE.name,
+            unplanned={name: count for name, row in rows.items() if (count := tables_of_unknown_plan(row))},
         )
 
 

@@ -27,6 +27,12 @@ def breakdown_lines(breakdowns: Breakdowns) -> list[str]:
     if sizes:
         lines.append(f"Where the memory of a device goes, in GiB ({_basis_text(breakdowns, 'peak')}):")
         lines += _table(sizes, factor=1.0)
+    for name, count in breakdowns.unplanned.items():
+        tables = "1 table" if count == 1 else f"{count} tables"
+        lines.append(
+            f"Unknown in {name}: the planner's choice for {tables}, which no launch has shown; estimated as if spread "
+            "evenly over the ranks."
+        )
     return lines
 
 
@@ -47,6 +53,7 @@ def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
         "time_estimated_from": asdict(breakdowns.time),
         "memory_estimated_from": asdict(breakdowns.memory),
         "stand_in_for_unknown_device": breakdowns.stand_in,
+        "tables_of_unknown_plan": dict(breakdowns.unplanned),
         "missing": "" if breakdowns.of else _reason(breakdowns.lacking),
     }
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.hook_table import CHANGED, REFUSED, hook_fact, hook_of, illegal_hook_fact
+from torchx_cubicml.records.hook_table import (
+    CHANGED,
+    REFUSED,
+    VALUES_REFUSED,
+    hook_fact,
+    hook_of,
+    illegal_hook_fact,
+)
 from torchx_cubicml.space.parameter import BindingKind
 
 if TYPE_CHECKING:
@@ -74,6 +81,26 @@ def hook_refusals(space: SearchSpace, current: Config, own: Iterable[Trial]) -> 
         if illegal := _illegal(item, current, latest.observed.get(illegal_hook_fact(hook))):
             values[item.name] = illegal
     return HookRefusals(parameters=parameters, values=values)
+
+
+def refused_change(trial: Trial, space: SearchSpace, current: Config) -> str:
+    """Return the fact that a hook did not make a change which the trial requested; empty if each was made.
+
+    Such a trial runs at the speed of the program's own values, and not of its config.
+
+    Args:
+        trial: any, also a running one.
+        space: search space.
+        current: the user's own config.
+    """
+    for item in space.parameters:
+        hook = hook_name(item)
+        if not hook or trial.config.get(item.name) in {None, current.get(item.name)}:
+            continue
+        fact = str(trial.observed.get(hook_fact(hook), ""))
+        if fact.startswith((REFUSED, VALUES_REFUSED)):
+            return f"{item.name} was {fact}"
+    return ""
 
 
 def hook_name(parameter: Parameter) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from torchx_cubicml.advisor.ineffective import ineffective_parameters
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.advisor.observed_averages import common_averages, with_averages
+from torchx_cubicml.advisor.observed_plan import observed_plan, with_plan
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.records.memory_failure import proves_too_large
@@ -134,12 +135,14 @@ def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> Clean
         )
     )
     parameters = {item.name for item in space.parameters}
-    averages = common_averages(own)
+    averages, plan = common_averages(own), observed_plan(own, observed_as)
     leaking = leaking_facts(own, {*parameters, *observed_as.values(), *selected.workload, *averages})
     own_leaking = leaking | misreported_facts(own, {k: v for k, v in observed_as.items() if k not in idle})
     own_ids = {id(trial) for trial in own}
     cleaned = [
-        with_averages(without(trial, own_leaking), averages) if id(trial) in own_ids else without(trial, leaking)
+        with_plan(with_averages(without(trial, own_leaking), averages), plan)
+        if id(trial) in own_ids
+        else without(trial, leaking)
         for trial in selected.trials
     ]
     return CleanTrials(
@@ -151,7 +154,8 @@ def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> Clean
             name: averages.get(name, value)
             for name, value in latest_observed(own).items()
             if name not in own_leaking | parameters
-        },
+        }
+        | plan,
     )
 
 

@@ -26,6 +26,7 @@ from torchx_cubicml.rewrite.rules import (
     with_equal_frozen_values,
     with_fixed_batch,
 )
+from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.fixed import with_fixed_values
 
 if TYPE_CHECKING:
@@ -82,7 +83,18 @@ class DecisionContext:
         compared = with_equal_frozen_values(trials, searched, workload=self.workload, current=self.current)
         found, line = with_measured_objective(searched, compared, workload=self.workload)
         space = replace(self.space, objective=found.objective, is_objective_stated=True)
-        return replace(case, space=space, lines=(*known.lines, *filter(None, [passed, line])))
+        lines = (*known.lines, *filter(None, [passed, line]), *case.hook_refusals())
+        return replace(case, space=space, lines=lines)
+
+    def hook_refusals(self) -> tuple[str, ...]:
+        """Return what hooks cannot set in the program, as its launches have shown, one line each."""
+        if not any(
+            each.binding is not None and each.binding.kind == BindingKind.HOOK for each in self.space.parameters
+        ):
+            return ()
+        from torchx_cubicml.advisor.hook_refusals import hook_refusals
+
+        return tuple(hook_refusals(self.space, self.current, self.own_trials()).texts())
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed by the user's rules has its current value."""

@@ -45,7 +45,7 @@ from torchx_cubicml.tuner.round_proposer import RoundProposer
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
 from torchx_cubicml.tuner.sharing import Sharing, share_host
 from torchx_cubicml.tuner.state import TuneState
-from torchx_cubicml.tuner.stopping import check_abort, check_repeated, early_stop_reason, with_last_lines
+from torchx_cubicml.tuner.stopping import check_abort, check_repeated, stop_reason, with_last_lines
 from torchx_cubicml.tuner.trials import TrialLog
 
 if TYPE_CHECKING:
@@ -375,8 +375,7 @@ class _Loop:
             if trial is None or trial.state is not State.RUNNING or trial.measurement is None:
                 continue
             others = [other for other in self._tune_state.own_trials() if other.launch_id != pending.launch_id]
-            why = early_stop_reason(trial, others, objective=self._prepared.space.objective)
-            if why:
+            if why := stop_reason(self._prepared, trial, others):
                 self._pending.cancel(pending, State.STOPPED_EARLY, why)
 
     def _sleep(self) -> None:

@@ -1,4 +1,4 @@
-"""Rules that end a slow launch early (``early_stop_reason``) and rules that abort the whole tune (``check_abort``)."""
+"""Rules that end a launch early (``stop_reason``) and rules that abort the whole tune (``check_abort``)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.hook_refusals import refused_change
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import number_text
@@ -161,6 +162,23 @@ _LEAST_LOG_GAP = 0.1  # least log distance below the best: a slightly slower con
 _UNKNOWN_ERROR = 0.1  # standard deviation of a log throughput without any estimate of its error
 _DECILES = 2.5631  # standard deviations between the first and the last decile of a normal distribution
 _MEDIAN_ERROR = 1.2533  # standard error of a median, in standard errors of a mean
+
+
+def stop_reason(prepared: Prepared, trial: Trial, others: Sequence[Trial]) -> str:
+    """Return why a running trial is not worth its end: its values were refused, or it is slow; empty if it is.
+
+    Trials whose values a hook refused ran at the program's own speed, so none is compared as a run of its config.
+
+    Args:
+        prepared: the checked request.
+        trial: running trial, with its measurement so far.
+        others: other trials of the tune.
+    """
+    space, current = prepared.space, prepared.current
+    if refusal := refused_change(trial, space, current):
+        return f"ended early: {refusal}"
+    as_requested = [other for other in others if not refused_change(other, space, current)]
+    return early_stop_reason(trial, as_requested, objective=space.objective)
 
 
 def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) -> str:

@@ -32,6 +32,21 @@ def chances(
     return fitted.probability(history.columns.encode(rows), rows).tolist()
 
 
+def test_the_tables_of_the_fullest_rank_count_by_their_sharding() -> None:
+    job = {"world_size": 8, "micro_batch_size": 512, "device": "NVIDIA H100 80GB HBM3"}
+    tables = {"embedding_rows": (150_000_000, 1000), "embedding_dims": (128, 128)}  # the first takes 77 GB
+    words = [("row_wise", "table_wise"), ("table_wise", "row_wise")]
+    trials = [
+        Trial.completed(workload={**job, **tables}, config={"embedding_sharding": words[0]}, samples_per_second=9.0)
+    ]
+    history = History.from_trials(trials, objective="samples_per_second")
+    fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
+    rows = [{**job, **tables, "embedding_sharding": each} for each in words]
+    by_rows, by_tables = fitted.probability(history.columns.encode(rows), rows).tolist()
+    assert by_rows > 0.9
+    assert by_tables < by_rows - 0.1
+
+
 def test_an_unknown_config_probably_fits() -> None:
     assert chances([], [4]) == pytest.approx([0.95], abs=0.02)
 

@@ -135,6 +135,37 @@ def test_parameters_that_are_not_stored_in_fp32_are_refused(generation: int, hoo
 
 
 @pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("generation", [1, 2])
+@pytest.mark.parametrize("only_checks", [False, True], ids=["changes", "only checks"])
+def test_autocast_decides_in_place_of_the_hook(generation: int, only_checks: bool, hooks: dict[str, Hook]) -> None:
+    formats, peers = {"fsdp_precision": FORMATS}, Peers(read_job_environment({}))
+    requested, checked = ({}, formats) if only_checks else (formats, {})
+    hooks.update(installed(requested, checked, peers=peers, guard=lambda call: call))
+    model = wrap(Model(), generation)
+    with torch.no_grad():
+        model(torch.randn(2, 4))  # an evaluation without autocast tells nothing
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(2, 4)).float().sum().backward()
+    assert {block.computed_in for block in blocks(model)} == {torch.bfloat16}
+    release(hooks)
+    change = "" if only_checks else "; their parameters alone have the requested one"
+    reason = "the script runs the layers under autocast to bf16, which chooses the format that counts"
+    assert hooks["fsdp_precision"].refusal() == reason + change
+
+
+@pytest.mark.usefixtures("_alone")
+def test_autocast_of_the_last_layer_alone_is_found(hooks: dict[str, Hook]) -> None:
+    install(hooks, fsdp_precision=FORMATS)
+    model = wrap(Model(), 2)
+    x = torch.randn(2, 4)
+    blocks(model)[0](x)
+    with torch.autocast("cpu", torch.bfloat16):
+        blocks(model)[-1](x)
+    release(hooks)
+    assert hooks["fsdp_precision"].refusal().startswith("the script runs the layers under autocast to bf16")
+
+
+@pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("order", [("fsdp", "fsdp_precision"), ("fsdp_precision", "fsdp")])
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_two_hooks_change_one_call_and_one_may_refuse(

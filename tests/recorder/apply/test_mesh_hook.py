@@ -1,9 +1,8 @@
-"""The mesh hook around torch's functions in one process that takes itself for four; see the file of its launches, too."""
+"""The mesh hook around torch's functions in one process that takes itself for four."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 

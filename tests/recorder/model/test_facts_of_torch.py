@@ -132,6 +132,18 @@ def test_where_the_precision_is_read_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found["precision"], found["float8_modules"]) == ("fp8", 2)
 
 
+def test_the_precision_of_each_layer_is_that_of_autocast_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = SimpleNamespace(
+        facts=dict, layout=None, dp_degree=None, low_precision="bf16", layer_formats=("bf16", "", "bf16")
+    )
+    monkeypatch.setattr(module, "read_sharding", lambda *_, **__: policies)
+    seen = {"per_layer": {"precision"}, "autocast_type": "torch.float16"}
+    assert facts(Model(), **seen)["precision"] == ("fp16",) * 3
+    some = ("", "", "torch.float16")
+    assert facts(Model(), **seen, layer_autocast=some)["precision"] == ("bf16", "fp32", "fp16")
+    assert facts(Model(), **seen, layer_autocast=("",) * 2)["precision"] == ("fp16",) * 3  # of other layers
+
+
 def test_a_shared_sequence_hides_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = SimpleNamespace(facts=lambda: {"cp_degree": 2}, tp_degree=1)
     shared = SimpleNamespace(facts=lambda: {"cp_degree": 2}, layout=layout, dp_degree=2, low_precision="")

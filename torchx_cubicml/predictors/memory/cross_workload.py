@@ -14,6 +14,8 @@ from torchx_cubicml.predictors.memory.memory_rank import BATCH, memory_rank_of_r
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import N_GROUPS, MemoryCalibration, calibrate_memory
+from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
+from torchx_cubicml.predictors.roofline.recommender_limit import RecommenderLimit, calibrate_limit
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.threads import one_thread
 
@@ -43,6 +45,7 @@ class Outcomes:
         memory_rank: memory rank of each row (see ``memory_rank_of_row``), ``[n]``.
         peak_bytes: largest memory of one process, NaN where unknown, ``[n]``.
         layout: of the rows; meaningful only where it covers them.
+        recommenders: likewise, as recommenders.
     """
 
     features: NDArray[np.float64]
@@ -52,6 +55,7 @@ class Outcomes:
     memory_rank: NDArray[np.float64]
     peak_bytes: NDArray[np.float64]
     layout: TrainingLayout
+    recommenders: RecommenderLayout
 
     @classmethod
     def of(cls, history: History) -> Self:
@@ -75,6 +79,7 @@ class Outcomes:
             memory_rank=memory_rank[order],
             peak_bytes=peak_bytes[order],
             layout=TrainingLayout.of(Facts.from_rows([rows[index] for index in order.tolist()])),
+            recommenders=RecommenderLayout.from_rows([rows[index] for index in order.tolist()]),
         )
 
     def __len__(self) -> int:
@@ -94,6 +99,20 @@ class Outcomes:
             certain=self.certain[covered],
             peak_bytes=self.peak_bytes[covered],
         )
+
+    def limit(self) -> RecommenderLimit:
+        """Return the memory limit of recommenders, calibrated on the rows that have embedding tables."""
+        covered = _are_recommenders(self.recommenders)
+        return calibrate_limit(
+            self.recommenders.at(covered),
+            ran=self.fitted[covered],
+            certain=self.certain[covered],
+            peak_bytes=self.peak_bytes[covered],
+        )
+
+
+def _are_recommenders(layout: RecommenderLayout) -> NDArray[np.bool_]:
+    return np.asarray(layout.covered & layout.has_tables)
 
 
 def ratios(layout: TrainingLayout, memory: MemoryCalibration) -> NDArray[np.float64]:
@@ -121,9 +140,9 @@ class CrossWorkloadFeasibility:
 
     It averages two models of few parameters. One is Bayesian logistic regression on the memory rank and the encoded
     columns; its prior dominates while there are few outcomes. The other is the calibrated memory formula, for rows with
-    the facts that it needs. With enough outcomes of both kinds, boosted trees on the columns, the formula's parts and
-    ratios of the layout are added. Monotonic constraints ensure that a larger micro batch or more predicted memory
-    never raises the probability.
+    the facts that it needs; that of recommenders counts the tables of the fullest rank, by their sharding. With enough
+    outcomes of both kinds, boosted trees on the columns, the formula's parts and ratios of the layout are added.
+    Monotonic constraints ensure that a larger micro batch or more predicted memory never raises the probability.
 
     Args:
         order: of the configs of one workload by the memory that they need; without one nothing is known for certain.
@@ -142,11 +161,12 @@ class CrossWorkloadFeasibility:
         self.dominance_ = DominanceRules.of_history(history, self.order)
         outcomes = Outcomes.of(history)
         self.memory_ = MemoryCalibration.default()
+        self.limit_ = RecommenderLimit()
         self.trees_: _Classifier | None = None
         self.weights_ = None
         if not len(outcomes):
             return
-        self.memory_ = outcomes.memory()
+        self.memory_, self.limit_ = outcomes.memory(), outcomes.limit()
         self.inputs_ = Inputs.of(outcomes.features, history.columns.categorical)
         self.median_memory_rank_ = float(np.median(outcomes.memory_rank))
         design = self._design(outcomes.features, outcomes.memory_rank)
@@ -178,9 +198,8 @@ class CrossWorkloadFeasibility:
 
     def _logit(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         layout = TrainingLayout.of(Facts.from_rows(rows))
-        covered = layout.covered
         logit = self._regression(features, rows)
-        physics = np.clip(self.memory_.log_odds(layout.rows(covered)), -_MOST_LOGIT, _MOST_LOGIT)
+        covered, physics = self._physics(layout, rows)
         if self.trees_ is None:
             logit[covered] = 0.5 * (logit[covered] + physics)
             return logit
@@ -188,6 +207,18 @@ class CrossWorkloadFeasibility:
         layout_ratios = ratios(layout, self.memory_)
         of_trees = self.trees_.decision_function(self._tree_inputs(features, layout_ratios))
         return np.asarray(0.5 * (logit + of_trees), dtype=np.float64)
+
+    def _physics(
+        self, layout: TrainingLayout, rows: Sequence[Mapping[str, Value]]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Return the mask of the rows that a memory formula covers, and the log odds of these."""
+        covered, odds = layout.covered.copy(), np.zeros(len(rows))
+        odds[covered] = self.memory_.log_odds(layout.rows(covered))
+        recommenders = RecommenderLayout.from_rows(rows)
+        have_tables = _are_recommenders(recommenders)
+        odds[have_tables] = self.limit_.log_odds(recommenders.at(have_tables))
+        covered |= have_tables
+        return covered, np.clip(odds[covered], -_MOST_LOGIT, _MOST_LOGIT)
 
     def _regression(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         if self.weights_ is None:

@@ -32,7 +32,7 @@ _NUMBERS = (
 )
 _SIZE_LISTS = ("embedding_dims", "embedding_rows", "layer_n_params")
 _NUMBER_LISTS = (*_SIZE_LISTS, "embedding_pooling")
-_WORD_LISTS = ("embedding_kernel", "embedding_pooling_types", "embedding_ranks", "embedding_sharding")
+_WORD_LISTS = ("embedding_kernel", "embedding_plan", "embedding_pooling_types", "embedding_ranks", "embedding_sharding")
 _WORDS = (*_WORD_LISTS, "sharding_strategy", "train_pipeline")
 
 

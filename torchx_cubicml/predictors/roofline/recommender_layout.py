@@ -20,7 +20,7 @@ from torchx_cubicml.predictors.roofline.embedding_load import (
 )
 from torchx_cubicml.predictors.roofline.recommender_constants import RECOMMENDER_DEFAULTS
 from torchx_cubicml.predictors.roofline.recommender_facts import RecommenderFacts
-from torchx_cubicml.records.hook_table import RESHARD_SIZES
+from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER, RESHARD_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -143,6 +143,18 @@ def has_tables(row: Mapping[str, Value]) -> bool:
     return "embedding_rows" in row or "n_embedding_tables" in row
 
 
+def tables_of_unknown_plan(row: Mapping[str, Value]) -> int:
+    """Return the number of tables that a row leaves to TorchRec's planner, whose choice for them is not known.
+
+    >>> tables_of_unknown_plan({"embedding_sharding": ("planner", "planner"), "embedding_plan": ("row_wise", "")})
+    1
+    """
+    value, plan, rows = (row.get(name) for name in ("embedding_sharding", "embedding_plan", "embedding_rows"))
+    asked = value if isinstance(value, tuple) else (value,) * (len(rows) if isinstance(rows, tuple) else 0)
+    known = plan if isinstance(plan, tuple) and len(plan) == len(asked) else ("",) * len(asked)
+    return sum(word == LEFT_TO_PLANNER and not chosen for word, chosen in zip(asked, known, strict=True))
+
+
 def _hardware(devices: Sequence[Hardware]) -> dict[str, NDArray[np.float64]]:
     names = ("memory", "memory_bandwidth", "link", "network", "per_node")
     found = {name: np.array([getattr(device, name) for device in devices], dtype=np.float64) for name in names}
@@ -184,6 +196,7 @@ def _tables(
     pooling = facts.lists["embedding_pooling"]
     poolings = np.broadcast_to(pooling, rows.shape) if pooling.shape[1] == 1 else _wide(pooling, n_tables)
     n_shards = of_words("embedding_ranks", _n_shards)
+    sharding, plan = of_words("embedding_sharding", _sharding), of_words("embedding_plan", _sharding)
     tables = Tables(
         rows=np.maximum(of_each(rows, numbers["n_embedding_rows"] / count, 0.0), np.where(exists, 1.0, 0.0)),
         width=width,
@@ -191,7 +204,7 @@ def _tables(
         slowness=of_words("embedding_kernel", _slowness),
         count=np.where(exists, count[:, None], 0.0),
         is_sequence=of_words("embedding_pooling_types", lambda word: float(word == "none")),
-        sharding=np.where(is_alike[:, None], 0.0, of_words("embedding_sharding", _sharding)).astype(np.intp),
+        sharding=np.where(is_alike[:, None], 0.0, np.where(sharding > 0.0, sharding, plan)).astype(np.intp),
         column_shards=np.where(n_shards > 1.0, n_shards, default_column_shards(width)),
         owner=of_words("embedding_ranks", lambda word: float(word) if word.isdecimal() else np.nan),
         samples=samples,

@@ -27,7 +27,7 @@ RECOMMENDER_MEMORY_PARTS = (
 _WEIGHT, _GRADIENT, _OPTIMIZER = 2.0, 4.0, 12.0  # bytes per dense parameter, as for transformers
 _DENSE_STATES = 3.0  # gradient and two moments of a table with dense gradients, over its weights
 _ROW_STATE = 4.0  # bytes per row of row-wise Adagrad, whose gradients are applied at once
-_TABLE_PARTS = ("embeddings", "embedding_states", "embedding_buffers")
+TABLE_PARTS = ("embeddings", "embedding_states", "embedding_buffers")
 
 
 def recommender_memory_parts(layout: RecommenderLayout) -> dict[str, NDArray[np.float64]]:
@@ -64,7 +64,7 @@ _BY_BYTES = 5  # candidate of ``EmbeddingLoad.fullest`` that holds most
 
 def fits_reserved(layout: RecommenderLayout, memory: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
     """Return whether the dense part fits in the share that is kept for it, and the tables in the rest, bool ``[n]``."""
-    tables = np.sum([memory[name] for name in _TABLE_PARTS if name in memory], axis=0)
-    dense = np.sum([size for name, size in memory.items() if name not in _TABLE_PARTS], axis=0)
+    tables = np.sum([memory[name] for name in TABLE_PARTS if name in memory], axis=0)
+    dense = np.sum([size for name, size in memory.items() if name not in TABLE_PARTS], axis=0)
     reserved = layout.reserved_share * layout.memory
     return np.asarray((dense <= reserved) & (tables <= layout.memory - np.minimum(reserved, dense)))

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 _NOISE = 0.2  # log error up to which the loss is quadratic, beyond it linear
 _STEPS = 30
 _MOST_ROWS = 500
-_READ_WORDS = ("embedding_kernel", "embedding_ranks", "embedding_sharding", "sharding_strategy", "train_pipeline")
+_READ_WORDS = (
+    *("embedding_kernel", "embedding_plan", "embedding_ranks", "embedding_sharding"),
+    *("sharding_strategy", "train_pipeline"),
+)
 
 
 class RecommenderRoofline:

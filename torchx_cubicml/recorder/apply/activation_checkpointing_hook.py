@@ -6,18 +6,21 @@
   wrappers, so that FSDP gathers its parameters once in backward. The random state is restored, so dropout is the same.
 - Layers within FSDP or tensor parallelism communicate as they are computed again. So ranks compare their plans through
   the job's TCPStore first, and change nothing unless all plans are equal.
-- Nothing is changed if the script recomputes layers itself, the model is compiled, or a second forward would change
-  something, such as running statistics.
+- Layers that are compiled one by one run their compiled call within the checkpoint. A model that is compiled as a whole
+  cannot be changed.
+- Nothing is changed if the script recomputes layers itself, or a second forward would change something, such as running
+  statistics.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.apply.checkpointed_compiled import CheckpointedCompiled, compiled_layers
 from torchx_cubicml.recorder.apply.checkpointed_forward import CheckpointedForward
 from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
 from torchx_cubicml.recorder.apply.module_calls import before_every_call
-from torchx_cubicml.recorder.model.kernels import is_compiled
+from torchx_cubicml.recorder.model.kernels import has_compiled
 from torchx_cubicml.recorder.model.layers import repeated_blocks, user_class
 from torchx_cubicml.recorder.model.precision import PrecisionProbe, can_see_backward
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from torchx_cubicml.recorder.apply.checkpointed_compiled import CompiledLayers
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 _AGREE_S = 30.0  # time for the other ranks to reach their first forward
 _FULL = "full"
 _OWN = "the script checkpoints layers itself"
+_NO_MODEL = "the program trains no model with repeated layers"
+_COMPILED = "the program compiles what calls the layers, so that they cannot be checkpointed one by one"
 
 
 class ActivationCheckpointingHook:
@@ -57,7 +63,7 @@ class ActivationCheckpointingHook:
         self._peers = peers
         self._guard = guard
         self._only_checks = only_checks
-        self._refusal = "the program trains no model with repeated layers"
+        self._refusal = _NO_MODEL
         self._n_agreements = 0
         self._seen: dict[int, nn.Module] = {}  # modules that were looked at, kept alive so that no id is reused
         self._words: tuple[str, ...] = ()  # of the plan, one per layer
@@ -79,7 +85,10 @@ class ActivationCheckpointingHook:
             self._probe.release()
             self._refusal = self._refusal or self._difference(self._probe.layer_words)
             self._probe = None
-        if self._forward is not None and self._only_checks:
+        n_unseen = self._forward.n_unseen if self._forward is not None else 0
+        if has_compiled() and (n_unseen or self._refusal == _NO_MODEL):
+            self._refusal = _COMPILED
+        if self._forward is not None and (self._only_checks or self._refusal):
             self._forward.remove()
 
     def refusal(self) -> str:
@@ -113,24 +122,40 @@ class ActivationCheckpointingHook:
         """Make the plan for a model, if all ranks can apply it."""
         layers = repeated_blocks(root)
         requested = per_layer(self._requested, len(layers))
-        refusal = mismatch(len(requested), len(layers), when="when it is first called") or _obstacle(root, layers)
+        compiled = compiled_layers(root, layers)
+        refusal = (
+            mismatch(len(requested), len(layers), when="when it is first called")
+            or compiled.obstacle
+            or _obstacle(root, layers)
+        )
         digest = "" if refusal else plan_digest(layers, requested, is_sharded=True)
         self._n_agreements += 1
         name = f"activation_checkpointing/{self._n_agreements - 1}"
         agreed = self._peers.agree(name, digest, within_s=_AGREE_S)
         if not agreed or refusal:
             self._refusal = refusal or "the ranks do not train the same layers"
+            if compiled.obstacle and self._stop_looking is not None:
+                self._stop_looking()  # the compiler would compile the model again once the global hook is gone
             return
         self._refusal = ""
         self._words = tuple(map(str, requested))
         if self._stop_looking is not None:
             self._stop_looking()
-        self._probe = PrecisionProbe(layers, self._guard)
+        self._checkpoint(layers, compiled)
+
+    def _checkpoint(self, layers: Sequence[nn.Module], compiled: CompiledLayers) -> None:
+        """Checkpoint the layers of the plan."""
         chosen = [layer for layer, word in zip(layers, self._words, strict=True) if word == _FULL]
-        if chosen or self._only_checks:
-            checked = layers if self._only_checks else chosen
+        if not compiled.parts:  # hooks on compiled layers would have them compiled again
+            self._probe = PrecisionProbe(layers, self._guard)
+        checked = list(layers) if self._only_checks else chosen
+        if not checked:
+            return
+        if compiled.parts:
+            self._forward = CheckpointedCompiled(checked, compiled.parts, only_checks=self._only_checks)
+        else:
             self._forward = CheckpointedForward(user_class(layers[0]), checked, only_checks=self._only_checks)
-            self._forward.install()
+        self._forward.install()
 
 
 hook = ActivationCheckpointingHook
@@ -149,7 +174,7 @@ def _obstacle(root: nn.Module, layers: Sequence[nn.Module]) -> str:
     parts, inner = list(root.modules()), [part for layer in layers for part in layer.modules()]
     obstacles = {
         "this torch does not tell whether a backward pass is running": not can_see_backward(),
-        "the model is compiled": is_compiled(root) or any(isinstance(layer, ScriptModule) for layer in layers),
+        "the layers are compiled by TorchScript": any(isinstance(layer, ScriptModule) for layer in layers),
         _OWN: any(map(_checkpoints_itself, parts)),
         "another library has replaced the forward of a layer": any("forward" in vars(layer) for layer in layers),
         "the layers keep running statistics, which a second forward would change": any(map(_keeps_statistics, inner)),

@@ -46,6 +46,11 @@ class CheckpointedForward:
         self._is_inherited = "forward" not in vars(kind)
         self._forward: Callable[..., object] = kind.forward
 
+    @property
+    def n_unseen(self) -> int:
+        """Number of layers that did not run under the checkpoint yet."""
+        return len(self._unseen)
+
     def install(self) -> None:
         """Replace ``forward`` of the class."""
         original, is_traced, checkpointed = self._forward, self._is_traced, self._checkpointed
@@ -55,7 +60,7 @@ class CheckpointedForward:
             # This test comes first, so that a compiler that traces a layer finds nothing else.
             if is_traced() or not self._applies_to(layer, args, kwargs):
                 return original(layer, *args, **kwargs)
-            return checkpointed(layer, args, kwargs)
+            return checkpointed(functools.partial(original, layer), layer, args, kwargs)
 
         self._kind.forward = forward
 
@@ -77,7 +82,17 @@ class CheckpointedForward:
             self.objection = f"the arguments of a layer cannot be read: {type(error).__name__}"
         return False
 
-    def _checkpointed(self, layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def _checkpointed(
+        self, call: Callable[..., object], layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """Return what ``call`` returns, and keep only its arguments for backward.
+
+        Args:
+            call: computes the layer.
+            layer: module that it computes.
+            args: positional arguments of the call.
+            kwargs: its named arguments.
+        """
         from torch.utils.checkpoint import checkpoint
 
         names, n_args = tuple(kwargs), len(args)
@@ -85,7 +100,7 @@ class CheckpointedForward:
         def run(*values: object) -> object:
             if in_backward():
                 note_recomputed(layer)
-            return self._forward(layer, *values[:n_args], **dict(zip(names, values[n_args:], strict=True)))
+            return call(*values[:n_args], **dict(zip(names, values[n_args:], strict=True)))
 
         before = _buffer_versions(layer) if layer in self._unseen else {}
         values = (*args, *kwargs.values())

@@ -224,6 +224,10 @@ class FsdpHook:
         for layer, strategy in self._plan.values():
             if self._in_constructor.has(layer) or kind.change_wrapped(layer, "" if self._only_checks else strategy):
                 self._changed_layers.add(id(layer))
+        self.planned(layers)
+
+    def planned(self, layers: Sequence[nn.Module]) -> None:
+        """Do nothing more once there is a plan for the layers."""
 
     def _is_skipped(self, module: nn.Module) -> bool:
         return any(module is inner for model in self._skipped_models for inner in model.modules())

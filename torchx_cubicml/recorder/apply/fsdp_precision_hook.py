@@ -1,20 +1,85 @@
 """FSDP precision hook: sets the number format in which each repeated layer computes (mixed precision of FSDP).
 
 It wraps the same functions as the hook for the sharding strategy. Each changes an argument of its own, so a script can
-have both, and one of them may refuse.
+have both, and one of them may refuse. Autocast chooses the format of each operation, whatever that of the parameters:
+where a layer runs under it, the hook refuses.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 from torchx_cubicml.recorder.apply.fsdp_precision_calls import Fsdp1Precision, Fsdp2Precision
+from torchx_cubicml.recorder.apply.module_calls import before_every_call
+from torchx_cubicml.recorder.model.layers import unwrap
+from torchx_cubicml.recorder.model.precision import autocast_type
+from torchx_cubicml.recorder.model.size import short_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torch import nn
+
+    from torchx_cubicml.recorder.ranks.peers import Peers
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
+    from torchx_cubicml.records.trial import Value
 
 
 class FsdpPrecisionHook(FsdpHook):
-    """Hook around the wrapping functions of FSDP that sets ``mixed_precision`` or ``mp_policy``."""
+    """Hook around the wrapping functions of FSDP that sets ``mixed_precision`` or ``mp_policy``.
+
+    Args:
+        formats: one per repeated layer, or one for all.
+        peers: the other ranks.
+        guard: wraps code that runs within the program's calls.
+        only_checks: whether nothing is changed: the hook finds out whether it could.
+    """
 
     name = "fsdp_precision"
     kinds = (Fsdp1Precision(), Fsdp2Precision())
+
+    def __init__(self, formats: Value, *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
+        super().__init__(formats, peers=peers, guard=guard, only_checks=only_checks)
+        self._guarded_call = guard(self._before_forward)
+        self._uncalled: dict[int, nn.Module] = {}  # planned layers by id, until each has run once
+        self._stop_looking: Callable[[], None] | None = None
+
+    def release(self) -> None:
+        """Restore FSDP's functions, and stop looking at the calls of layers."""
+        super().release()
+        self._stop()
+
+    def planned(self, layers: Iterable[nn.Module]) -> None:
+        """Look at the first call of each layer of the plan."""
+        self._uncalled = {id(layer): layer for layer in layers}
+        self._stop_looking = before_every_call(self._guarded_call)
+
+    def _before_forward(self, module: nn.Module, args: Sequence[object]) -> None:
+        from torch import is_grad_enabled
+
+        inside = unwrap(module)
+        if not inside.training or not is_grad_enabled() or not self._concerns(inside):
+            return
+        if found := short_format(autocast_type(module)):
+            self._refusal = (
+                f"the script runs the layers under autocast to {found}, which chooses the format that counts"
+            )
+            if not self._only_checks:
+                self._refusal += "; their parameters alone have the requested one"
+        self._uncalled.pop(id(inside), None)
+        if found or not self._uncalled:
+            self._stop()
+
+    def _concerns(self, inside: nn.Module) -> bool:
+        """Return whether a module is a layer that has not run, or holds one."""
+        return any(id(part) in self._uncalled for part in inside.modules())
+
+    def _stop(self) -> None:
+        if self._stop_looking is not None:
+            self._stop_looking()
+            self._stop_looking = None
+        self._uncalled.clear()
 
 
 hook = FsdpPrecisionHook

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.model.layers import ancestors, user_class
+from torchx_cubicml.recorder.model.layers import ancestors, unwrap, user_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 
 def whole_model(module: nn.Module) -> nn.Module:
-    """Return the largest live module around a module, or the module itself."""
-    return max([module, *ancestors(module)], key=lambda around: sum(1 for _ in around.modules()))
+    """Return the largest live module around a module, or the module itself.
+
+    A wrapper that is not in the model yet, as of a layer that is compiled first, has the model around what it wraps.
+    """
+    inside = unwrap(module)
+    around: list[nn.Module] = [module, *ancestors(module), *(ancestors(inside) if inside is not module else ())]
+    return max(around, key=lambda each: sum(1 for _ in each.modules()))
 
 
 def per_layer(requested: Value, n_layers: int) -> tuple[Value, ...]:

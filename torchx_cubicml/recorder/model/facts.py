@@ -75,6 +75,7 @@ class HookObservations:
         samples: per forward of this process; ``None`` if unknown.
         seq_len: tokens per sample; ``None`` if unknown.
         autocast_type: number format that autocast was set to; empty if it was off.
+        layer_autocast: likewise within each repeated layer; empty without a probe of the layers.
         activation_checkpointing: read by a probe of the layers, one word or one per layer; empty without one.
         n_checkpointed: repeated layers that the probe saw recomputed, in whole or in part; ``None`` without one.
         attention_kernel: read from the autograd graph of a forward; empty if the graph does not show it.
@@ -87,6 +88,7 @@ class HookObservations:
     samples: int | None = None
     seq_len: int | None = None
     autocast_type: str = ""
+    layer_autocast: tuple[str, ...] = ()
     activation_checkpointing: str | tuple[str, ...] = ""
     n_checkpointed: int | None = None
     attention_kernel: str = ""
@@ -181,7 +183,9 @@ def _precisions(root: nn.Module, seen: HookObservations, sharding: Sharding) -> 
     whole = _precision(root, seen, sharding)
     if "precision" not in seen.per_layer or not sharding.layer_formats or whole == "fp8":
         return whole
-    formats = (seen.autocast_type or each or parameter_format(root) for each in sharding.layer_formats)
+    stored, n_layers = parameter_format(root), len(sharding.layer_formats)
+    autocast = seen.layer_autocast if len(seen.layer_autocast) == n_layers else (seen.autocast_type,) * n_layers
+    formats = (cast or each or stored for cast, each in zip(autocast, sharding.layer_formats, strict=True))
     return tuple(map(short_format, formats))
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.model.layers import user_class
 from torchx_cubicml.recorder.model.operations import walk
 
 if TYPE_CHECKING:
@@ -69,10 +70,7 @@ _MODES = {
 
 def is_compiled(root: nn.Module) -> bool:
     """Return whether ``torch.compile`` wraps a part of the model or has compiled any function."""
-    if any(True for _ in _compiled_parts(root)):
-        return True
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    return bool(counters and counters.get("stats", {}).get("unique_graphs"))
+    return any(True for _ in compiled_modules(root)) or has_compiled()
 
 
 def compile_facts(root: nn.Module) -> dict[str, Value]:
@@ -84,9 +82,22 @@ def compile_facts(root: nn.Module) -> dict[str, Value]:
     return facts
 
 
-def _compiled_parts(root: nn.Module) -> Iterator[object]:
+def has_compiled() -> bool:
+    """Return whether ``torch.compile`` has compiled any function in this process."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return bool(counters and counters.get("stats", {}).get("unique_graphs"))
+
+
+def compiled_modules(root: nn.Module) -> Iterator[nn.Module]:
+    """Yield the parts of a model that are compiled: wrappers of ``torch.compile``, and modules compiled in place."""
     for module in root.modules():
-        if type(module).__name__ == "OptimizedModule":
+        if user_class(module).__name__ == "OptimizedModule" or vars(module).get("_compiled_call_impl") is not None:
+            yield module
+
+
+def _compiled_parts(root: nn.Module) -> Iterator[object]:
+    for module in compiled_modules(root):
+        if user_class(module).__name__ == "OptimizedModule":
             yield module
         in_place = vars(module).get("_compiled_call_impl")
         if in_place is not None:

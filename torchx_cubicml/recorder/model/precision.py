@@ -37,7 +37,8 @@ class PrecisionProbe:
     def __init__(
         self, blocks: Sequence[nn.Module], guard: Guard, *, on_recomputed: Callable[[Node], None] | None = None
     ) -> None:
-        self.autocast_type = ""
+        self.autocast_type = ""  # of the layer that first ran under it
+        self.autocast_types = [""] * len(blocks)
         self._n_blocks = len(blocks)
         self._block_of = [ref(block) for block in blocks]
         self._recomputed_blocks: set[int] = set()
@@ -89,10 +90,15 @@ class PrecisionProbe:
         def observe(module: nn.Module, args: Sequence[object], other: object) -> None:
             if in_backward():
                 self._recomputed_blocks.add(index)
-            elif not self.autocast_type:
-                self.autocast_type = autocast_type(module)
+            else:
+                self._note_autocast(index, module)
 
         return observe
+
+    def _note_autocast(self, index: int, module: nn.Module) -> None:
+        if not self.autocast_types[index]:
+            self.autocast_types[index] = autocast_type(module)
+            self.autocast_type = self.autocast_type or self.autocast_types[index]
 
     def _word_of(self, index: int) -> str:
         if self._is_recomputed(index):
@@ -112,8 +118,7 @@ class PrecisionProbe:
                 return
             if next(module.parameters(), None) is not None:
                 self._children_run[index].add(id(module))
-            if not self.autocast_type:
-                self.autocast_type = autocast_type(module)
+            self._note_autocast(index, module)
 
         return observe
 

@@ -1,0 +1,259 @@
+"""Hooks on compiled models: layers that are compiled one by one are served; a model compiled as a whole is in part."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch._dynamo.utils
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import fsdp
+
+from torchx_cubicml.recorder.apply.hooks import Hook, hook_facts, installed
+from torchx_cubicml.recorder.ranks.peers import Peers
+from torchx_cubicml.recorder.steps.torch_hooks import make_tracing_test
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
+from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
+    from torchx_cubicml.records.trial import Value
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*FSDP.*", "ignore:.*fully_shard.*", "ignore:.*NO_SHARD.*", "ignore:The .grad attribute"
+)
+
+JOB = Path(__file__).parents[2] / "jobs" / "train_wrapped.py"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+CPU = torch.device("cpu")
+SHARDING, RECOMPUTED, FORMATS = ("SHARD_GRAD_OP", "FULL_SHARD", "FULL_SHARD"), ("full", "none", "full"), ("bf16",) * 3
+WHOLE = "refused: the model is compiled as a whole, and not layer by layer"
+N_STEPS = 3
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Backend:
+    """Compiler that runs each graph as it is, and counts graphs and calls."""
+
+    def __init__(self) -> None:
+        self.n_graphs = 0
+        self.n_calls = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        self.n_graphs += 1
+
+        def call(*args: object) -> object:
+            self.n_calls += 1
+            return graph.forward(*args)
+
+        return call
+
+
+def fsdp1(module: nn.Module) -> nn.Module:
+    return fsdp.FullyShardedDataParallel(module, device_id=CPU, use_orig_params=True)
+
+
+def sharded(model: Model) -> Model:
+    for layer in model.layers:
+        fsdp.fully_shard(layer)
+    fsdp.fully_shard(model)
+    return model
+
+
+def replaced(model: Model, wrap: Callable[[nn.Module], nn.Module], *, most: int = 3) -> Model:
+    for index, layer in enumerate([*model.layers][:most]):
+        model.layers[index] = wrap(layer)
+    return model
+
+
+def in_place(module: nn.Module, *inner: nn.Module, backend: Backend) -> nn.Module:
+    for each in inner or (module,):
+        each.compile(backend=backend)
+    return module
+
+
+def compiled(model: Model, backend: Backend, *, how: str) -> nn.Module:
+    compile_ = partial(torch.compile, backend=backend)
+    fully, layers = partial(torch.compile, backend=backend, fullgraph=True), [*model.layers]
+    ways: dict[str, Callable[[], nn.Module]] = {
+        "blocks, then FSDP2": lambda: sharded(replaced(model, fully)),  # as torchtitan does
+        "blocks in place, then FSDP2": lambda: in_place(model, *layers, backend=backend) and sharded(model),
+        "FSDP2, then blocks in place": lambda: in_place(sharded(model), *layers, backend=backend),
+        "FSDP1 around compiled blocks": lambda: fsdp1(replaced(model, lambda layer: fsdp1(compile_(layer)))),
+        "blocks alone": lambda: replaced(model, compile_),
+        "some blocks": lambda: replaced(model, compile_, most=1),
+        "compiled FSDP1 layers": lambda: replaced(model, lambda layer: compile_(fsdp1(layer))),
+        "FSDP2, then the model": lambda: compile_(sharded(model)),
+        "FSDP2, then the model in place": lambda: in_place(sharded(model), backend=backend),
+    }
+    return ways[how]()
+
+
+@pytest.fixture
+def _alone(tmp_path: Path) -> Iterator[None]:
+    """Make a process group of this process."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def guard() -> Guard:
+    """Return the recorder's own kind of guard: a hook does nothing while a compiler traces it."""
+    is_traced = make_tracing_test()
+
+    def guarded(hook: Callable[..., object]) -> Callable[..., None]:
+        def call(*args: object, **kwargs: object) -> None:
+            if not is_traced():
+                hook(*args, **kwargs)
+
+        return call
+
+    return guarded
+
+
+class Run:
+    """Training of a compiled model, with hooks or without."""
+
+    def __init__(self, how: str, requested: dict[str, Value]) -> None:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        self.backend = Backend()
+        peers = Peers(read_job_environment({}))
+        hooks: dict[str, Hook] = installed(requested, {}, peers=peers, guard=guard()) if requested else {}
+        torch.manual_seed(0)
+        self.model = compiled(Model(), self.backend, how=how)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.losses: list[float] = []
+        for step in range(N_STEPS):
+            loss = self.model(torch.randn(2, 4)).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            self.losses.append(loss.item())
+            for hook in reversed(hooks.values()) if not step else ():
+                hook.release()
+        facts = {name: value for each in hooks for name, value in hook_facts(each, hooks[each]).items()}
+        self.facts = {name: value for name, value in facts.items() if not name.endswith("_illegal")}
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize(
+    "how",
+    [
+        "blocks, then FSDP2",
+        "blocks in place, then FSDP2",
+        "FSDP2, then blocks in place",
+        "FSDP1 around compiled blocks",
+        "blocks alone",
+    ],
+)
+def test_blocks_that_are_compiled_run_again_in_backward(how: str) -> None:
+    plain, hooked = Run(how, {}), Run(how, {"activation_checkpointing": RECOMPUTED})
+    assert hooked.facts == {}
+    assert hooked.losses == plain.losses
+    assert hooked.backend.n_graphs == plain.backend.n_graphs
+    assert plain.backend.n_calls == 3 * N_STEPS
+    assert hooked.backend.n_calls == 5 * N_STEPS  # two of three, once more
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("how", ["blocks, then FSDP2", "FSDP2, then the model", "FSDP2, then the model in place"])
+def test_fsdp2_is_set_as_asked_before_and_after_compilation(how: str) -> None:
+    plain, hooked = Run(how, {}), Run(how, {"fsdp": SHARDING})
+    assert hooked.facts == {}
+    assert hooked.losses == plain.losses
+    units = [each for each in hooked.model.modules() if getattr(type(each), "_get_fsdp_state", None)]
+    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
+    assert [group.post_forward_mesh_info is not None for group in groups if group] == [False, True, True]
+    cast = Run(how, {"fsdp_precision": FORMATS})
+    assert cast.facts == {}
+    assert cast.losses != plain.losses
+    assert cast.losses == pytest.approx(plain.losses, rel=0.02)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_fsdp1_around_a_compiled_block_belongs_to_the_model() -> None:
+    hooked = Run("FSDP1 around compiled blocks", {"fsdp_precision": FORMATS, "fsdp": "NO_SHARD"})
+    assert hooked.facts == {}
+    policies = [each.mixed_precision.param_dtype for each in hooked.model.layers]
+    assert policies == [torch.bfloat16] * 3
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("FSDP2, then the model", WHOLE),
+        (
+            "FSDP2, then the model in place",
+            "refused: the program compiles what calls the layers, so that they cannot be checkpointed one by one",
+        ),
+        ("compiled FSDP1 layers", "refused: the layers are compiled together with their wrappers"),
+        ("some blocks", "refused: 1 of the 3 layers are compiled, and the others are not"),
+    ],
+)
+def test_what_is_compiled_as_a_whole_is_not_checkpointed(how: str, why: str) -> None:
+    plain, hooked = Run(how, {}), Run(how, {"activation_checkpointing": "full"})
+    assert hooked.facts == {"activation_checkpointing_hook": why}
+    assert hooked.losses == plain.losses
+    assert hooked.backend.n_calls == plain.backend.n_calls
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("how", ["fsdp2-compiled-blocks", "fsdp2-compiled-in-place"])
+def test_two_ranks_lose_as_much_as_without_the_hooks(how: str, tmp_path: Path) -> None:
+    requested = {"fsdp": ("SHARD_GRAD_OP", "FULL_SHARD") * 2, "activation_checkpointing": ("full", "none") * 2}
+    contract = encode_contract(Contract(store=f"file://{tmp_path}", hooks=requested))
+    ended, unhooked = run(how, "-m", "torchx_cubicml.recorder", "--", **{CONTRACT_VARIABLE: contract}), run(how)
+    assert "cubicml: warning:" not in ended.stderr
+    assert len(losses(ended)) == 9
+    assert losses(ended) == pytest.approx(losses(unhooked), abs=2e-6)
+    (trial,) = TrialStore(str(tmp_path))
+    assert trial.observed["sharding_strategy"] == requested["fsdp"]
+    assert trial.observed["compile"] is True
+
+
+def run(how: str, *recorder: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    ended = subprocess.run(
+        [*TORCHRUN, *recorder, str(JOB), how],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **changes},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+def losses(ended: subprocess.CompletedProcess[str]) -> list[float]:
+    return [float(line.partition(" ")[2]) for line in ended.stdout.splitlines() if line.startswith("loss ")]

@@ -24,7 +24,7 @@ import numpy as np
 from lib.cases import cases, mean_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lib.cases import Case, Figures
 
@@ -41,10 +41,10 @@ FIGURES = {
 Measured: TypeAlias = "dict[str, dict[str, float]]"  # figure -> unit -> mean over the cases of the unit
 
 
-def all_cases() -> Iterator[Case]:
-    """Yield the cases of all families."""
-    for family, seeds in SEEDS.items():
-        yield from (case for case in cases([family], seeds=seeds) if case.line != _LEFT_OUT)
+def all_cases(families: Sequence[str], seeds: int | None) -> Iterator[Case]:
+    """Yield the cases of some families, as many seeds of each as ``SEEDS`` says if ``seeds`` is ``None``."""
+    for family in families:
+        yield from (case for case in cases([family], seeds=seeds or SEEDS[family]) if case.line != _LEFT_OUT)
 
 
 def measure(case: Case) -> Figures:
@@ -53,9 +53,9 @@ def measure(case: Case) -> Figures:
     return case.measure()
 
 
-def measured(*, workers: int) -> Measured:
-    """Return the headline figures of all units."""
-    chosen = list(all_cases())
+def measured(families: Sequence[str], *, seeds: int | None, workers: int) -> Measured:
+    """Return the headline figures of all units of some families."""
+    chosen = list(all_cases(families, seeds))
     values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for case, figures in zip(chosen, pool.map(measure, chosen), strict=True):
@@ -84,10 +84,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="JSON file to write the figures of this version to")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="JSON files to compare")
+    parser.add_argument("--families", nargs="+", choices=list(SEEDS), default=list(SEEDS), help="those to measure")
+    parser.add_argument("--seeds", type=int, help="of each family, in place of its own number")
     parser.add_argument("--workers", type=int, default=1, help="processes that measure at once")
     args = parser.parse_args()
     if args.output is not None:
-        args.output.write_text(json.dumps(measured(workers=args.workers), indent=1, sort_keys=False) + "\n")
+        found = measured(args.families, seeds=args.seeds, workers=args.workers)
+        args.output.write_text(json.dumps(found, indent=1, sort_keys=False) + "\n")
     if args.compare is not None:
         before, after = (json.loads(path.read_text()) for path in args.compare)
         print("\n".join(table(before, after)))

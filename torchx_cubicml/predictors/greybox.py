@@ -2,8 +2,9 @@
 
 The trees are fitted on the logarithm of measured over predicted throughput. It is clipped, because a job that ran ten
 times slower than it should have is no evidence about its neighbours. Their inputs are the row's own columns and traits
-that carry over between scales: shares of the step time. The correction fades with the distance from the measurements,
-so that far from them the formulas stand alone.
+that carry over between scales: shares of the step time. The correction counts as far as it predicts rows that the trees
+have not seen (``_trust``). It fades with the distance from the measurements, so that far from them the formulas stand
+alone.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.extra_trees import ExtraTrees
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
-from torchx_cubicml.predictors.intervals import NOISE_FLOOR, conformal_scale, prior_variance
+from torchx_cubicml.predictors.intervals import NOISE_FLOOR, PRIOR_TRIALS, conformal_scale, prior_variance
 from torchx_cubicml.predictors.roofline.estimate import variance_of_modes, widen_spread
 from torchx_cubicml.predictors.roofline.predictor import Roofline
 from torchx_cubicml.predictors.threads import map_parallel, one_thread
+from torchx_cubicml.predictors.weighted import weighted_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,7 +111,7 @@ class Greybox:
         if self.forest_ is None:
             return self.formulas_.predict(features)
         correction, deviation = self.forest_.predict(self._inputs(features, estimate))
-        logarithm = estimate.logarithm + correction * np.exp(-estimate.beyond / _FADE)
+        logarithm = estimate.logarithm + self.trust_ * correction * np.exp(-estimate.beyond / _FADE)
         spread = widen_spread(self.scale_ * self._raw_spread(estimate, deviation), estimate)
         return Prediction.of_measurement(logarithm, spread)
 
@@ -124,14 +126,14 @@ class Greybox:
         rows = rows.rows(estimate.covered)
         self.inputs_ = Inputs.of(rows.features, history.columns.categorical)
         residuals = rows.logarithm - estimate.logarithm
+        clipped = np.clip(residuals, -_CLIP, _CLIP)
         inputs = self._inputs(rows.features, estimate)
-        self.forest_ = ExtraTrees(
-            inputs, np.clip(residuals, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_, sample_weight=rows.weights
-        )
+        self.forest_ = ExtraTrees(inputs, clipped, n_trees=self.n_trees, seed=self.seed_, sample_weight=rows.weights)
         correction, deviation = self.forest_.out_of_bag(inputs)
         offsets = self.formulas_.category_offsets_
         loo_residuals = residuals if offsets is None else offsets.trend.leave_one_out
-        errors = np.abs(loo_residuals - correction)
+        self.trust_ = _trust(clipped, correction, rows.weights)
+        errors = np.abs(loo_residuals - self.trust_ * correction)
         self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(estimate, deviation), rows.uncertainty))
 
     def _inputs(self, features: NDArray[np.float64], estimate: RooflineEstimate) -> NDArray[np.float64]:
@@ -141,3 +143,23 @@ class Greybox:
         prior = prior_variance(self.formulas_.effective_n_)
         # The disagreement of the trees already contains part of the uncertainty about the mode.
         return np.asarray(np.sqrt(NOISE_FLOOR**2 + prior + deviation**2 + 0.5 * variance_of_modes(estimate)))
+
+
+def _trust(residuals: NDArray[np.float64], corrections: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """Return the share of a correction that is applied: a slope that is shrunk to 0 for few rows.
+
+    It minimises the mean absolute error of residuals that are predicted without themselves. Trees that are fitted on a
+    few rows of one workload mostly repeat the noise of these.
+
+    Args:
+        residuals: logarithm of measured over predicted throughput, ``[n]``.
+        corrections: out-of-bag predictions of them.
+        weights: of the rows.
+    """
+    moved = corrections != 0.0
+    if not moved.any():
+        return 0.0
+    slopes = residuals[moved] / corrections[moved]
+    slope = weighted_quantile(slopes, weights[moved] * np.abs(corrections[moved]), 0.5)
+    data_weight = float(weights.sum()) / (float(weights.sum()) + PRIOR_TRIALS)
+    return float(np.clip(slope, 0.0, 1.0) * data_weight)

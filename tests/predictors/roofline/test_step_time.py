@@ -53,14 +53,16 @@ def test_the_parts_add_up_to_the_step() -> None:
 def test_compute_counts_flops_over_efficiency() -> None:
     seconds = parts_of(world_size=1)["compute"]
     tokens = 8 * 2 * 2048
-    flops = tokens * 32 * (6 * 12 * 4096**2 + 7 * 4096 * 2048 / DEFAULTS["attention_efficiency"])
+    lag = (989.4 / 312) ** DEFAULTS["attention_lag"]
+    flops = tokens * 32 * (6 * 12 * 4096**2 + 7 * 4096 * 2048 * lag / DEFAULTS["attention_efficiency"])
     reached = 989.4e12 * 0.6 * 4096 / (4096 + 300) * 4096 / (4096 + 150)
-    assert seconds == pytest.approx(flops / reached)
+    moved = tokens * 32 * 34 * 4096 * DEFAULTS["elementwise"]
+    assert seconds == pytest.approx(flops / reached + moved / 3352e9)
 
 
 def test_doubling_the_peak_halves_the_compute_term_only() -> None:
-    layout = layout_of(tp_degree=4)
-    once, twice = (step_time(each, FREE).parts() for each in (layout, replace(layout, peak=2 * layout.peak)))
+    layout, products = layout_of(tp_degree=4), {**FREE, "elementwise": 1e-12}
+    once, twice = (step_time(each, products).parts() for each in (layout, replace(layout, peak=2 * layout.peak)))
     assert twice["compute"] == pytest.approx(once["compute"] / 2)
     assert twice["tensor_parallel"] == pytest.approx(once["tensor_parallel"])
 

@@ -8,7 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.roofline.computation import attention_flops, balanced_stage, compute, flops_per_second
+from torchx_cubicml.predictors.roofline.computation import (
+    attention_flops,
+    balanced_stage,
+    compute,
+    elementwise_bytes,
+    flops_per_second,
+)
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.data_parallel import dp_bandwidth, gathering, optimizer, reduction
 from torchx_cubicml.predictors.roofline.facts import Facts
@@ -86,6 +92,13 @@ class TestFlops:
         (found,) = flops_per_second(layout_of(**{**self.LAYOUT, **changes}), self.CONSTANTS)
         assert found == pytest.approx(1000.0 * 0.5 * (100 / 400) * (40 / 50) * factor)
 
+    def test_a_device_that_reaches_more_of_its_peak_is_faster(self) -> None:
+        """Products reach 86.9 % of the peak on an A100 and 80.3 % on an H100."""
+        h100, a100 = (
+            flops_per_second(layout_of(**self.LAYOUT, matmul_share=share), self.CONSTANTS) for share in (0.803, 0.869)
+        )
+        assert a100 == pytest.approx(h100 * 0.869 / 0.803)
+
 
 class TestCompute:
     NUMBERS = {  # noqa: RUF012 - never changed
@@ -101,12 +114,16 @@ class TestCompute:
         "layers_per_stage": 8,
         "pp": 1,
         "peak": 1000.0,
+        "attention_peak": 1000.0,
         "low_bit": 0,
         "compiled": 0,
         "plain_attention": 0,
         "width_bytes": 2,
         "heads": 5,
         "memory_bandwidth": 40.0,
+        "inner": 8,
+        "kv_share": 1,
+        "queries": 1,
     }
     CONSTANTS = constants_of(
         half_tokens=0.0,
@@ -115,6 +132,7 @@ class TestCompute:
         attention_efficiency=0.7,
         unbalance=0.0,
         plain_attention=0.25,
+        elementwise=0.0,
     )
 
     def seconds(self, constants: dict[str, float] | None = None, **changes: float) -> tuple[float, float]:
@@ -146,6 +164,27 @@ class TestCompute:
         layout = layout_of(**{**self.NUMBERS, "low_bit": low_bit, "attention_peak": 400.0})
         (found,) = attention_flops(layout, {**self.CONSTANTS, "low_bit": 1.5})
         assert found == pytest.approx(2000 * factor)
+
+    @pytest.mark.parametrize(("peak", "slower"), [(100e12, 1.0), (312e12, 1.0), (1248e12, 2.0)])
+    def test_attention_reaches_less_of_the_peak_of_a_newer_device(self, peak: float, slower: float) -> None:
+        """Of one that is four times as fast as an A100, half, if the power is a half; of an older one as much."""
+        layout = layout_of(**{**self.NUMBERS, "attention_peak": peak})
+        (found,) = attention_flops(layout, {**self.CONSTANTS, "attention_lag": 0.5})
+        assert found == pytest.approx(2000 * slower)
+
+    @pytest.mark.parametrize(("recomputed", "again"), [(0.0, 1.0), (1.0, 4 / 3)])
+    def test_other_operations_pass_their_tensors_through_memory(self, recomputed: float, again: float) -> None:
+        """34 bytes per token and channel are kept, of which ranks without sequence parallelism hold 10 in full."""
+        constants = {**self.CONSTANTS, "elementwise": 2.0}
+        layout = layout_of(**{**self.NUMBERS, "full_recompute": recomputed, "sequence_parallel": 0})
+        moved = 2.0 * 7 * 10 * (24 / 2 + 10) * again
+        assert elementwise_bytes(layout, constants) == pytest.approx(moved)
+        (stage, whole), (without, all_without) = (
+            self.seconds(each, full_recompute=recomputed, layers_per_stage=4, sequence_parallel=0)
+            for each in (constants, self.CONSTANTS)
+        )
+        assert stage - without == pytest.approx(4 * moved / 40.0)
+        assert whole - all_without == pytest.approx(8 * moved / 40.0)
 
     def test_an_unbalanced_pipeline_waits_for_the_head(self) -> None:
         """Of four stages, evenly two layers each; the head of ten layers' cost is best alone, beside three of 8/3."""
@@ -202,7 +241,7 @@ class TestCollectives:
 
     def test_attention_hides_a_part_of_the_ring(self) -> None:
         numbers = {**self.NUMBERS, "cp": 4, "tp": 2, "kv_share": 1, "sequence": 20, "low_bit": 0, "compiled": 0}
-        layout = layout_of(**numbers, peak=1000.0)
+        layout = layout_of(**numbers, peak=1000.0, attention_peak=1000.0)
         constants = {**RATES, "half_tokens": 0.0, "half_width": 0.0, "gemm_efficiency": 0.5, "link_tp_latency_s": 0.0}
         constants["attention_efficiency"] = 0.5
         hop, hidden = 2 * 2 * 6 * 5 / 2 / 50.0, 7 * 5 * 20 * 6 / 2 / 250.0 / 3 / 4

@@ -8,6 +8,10 @@ Peaks, memory and links of A100, H100 (SXM), B200, B300, GB200 and GB300 agree w
 sums of the whole rack decide. The memories of MI300X, MI325X and MI355X agree, too; the others were not checked line by
 line. Links between nodes are those of the vendors' reference systems, divided among their GPUs. A cluster may have
 other links, which is why calibration has a constant for them. The link to the host is that of 16 lanes of PCIe 4 or 5.
+
+No device reaches its peak. How much of it the largest bf16 matrix products reach was measured with one program on
+several devices (stas00/ml-engineering, compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS", second
+version; the MI250X is in its first alone). A device that is not listed there counts as an H100.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ _T = 1e12
 _G = 1e9
 _PCIE_4, _PCIE_5 = 32e9, 64e9  # bytes per second of 16 lanes, one direction
 _WITH_PCIE_5 = frozenset({"h100", "h200", "h800", "h20", "b200", "b300"})
+
+
+_MATMUL_SHARE_OF_H100 = 0.803
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,7 @@ class Hardware:
         network: to a device of another node, bytes per second.
         host: to the host's memory, bytes per second, over PCIe.
         per_node: devices joined by the fast links.
+        matmul_share: share of the bf16 peak that the largest matrix products reach.
     """
 
     name: str
@@ -55,6 +63,7 @@ class Hardware:
     network: float
     host: float = _PCIE_4
     per_node: int = 8
+    matmul_share: float = _MATMUL_SHARE_OF_H100
 
     def peak(self, precision: str) -> float:
         """Return the peak FLOP/s in ``precision``, a standard word; the next wider one where it is not native.
@@ -86,9 +95,18 @@ def _nvidia(
         network=network * _G,
         host=_PCIE_5 if name.partition("-")[0] in _WITH_PCIE_5 else _PCIE_4,
         per_node=per_node,
+        matmul_share=_MATMUL_SHARES.get(name, _MATMUL_SHARE_OF_H100),
     )
 
 
+_MATMUL_SHARES = {
+    **dict.fromkeys(("a100-80", "a100-40", "a800"), 0.869),
+    **dict.fromkeys(("a100-pcie", "a100-pcie-40"), 0.811),
+    "gh200": 0.836,
+    "mi325x": 0.604,
+    "mi300x": 0.514,
+    "mi250x": 0.767,
+}
 _HOPPER = (66.9, 494.7, 989.4, 1978.9)
 _AMPERE = (19.5, 156.0, 312.0, 0.0)
 _V100 = Hardware(

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torchx_cubicml.predictors.features.device_specs import REFERENCE
 from torchx_cubicml.predictors.roofline.mixture_of_experts import routed_slowdown
-from torchx_cubicml.predictors.roofline.recomputation import recomputed_products
+from torchx_cubicml.predictors.roofline.recomputation import recomputed_products, whole_bytes
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
+
+_A100_PEAK = 312e12
 
 
 def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]:
@@ -19,7 +22,7 @@ def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]
 
     A layer costs 6 FLOPs per token and parameter, besides attention; the projection onto the vocabulary makes the last
     stage the slowest unless it gets fewer layers. Attention and the products of experts count as many FLOPs as would
-    take as long.
+    take as long. Norms, activations, dropout and residuals take the time in which their tensors pass through memory.
     """
     attention = attention_flops(layout, constants)
     again = layout.full_recompute + layout.selective_recompute
@@ -29,7 +32,8 @@ def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]
     head = 6.0 * layout.width * layout.vocabulary
     seconds = layout.tokens / (layout.tp * flops_per_second(layout, constants))
     scores = constants["plain_attention"] * 16.0 * layout.plain_attention * layout.width_bytes * layout.heads
-    memory = scores * layout.sequence * layout.tokens / layout.tp / layout.memory_bandwidth
+    through_memory = scores * layout.sequence * layout.tokens / layout.tp + elementwise_bytes(layout, constants)
+    memory = through_memory / layout.memory_bandwidth
     even = layout.layers_per_stage * block + head
     balanced = balanced_stage(layout, block, head)
     slowest = balanced + np.minimum(constants["unbalance"], 1.0) * (even - balanced)
@@ -37,16 +41,29 @@ def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]
     return slowest * seconds + layout.layers_per_stage * memory, whole * seconds + layout.layers * memory
 
 
+def elementwise_bytes(layout: TrainingLayout, constants: Constants) -> Array:
+    """Return the bytes that a block moves per micro batch in operations other than products and attention.
+
+    Such operations take a third of the step of small models (Ivanov et al., arXiv 2007.00072), and more on a device
+    whose peak has grown by more than its memory bandwidth. Recomputation repeats those of forward.
+    """
+    again = layout.full_recompute + layout.operation_recompute
+    return np.asarray(constants["elementwise"] * whole_bytes(layout) * (1.0 + again / 3.0))
+
+
 def attention_flops(layout: TrainingLayout, constants: Constants) -> Array:
     """Return the FLOPs of causal attention per token and layer, as many as would take as long at ``flops_per_second``.
 
     They are 6 per channel and position, and one more where a fused kernel computes the scores again in backward (Dao,
     arXiv 2307.08691). Attention is computed in bf16 where the products are in fp8, and reaches another share of the
-    peak than they do (Shah et al., arXiv 2407.08608: 35 % to 75 % on one device, by the kernel).
+    peak than they do. That share is smaller on newer devices, as kernels are written for older ones: the kernel that
+    reaches up to 73 % of the peak on an A100 (arXiv 2307.08691) reaches 35 % on an H100, and one written for the H100
+    75 % (Shah et al., arXiv 2407.08608).
     """
     each = (7.0 - layout.plain_attention) * layout.width * layout.queries * layout.sequence
     faster = np.where(layout.low_bit > 0, constants["low_bit"] * layout.peak / layout.attention_peak, 1.0)
-    return np.asarray(each * faster / constants["attention_efficiency"])
+    newer = np.maximum(layout.attention_peak / _A100_PEAK, 1.0) ** constants["attention_lag"]
+    return np.asarray(each * faster * newer / constants["attention_efficiency"])
 
 
 def flops_per_second(layout: TrainingLayout, constants: Constants) -> Array:
@@ -54,7 +71,8 @@ def flops_per_second(layout: TrainingLayout, constants: Constants) -> Array:
     width = layout.width / layout.tp
     utilisation = layout.tokens / (layout.tokens + constants["half_tokens"]) * width / (width + constants["half_width"])
     kernel_factor = np.where(layout.low_bit > 0, constants["low_bit"], 1.0) * constants["compiled"] ** layout.compiled
-    return np.asarray(layout.peak * constants["gemm_efficiency"] * utilisation * kernel_factor)
+    reached = layout.peak * layout.matmul_share / REFERENCE.matmul_share
+    return np.asarray(reached * constants["gemm_efficiency"] * utilisation * kernel_factor)
 
 
 def balanced_stage(layout: TrainingLayout, block: Array, head: Array) -> Array:

@@ -21,8 +21,10 @@ Constants: TypeAlias = "Mapping[str, float]"
 
 # name -> (default, standard deviation of its logarithm, in words)
 PRIORS: dict[str, tuple[float, float, str]] = {
-    "gemm_efficiency": (0.6, 0.3, "share of the peak that large matrix products reach"),
+    "gemm_efficiency": (0.6, 0.3, "share of an H100's peak that large matrix products reach"),
     "attention_efficiency": (0.8, 0.4, "share of that that fused attention reaches"),
+    "attention_lag": (0.3, 0.7, "power of the peak, above that of an A100, by which that share falls"),
+    "elementwise": (3.0, 0.5, "transfers of each activation kept for backward through memory, outside products"),
     "half_tokens": (300.0, 1.0, "tokens per micro batch at which they reach half of it"),
     "half_width": (150.0, 1.0, "width per tensor-parallel rank at which they reach half of it"),
     "launch_s": (1.5e-3, 1.0, "least time of a layer, forward and backward: the host issues its kernels"),

@@ -23,6 +23,7 @@ _FACTS = {
     "network": "network",
     "host_link": "host",
     "per_node": "per_node",
+    "matmul_share": "matmul_share",
 }
 
 

@@ -30,12 +30,12 @@ def recomputed_products(layout: TrainingLayout) -> Array:
     return np.asarray(layout.full_recompute + layout.operation_recompute * again)
 
 
-def activation_bytes(layout: TrainingLayout) -> Array:
-    """Return the bytes of activations per block and micro batch that are kept for backward, mean over the blocks.
+def whole_bytes(layout: TrainingLayout) -> Array:
+    """Return the bytes of all activations per block and micro batch, those of the scores of attention left out.
 
-    Korthikanti et al., equation 2: 34 bytes per token and channel, of which 16 are the MLP's, and 5 per score of
-    attention. Fewer heads of keys and values keep less. Each of a token's experts keeps a copy of its input, and its
-    result until the router's weights have their gradient.
+    Korthikanti et al., equation 2: 34 bytes per token and channel, of which 16 are the MLP's. Fewer heads of keys and
+    values keep less. Each of a token's experts keeps a copy of its input, and its result until the router's weights
+    have their gradient.
     """
     split = np.where(layout.sequence_parallel > 0, layout.tp, 1.0)
     each = layout.tokens * layout.width
@@ -44,6 +44,16 @@ def activation_bytes(layout: TrainingLayout) -> Array:
     fixed = _OUTSIDE_MLP - _UNSPLIT - _QUERIES - _KEYS
     copies = 4.0 * layout.expert_layers * layout.active_experts
     rest = each * ((attention + fixed) / layout.tp + (_UNSPLIT + copies) / split)
+    return np.asarray(layout.width_bytes / 2.0 * (mlp + rest))
+
+
+def activation_bytes(layout: TrainingLayout) -> Array:
+    """Return the bytes of activations per block and micro batch that are kept for backward, mean over the blocks.
+
+    Korthikanti et al., equation 2, with 5 bytes per score of attention besides.
+    """
+    split = np.where(layout.sequence_parallel > 0, layout.tp, 1.0)
+    each = layout.tokens * layout.width
     scores = 5.0 * layout.heads * layout.sequence * layout.tokens / layout.tp
     full, per_operation = layout.full_recompute, layout.operation_recompute
     whole = np.maximum(1.0 - full - per_operation, 0.0)
@@ -51,8 +61,8 @@ def activation_bytes(layout: TrainingLayout) -> Array:
     block_input = 2.0 * each / split
     results = each * (2.0 * layout.queries * (2.0 + layout.kv_share) + 2.0 * layout.active_inner / layout.width)
     of_operations = 2.0 * block_input + results / layout.tp
-    kept = whole * (mlp + rest) + kept_scores * scores + full * block_input + per_operation * of_operations
-    return np.asarray(layout.width_bytes / 2.0 * kept)
+    kept = kept_scores * scores + full * block_input + per_operation * of_operations
+    return np.asarray(whole * whole_bytes(layout) + layout.width_bytes / 2.0 * kept)
 
 
 def working_bytes(layout: TrainingLayout) -> Array:

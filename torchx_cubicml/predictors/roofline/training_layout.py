@@ -93,6 +93,7 @@ class TrainingLayout:
         width_bytes: bytes of a weight, an activation or a gradient in transfer.
         low_bit: 1.0 for fp8.
         peak: FLOP/s of one device in the precision of the training.
+        matmul_share: share of the bf16 peak that the largest matrix products reach on the device.
         attention_peak: FLOP/s of one device in the precision of attention.
         memory: bytes of one device.
         memory_bandwidth: bytes per second.
@@ -163,6 +164,7 @@ class TrainingLayout:
     width_bytes: Array
     low_bit: Array
     peak: Array
+    matmul_share: Array
     attention_peak: Array
     memory: Array
     memory_bandwidth: Array

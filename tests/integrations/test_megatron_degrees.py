@@ -23,6 +23,7 @@ def test_degrees_of_initialised_groups(tp: int, pp: int, cp: int, ep: int, etp: 
         )
         try:
             assert megatron_facts() == {
+                "dp_degree": 16 // (tp * pp * cp),
                 "tp_degree": tp,
                 "pp_degree": pp,
                 "cp_degree": cp,

@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.launch, needs("megatron", target="test-releases")]
 
 DEGREES = ("tp_degree", "pp_degree", "cp_degree", "ep_degree", "dp_degree")
 LAYOUTS = {
-    "data": (2, ("--recompute",)),
-    "tensor": (2, ("--tensor-model-parallel-size", "2")),
+    "data": (2, ("--recompute-granularity", "full")),
+    "tensor": (2, ("--tensor-model-parallel-size", "2", "--recompute-granularity", "selective")),
     "pipeline": (2, ("--pipeline-model-parallel-size", "2")),
     "experts": (2, ("--expert-model-parallel-size", "2", "--num-experts", "4")),
     "tensor_and_pipeline": (4, ("--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2")),
@@ -52,8 +52,12 @@ def test_layout_batch_and_throughput_are_those_of_the_run(
     has_stages = report["pp_degree"] > 1
     assert trial.observed.get("n_params") == (None if has_stages else n_params[layout == "experts"])
     assert trial.observed.get("n_layers") == (None if has_stages else 4)
-    assert trial.observed.get("activation_checkpointing") == ("full" if layout == "data" else "none")
-    assert facts(trial, "n_experts", "n_active_experts") == ((4, 2) if layout == "experts" else (None, None))
+    recomputed = {"data": ("full", None), "tensor": ("selective", "core_attn")}.get(layout, ("none", None))
+    assert facts(trial, "activation_checkpointing", "selective_recompute") == recomputed
+    experts = facts(trial, "n_experts", "n_active_experts", "expert_tp_degree")
+    assert experts == ((4, 2, 1) if layout == "experts" else (None, None, None))
+    assert facts(trial, "sharding_strategy", "zero_stage") == ("DDP", 0)
+    assert trial.observed.get("tp_overlap") == (False if report["tp_degree"] > 1 else None)
     times, counted = report["times"], measured.steps_counted  # by the script's own clock
     expected = counted * 8 / (times[-1] - times[-1 - counted])
     assert measured.samples_per_second == pytest.approx(expected, rel=0.05)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.launch, needs("torchrec", "fbgemm_gpu", target="test-torchrec")]
 
 JOB = "train_torchrec.py"
+SMALL = "--tables small --sharding"
 OBSERVED_FORWARDS = slice(1, 33)  # the model is found at the end of the first step
 TABLE_FACTS = (
     "embedding_tables",
@@ -77,11 +78,11 @@ def check(trial: Trial, report: dict[str, Any], *, steps: int, batch_size: int, 
 @pytest.mark.parametrize(
     ("processes", "words"),
     [
-        (2, "--tables small --sharding data_parallel,table_wise,row_wise"),
-        (2, "--tables small --sharding table_column_wise,planner,column_wise --min-partition 4 --pipeline"),
-        (4, "--tables small --sharding column_wise,table_row_wise,grid_shard --min-partition 4"),
+        (2, f"{SMALL} data_parallel,table_wise,row_wise"),
+        (2, f"{SMALL} table_column_wise,planner,column_wise --min-partition 4 --pipeline TrainPipelineBase"),
+        (4, f"{SMALL} column_wise,table_row_wise,grid_shard --min-partition 4"),
         (4, "--tables uneven --reserved 0.3"),
-        (2, "--tables sequence --sharding row_wise,table_wise --pipeline"),
+        (2, "--tables sequence --sharding row_wise,table_wise --pipeline TrainPipelineSparseDist"),
     ],
 )
 def test_tables_and_plan_are_those_of_the_job(tmp_path: Path, processes: int, words: str) -> None:
@@ -89,6 +90,8 @@ def test_tables_and_plan_are_those_of_the_job(tmp_path: Path, processes: int, wo
     check(trial, report, steps=36, batch_size=64, world_size=processes)
     assert trial.observed["sharding_strategy"] == "DDP"
     assert trial.observed["reserved_share"] == (0.3 if "--reserved" in words else 0.15)
+    _, has_pipeline, pipeline = words.partition("--pipeline ")
+    assert trial.observed.get("train_pipeline") == (pipeline if has_pipeline else None)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ class Binding:
         flag_overrides_file: whether a flag that is added beside the file wins over it; else the file is changed.
         file_must_be_auto: whether a value in the file, other than ``auto``, would contradict the flag.
         implied: whether an absent value follows from the parameter's expression, before the default counts.
+        takes_list: whether several words may follow the flag; together, with blanks between, they are one value.
         implied_by: values at the place that stand for the expression's value too, such as -1 for the remaining ranks.
     """
 
@@ -67,6 +68,7 @@ class Binding:
     flag_overrides_file: bool = False
     file_must_be_auto: bool = False
     implied: bool = False
+    takes_list: bool = False
     implied_by: tuple[Scalar, ...] = ()
 
 

@@ -52,7 +52,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--num-experts", type=int)
     parser.add_argument("--micro-batch-size", type=int, default=2)
     parser.add_argument("--global-batch-size", type=int, default=8)
-    parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--recompute-granularity", choices=("selective", "full"))
     parser.add_argument("--train-iters", type=int, default=24)
     parser.add_argument("--outcome", required=True)
     return parser.parse_args()
@@ -68,7 +68,11 @@ def build(args: argparse.Namespace):
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     experts = {"num_moe_experts": args.num_experts, "moe_router_topk": 2, "add_bias_linear": False}
-    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    recompute = {
+        None: {},
+        "selective": {"recompute_granularity": "selective"},
+        "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+    }
     config = TransformerConfig(
         num_layers=4,
         hidden_size=64,
@@ -86,7 +90,7 @@ def build(args: argparse.Namespace):
         context_parallel_size=args.context,
         sequence_parallel=bool(args.num_experts) and args.tensor > 1,
         **(experts if args.num_experts else {}),
-        **(recompute if args.recompute else {}),
+        **recompute[args.recompute_granularity],
     )
     model = GPTModel(
         config,

@@ -24,7 +24,7 @@ from torchrec.distributed.model_parallel import (
 )
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.distributed.train_pipeline import TrainPipelineBase, TrainPipelineSparseDist
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
@@ -32,6 +32,7 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
+PIPELINES = {kind.__name__: kind for kind in (TrainPipelineBase, TrainPipelineSparseDist)}
 N_DENSE = 13
 WIDTH = 32  # of the dense features in their interaction with the tables
 # name: rows, width, mean rows that one sample looks up, pooling ("none": a sequence, from an EmbeddingCollection)
@@ -205,7 +206,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--tables", default="uneven", help="name of a preset, or JSON: name -> rows, width, rows, pooling"
     )
-    parser.add_argument("--pipeline", action="store_true", help="train by TrainPipelineSparseDist")
+    parser.add_argument("--pipeline", choices=PIPELINES, help="train by this pipeline of TorchRec")
     fsdp = "shard the dense part with this generation of FSDP instead of DDP"
     parser.add_argument("--fsdp", nargs="?", const="2", choices=("1", "2"), help=fsdp)
     parser.add_argument("--reserved", type=float, default=0.15, help="share of memory that the planner leaves free")
@@ -220,7 +221,7 @@ def train(model: nn.Module, optimizer: CombinedOptimizer, tables: Tables, argume
     batches = [batches[step % len(batches)] for step in range(arguments.steps)]
     times = []
     if arguments.pipeline:
-        pipeline, waiting = TrainPipelineSparseDist(model, optimizer, torch.device("cpu")), iter(batches)
+        pipeline, waiting = PIPELINES[arguments.pipeline](model, optimizer, torch.device("cpu")), iter(batches)
         for _ in range(arguments.steps):
             started = time.perf_counter()
             loss, _ = pipeline.progress(waiting)  # what the model returns beside its loss

@@ -43,6 +43,8 @@ def shares_of(**changes: Value) -> list[float]:
     [
         ({"activation_checkpointing": "selective"}, [0, 1, 0]),
         ({"activation_checkpointing": "selective", "selective_recompute": "core_attn"}, [0, 1, 0]),
+        ({"activation_checkpointing": "selective", "selective_recompute": "core_attn mlp"}, [0, 1, 0]),
+        ({"activation_checkpointing": "selective", "selective_recompute": "layernorm"}, [0, 0, 0]),
         ({"activation_checkpointing": "selective", "selective_recompute": "op"}, [0, 0, 1]),
         ({"activation_checkpointing": "selective", "selective_recompute": "2"}, [1 / 2, 0, 0]),
         ({"activation_checkpointing": "selective", "selective_recompute": 4}, [1 / 4, 0, 0]),

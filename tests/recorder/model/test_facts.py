@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
 import torch
 from torch import nn
+from torch._inductor import config as inductor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from torchx_cubicml.recorder.model.facts import HookObservations, observe
-from torchx_cubicml.recorder.model.kernels import is_compiled
+from torchx_cubicml.recorder.model.kernels import is_compiled, overlaps_tensor_parallelism
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Model(nn.Module):
@@ -53,7 +60,27 @@ def test_checkpointing_by_operator_is_selective() -> None:
     for index, block in enumerate(model.blocks):
         model.blocks[index] = checkpoint_wrapper(block, checkpoint_fn=checkpoint, context_fn=contexts)
     facts = observe(model, None, HookObservations(activation_checkpointing="full"), world_size=1)
-    assert facts["activation_checkpointing"] == "selective"
+    assert (facts["activation_checkpointing"], facts["selective_recompute"]) == ("selective", "op")
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "every"),
+    [((0, 2, 4), "2"), ((1, 3, 5), "2"), ((2, 5), "3"), ((0,), "6"), ((0, 1), None), ((3, 5), None), (range(6), None)],
+)
+def test_every_nth_layer_is_told_by_the_places_of_wrappers(wrapped: Sequence[int], every: str | None) -> None:
+    model = Model(6)
+    for index in wrapped:
+        model.blocks[index] = checkpoint_wrapper(model.blocks[index])
+    assert observe(model, None, HookObservations(), world_size=1).get("selective_recompute") == every
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_asynchronous_tensor_parallelism_is_that_of_inductor(is_on: bool) -> None:
+    compiled = torch.compile(Model(), backend="eager")
+    with inductor.patch(_micro_pipeline_tp=is_on):
+        assert overlaps_tensor_parallelism(compiled, 2) is is_on
+        assert overlaps_tensor_parallelism(compiled, 1) is None
+        assert overlaps_tensor_parallelism(compiled, None) is None
 
 
 def test_compiled_parts_show() -> None:

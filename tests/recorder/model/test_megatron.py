@@ -68,10 +68,59 @@ def test_part_of_a_pipeline_has_no_count(degrees: dict[str, int]) -> None:
     assert count_megatron_parameters(nn.Linear(2, 2), degrees) == (None, None)
 
 
-def test_distributed_optimizer_is_the_first_stage_of_zero(state: ModuleType) -> None:
+@pytest.mark.parametrize(
+    ("config", "stage"),
+    [
+        ({"use_distributed_optimizer": True}, {"zero_stage": 1}),
+        ({"use_distributed_optimizer": False}, {"zero_stage": 0}),
+        ({}, {}),
+        (
+            {
+                "use_distributed_optimizer": True,
+                "use_megatron_fsdp": True,
+                "data_parallel_sharding_strategy": "optim_grads",
+            },
+            {"zero_stage": 2},
+        ),
+        ({"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "of a later release"}, {}),
+    ],
+)
+def test_the_wrapper_tells_the_stage_of_zero(
+    state: ModuleType, config: dict[str, object], stage: dict[str, int]
+) -> None:
     state.model_parallel_is_initialized = lambda: True
     state.get_data_parallel_world_size = lambda: 2
     model = nn.Linear(2, 2)
-    for uses, stage in ((True, {"zero_stage": 1}), (False, {})):
-        model.ddp_config = SimpleNamespace(use_distributed_optimizer=uses)  # type: ignore[assignment]
-        assert megatron_facts(model) == {"dp_degree": 2, **stage}
+    model.ddp_config = SimpleNamespace(**config)  # type: ignore[assignment]
+    assert megatron_facts(model) == {"dp_degree": 2, **stage}
+
+
+def test_experts_have_a_degree_of_tensor_parallelism_and_dense_models_have_none(state: ModuleType) -> None:
+    state.model_parallel_is_initialized = lambda: True
+    state.get_tensor_model_parallel_world_size = state.get_expert_tensor_parallel_world_size = lambda: 2
+    kind = type("MoELayer", (nn.Linear,), {"__module__": "megatron.core.transformer.moe.moe_layer"})
+    assert megatron_facts(nn.Sequential(nn.Linear(2, 2))) == {"tp_degree": 2}
+    assert megatron_facts(nn.Sequential(kind(2, 2))) == {"tp_degree": 2, "expert_tp_degree": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "tp", "cp", "found"),
+    [
+        ({"recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp"]}, 1, 1, "core_attn mlp"),
+        ({"recompute_granularity": "full", "recompute_modules": ["core_attn"]}, 1, 1, None),
+        ({"tp_comm_overlap": True, "cp_comm_type": None}, 1, 1, {}),
+        ({"tp_comm_overlap": True, "cp_comm_type": None}, 2, 2, {"tp_overlap": True, "cp_method": "p2p"}),
+        ({"tp_comm_overlap": False, "cp_comm_type": "a2a"}, 2, 2, {"tp_overlap": False, "cp_method": "a2a"}),
+        ({"cp_comm_type": ["p2p", "a2a"]}, 1, 2, {"cp_method": ("p2p", "a2a")}),
+    ],
+)
+def test_the_models_config_is_told_in_the_words_of_the_trainers_table(
+    state: ModuleType, config: dict[str, object], tp: int, cp: int, found: object
+) -> None:
+    state.model_parallel_is_initialized = lambda: True
+    state.get_tensor_model_parallel_world_size = lambda: tp
+    state.get_context_parallel_world_size = lambda: cp
+    model = nn.Linear(2, 2)
+    model.config = SimpleNamespace(**config)  # type: ignore[assignment]
+    facts = found if isinstance(found, dict) else {"selective_recompute": found} if found else {}
+    assert megatron_facts(model) == {"tp_degree": tp, "cp_degree": cp, **facts}

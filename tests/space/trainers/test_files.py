@@ -205,6 +205,22 @@ class TestTorchtitan:
         back = write_config(written, space, {**own})
         assert read_config(back, space)[1] == own
 
+    def test_words_of_the_file_are_standard_words(self, tmp_path: Path) -> None:
+        names = ("cp_method", "selective_recompute", "tp_overlap")
+        space = space_of("torchtitan", *self.PARAMETERS, *(f'{name} = "auto"' for name in names))
+        file = tmp_path / "older.toml"
+        rotation = 'context_parallel_rotate_method = "alltoall"\nenable_async_tensor_parallel = false'
+        text = TORCHTITAN.replace("[parallelism]", f"[parallelism]\n{rotation}")
+        file.write_text(text.replace('mode = "selective"', 'mode = "selective"\nselective_ac_option = "2"'))
+        user = launch(f"--job.config_file {file}", "torchtitan.train", is_module=True)
+        _, own = read_config(user, space)
+        assert [own[name] for name in names] == ["p2p", "2", False]
+        change = {"cp_method": "all_gather", "selective_recompute": "op", "tp_overlap": True}
+        assert write_config(user, space, {**own, **change}).script_args[2:] == (
+            *("--parallelism.context_parallel_rotate_method", "allgather"),
+            *("--activation_checkpoint.selective_ac_option", "op", "--parallelism.enable_async_tensor_parallel"),
+        )
+
     def test_a_flag_counts_more_than_the_file(self) -> None:
         space = space_of("torchtitan", *self.PARAMETERS)
         user = launch("--job.config_file llama.toml --parallelism.tensor_parallel_degree 4", "torchtitan.train")

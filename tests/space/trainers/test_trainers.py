@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch import Launch, read_config, write_config
+from torchx_cubicml.errors import LaunchError, SpaceError
+from torchx_cubicml.launch import Launch, read_config, with_rule_facts, write_config
 from torchx_cubicml.space import SearchSpace, computed_global_batch_size
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml import parse_space
@@ -157,6 +157,60 @@ class TestOneLineIsEnough:
         space = space_of("hf", 'micro_batch_size = "auto"')
         after = write_config(launch("--per-device-train-batch-size=4"), space, {"micro_batch_size": 2})
         assert after.script_args == ("--per-device-train-batch-size=2",)
+
+
+class TestRecomputationAndOverlap:
+    NAMES = ("activation_checkpointing", "selective_recompute", "cp_method", "tp_overlap")
+    SELECTIVE = MEGATRON + " --context-parallel-size 2 --recompute-granularity selective"
+
+    def test_words_of_a_list_are_one_value(self) -> None:
+        space = space_of("megatron-lm", *(f'{name} = "auto"' for name in self.NAMES))
+        before = launch(f"{self.SELECTIVE} --recompute-modules core_attn moe")
+        _, own = read_config(before, space)
+        assert [own[name] for name in self.NAMES] == ["selective", "core_attn moe", "p2p", False]
+        change = {"selective_recompute": "core_attn mlp", "cp_method": "a2a", "tp_overlap": True}
+        after = write_config(before, space, {**own, **change})
+        words = "--recompute-modules core_attn mlp --cp-comm-type a2a --tp-comm-overlap"
+        assert after.script_args == (*shlex.split(self.SELECTIVE), *words.split())
+        assert write_config(after, space, own) == before
+        added = write_config(launch(self.SELECTIVE), space, {**own, **change})
+        assert added.script_args == after.script_args
+
+    def test_a_value_per_layer_is_a_word_each(self) -> None:
+        body = '[parameters.cp_method]\nchoices = ["p2p", "a2a"]\nper_layer = 3'
+        space = space_of("megatron-lm", rest=body)
+        for typed in ("--cp-comm-type p2p", "--cp-comm-type p2p a2a a2a", ""):
+            before = launch(f"{self.SELECTIVE} {typed}")
+            written = write_config(before, space, {"cp_method": ("a2a", "p2p", "p2p")})
+            assert written.script_args == (*shlex.split(self.SELECTIVE), "--cp-comm-type", "a2a", "p2p", "p2p")
+            assert read_config(written, space)[1]["cp_method"] == ("a2a", "p2p", "p2p")
+
+    def test_modules_of_the_release_may_be_listed(self) -> None:
+        space = space_of("megatron-lm", 'selective_recompute = ["moe_act", "core_attn layernorm"]')
+        assert space.parameters[0].choices == ("moe_act", "core_attn layernorm")
+        with pytest.raises(SpaceError, match=r"selective_recompute.*'core_attn attention'"):
+            space_of("megatron-lm", 'selective_recompute = ["core_attn attention"]')
+
+    @pytest.mark.parametrize(
+        ("groups", "legal"), [("", True), (" --group-query-attention --num-query-groups 2", False)]
+    )
+    def test_an_exchange_of_heads_needs_heads_on_each_rank(self, groups: str, legal: bool) -> None:
+        command = MEGATRON + " --context-parallel-size 2" + groups
+        space = space_of("megatron-lm", 'cp_method = "auto"')
+        known = with_rule_facts(launch(command), space)
+        workload, current = read_config(launch(command), space)
+        methods = {config["cp_method"] for config in known.bind(workload=workload, current=current).configs()}
+        assert methods == {"p2p", "all_gather", *(["a2a"] if legal else [])}
+
+    @pytest.mark.parametrize("section", ["parallelism", "compile"])
+    def test_asynchronous_tensor_parallelism_of_either_release(self, section: str) -> None:
+        flag = f"--{section}.enable_async_tensor_parallel"
+        space = space_of("torchtitan", 'tp_overlap = "auto"')
+        before = launch(f"{TORCHTITAN} {flag}")
+        assert read_config(before, space)[1]["tp_overlap"] is True
+        after = write_config(before, space, {"tp_overlap": False})
+        assert after.script_args[-1] == f"--{section}.no-enable_async_tensor_parallel"
+        assert write_config(after, space, {"tp_overlap": True}) == before
 
 
 class TestBesideTables:

@@ -105,6 +105,8 @@ def _as_typed(args: Sequence[str], query: FlagQuery) -> FlagQuery:
 
 def _find(args: Sequence[str], query: FlagQuery) -> list[Occurrence]:
     spelled = query.texts
+    if query.takes_list:
+        return find_flag(args, query.flag, is_value=looks_like_value, most_values=len(args))
 
     def is_value(word: str) -> bool:
         if query.is_switch or query.bare is not None:
@@ -143,7 +145,7 @@ def _value_if_absent(args: Sequence[str], query: FlagQuery) -> Value:
 
 def _parse_texts(texts: Sequence[str], query: FlagQuery) -> Value:
     if query.count is None:
-        return query.value(_single_text(texts[0], query) if is_key(query.flag) else texts[0])
+        return query.value(_single_text(texts[0], query) if is_key(query.flag) else " ".join(texts))
     entries = texts if len(texts) > 1 else _without_brackets(texts[0]).split(",")
     if len(entries) not in {1, query.count}:
         raise LaunchError(f"{query.flag} of {query.owner} has {len(entries)} entries; it must have 1 or {query.count}")
@@ -172,10 +174,10 @@ def _rewritten_words(found: Occurrence, query: FlagQuery, value: Value) -> tuple
     elif isinstance(value, tuple):
         texts = _list_texts(found.texts, query, value)
     else:
-        texts = [query.text(value)]
+        texts = query.words_of(value)
     if is_key(query.flag) and len(texts) == 1:
         texts = [quoted_like(texts[0], found.texts[0])]
-    return write_value(query.flag, texts, found.form)
+    return write_value(query.flag, texts, FlagForm.SEPARATE if query.takes_list else found.form)
 
 
 def _rewritten_switch(found: Occurrence, query: FlagQuery, value: Value) -> tuple[str, ...]:
@@ -189,7 +191,7 @@ def _rewritten_switch(found: Occurrence, query: FlagQuery, value: Value) -> tupl
 def _list_texts(typed: Sequence[str], query: FlagQuery, value: tuple[Value, ...]) -> list[str]:
     """Return the texts of a list in the user's form: several words, one word for all, in brackets, or joined."""
     entries = [query.text(entry) for entry in value]
-    if len(typed) > 1:
+    if len(typed) > 1 or query.takes_list:
         return entries
     bracketed = typed[0] != _without_brackets(typed[0])
     if len(set(value)) == 1 and "," not in typed[0] and not bracketed:
@@ -202,6 +204,8 @@ def _added_words(args: Sequence[str], query: FlagQuery, value: Value) -> tuple[s
         return _switch_words(query, value, absent_means=not value)
     if query.bare is not None and same_value(value, query.bare):
         return (query.flag,)
+    if query.takes_list:
+        return write_value(query.flag, query.words_of(value), FlagForm.SEPARATE)
     text = query.text(value)
     listed = isinstance(value, tuple) and is_key(query.flag)
     return write_value(query.flag, [f"[{text}]" if listed else text], usual_form(args))
@@ -286,6 +290,7 @@ def _flag_query(launch: Launch, binding: Binding, query: BindingQuery) -> FlagQu
         count=query.count,
         other_flags=query.flags - {binding.name, *binding.aliases},
         aliases=binding.aliases,
+        takes_list=binding.takes_list,
         words=binding.words,
         bare=binding.bare,
         absent=default if query.is_conditional else omitted,
@@ -311,6 +316,7 @@ class FlagQuery:
         count: entries of a per-layer value; ``None`` for a single value.
         other_flags: other flags of the space, so that none is taken for an abbreviation of this one.
         aliases: other spellings of the flag.
+        takes_list: whether several words may follow the flag; together, with blanks between, they are one value.
         words: values and their texts, where these differ; an empty text means no text.
         bare: value of the flag without a text; ``None`` if it has none, or is a switch.
         absent: value expressed by leaving the flag out; ``None`` if the default is written out.
@@ -324,6 +330,7 @@ class FlagQuery:
     count: int | None = None
     other_flags: frozenset[str] = frozenset()
     aliases: tuple[str, ...] = ()
+    takes_list: bool = False
     words: tuple[tuple[Scalar, str], ...] = ()
     bare: Scalar | None = None
     absent: Value | None = None
@@ -345,6 +352,11 @@ class FlagQuery:
         if isinstance(value, tuple):
             return ",".join(map(self.text, value))
         return next((text for known, text in self.words if text and same_value(known, value)), spell(value))
+
+    def words_of(self, value: Value) -> list[str]:
+        """Return the words of ``value`` after the flag."""
+        entries = value if isinstance(value, tuple) else (value,)
+        return " ".join(map(self.text, entries)).split() if self.takes_list else [self.text(value)]
 
     def value(self, text: str) -> Scalar:
         """Return the value of a text after the flag.

@@ -18,6 +18,7 @@ _OFF = ("False", "0.0", "0", "no", "off")
 _FULL = ("full", "True", "1.0", "1", "yes", "on")
 _PER_OPERATION = frozenset({"op", "selectiveop"})
 _PER_LAYER = frozenset({"selectivelayer"})
+_MODULES = frozenset({"core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"})
 _EVERY = 2.0  # every second layer, where the option does not say which
 
 
@@ -32,12 +33,19 @@ def recompute_fields(facts: Facts) -> dict[str, Array]:
     chosen = sum((share for text, share in options.items() if squashed(text) in _PER_OPERATION), zero)
     every = {text: _number(text) for text in options}
     in_full = sum((share / every[text] for text, share in options.items() if every[text] >= 1.0), zero)
+    keeps_attention = sum((share for text, share in options.items() if _is_modules_without_attention(text)), zero)
     is_nth = sum((share for text, share in options.items() if every[text] >= 1.0), zero)
     return {
         "full_recompute": facts.share(name, _FULL) + per_layer / _EVERY + selective * in_full,
-        "selective_recompute": selective * np.maximum(1.0 - chosen - is_nth, 0.0),
+        "selective_recompute": selective * np.maximum(1.0 - chosen - is_nth - keeps_attention, 0.0),
         "operation_recompute": per_operation + selective * chosen,
     }
+
+
+def _is_modules_without_attention(text: str) -> bool:
+    """Return whether an option names modules of Megatron-LM, and the attention core is not among them."""
+    names = set(text.split())
+    return names <= _MODULES and "core_attn" not in names
 
 
 def _number(text: str) -> float:

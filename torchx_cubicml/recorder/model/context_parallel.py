@@ -21,6 +21,8 @@ _MODULES = (
 )
 _STYLE = "_ContextParallel"
 _CLOSED_OVER = "device_mesh"
+_METHODS = {"ALL_GATHER": "all_gather", "ALL_TO_ALL": "p2p"}
+"""Torch's way to rotate keys and values -> standard word; its all-to-all passes them on in a ring."""
 
 
 def context_meshes(root: nn.Module) -> list[object]:
@@ -31,12 +33,29 @@ def context_meshes(root: nn.Module) -> list[object]:
     return [*{id(mesh): mesh for mesh in found}.values()]
 
 
+def context_method(root: nn.Module) -> str:
+    """Return how ranks exchange keys and values: ``all_gather``, or ``p2p`` in a ring; empty if unknown.
+
+    FlexAttention always gathers them. For other kernels torch's option counts, one for the whole process.
+    """
+    if any(getattr(getattr(style, "attention_type", None), "name", "") == "FLEX" for style, _ in _styles(root)):
+        return _METHODS["ALL_GATHER"]
+    options = (getattr(sys.modules.get(name), "_cp_options", None) for name in _MODULES)
+    methods = (getattr(getattr(each, "rotate_method", None), "name", "") for each in options)
+    return next((_METHODS[method] for method in methods if method in _METHODS), "")
+
+
 def _meshes_of_hooks(root: nn.Module) -> Iterator[object]:
+    return (mesh for _, mesh in _styles(root))
+
+
+def _styles(root: nn.Module) -> Iterator[tuple[object, object]]:
+    """Yield torch's parallel styles of context parallelism in the hooks of a model, each with its mesh."""
     for module in root.modules():
         for hook in vars(module).get("_forward_pre_hooks", {}).values():
             owner = getattr(hook.func, "__self__", None) if isinstance(hook, functools.partial) else None
             if type(owner).__name__ == _STYLE and "mesh" in hook.keywords:
-                yield hook.keywords["mesh"]
+                yield owner, hook.keywords["mesh"]
 
 
 def _meshes_of_replacements() -> Iterator[object]:

@@ -5,12 +5,14 @@ Reference: D. Ivchenko et al., "TorchRec: a PyTorch domain library for recommend
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.model.embedding_modules import embedding_modules, sharding_plan, table_configs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import FrameType
 
     from torch import nn
 
@@ -28,7 +30,8 @@ def embedding_facts(root: nn.Module) -> dict[str, Value]:
     tables = [(module, config) for module in embedding_modules(root) for config in table_configs(module)]
     if not tables:
         return {}
-    facts: dict[str, Value] = {"n_embedding_tables": len(tables)}
+    pipeline = train_pipeline()
+    facts: dict[str, Value] = {"n_embedding_tables": len(tables), **({"train_pipeline": pipeline} if pipeline else {})}
     if len(tables) > MAX_TABLES:
         return facts
     facts |= {
@@ -44,6 +47,26 @@ def embedding_facts(root: nn.Module) -> dict[str, Value]:
         "embedding_ranks": [_ranks(module, plan) for (module, _), plan in zip(tables, plans, strict=True)],
     }
     return facts | {name: tuple(words) for name, words in columns.items() if all(words)}
+
+
+def train_pipeline() -> str:
+    """Return the class of TorchRec's pipeline that runs the current step, by the stack; empty without one.
+
+    A class of the program's own counts as the class of TorchRec that it is derived from.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "progress":
+            names = (each.__name__ for each in type(frame.f_locals.get("self")).__mro__ if _is_pipeline(each))
+            found = next(names, "")
+            if found:
+                return found
+        frame = frame.f_back
+    return ""
+
+
+def _is_pipeline(kind: type) -> bool:
+    return kind.__module__.startswith("torchrec.distributed.train_pipeline") and "TrainPipeline" in kind.__name__
 
 
 def _pooling_type(config: Any) -> str:

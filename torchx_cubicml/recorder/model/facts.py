@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.host.hardware import hardware_facts
 from torchx_cubicml.recorder.model.deepspeed_engine import read_engine
 from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
-from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled
-from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks
+from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled, overlaps_tensor_parallelism
+from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks, unwrap
 from torchx_cubicml.recorder.model.sequence_parallel import sequence_parallel_facts
 from torchx_cubicml.recorder.model.sharding import read_sharding
 from torchx_cubicml.recorder.model.size import (
@@ -142,7 +142,9 @@ def observe(
         "precision": _precisions(root, seen, sharding) or None,
         "float8_modules": count_float8_modules(root),
         "activation_checkpointing": _activation_checkpointing(root, seen) or None,
+        "selective_recompute": facts.get("selective_recompute") or _selective_recompute(root) or None,
         "checkpointed_modules": _n_checkpointed(root, seen),
+        "tp_overlap": facts.get("tp_overlap", overlaps_tensor_parallelism(root, facts.get("tp_degree"))),
         "attention_kernel": seen.attention_kernel or None,
         "device": _device_name(root) or None,
         "micro_batch_size": seen.samples,
@@ -190,15 +192,36 @@ def _precisions(root: nn.Module, seen: HookObservations, sharding: Sharding) -> 
 
 
 def _n_checkpointed(root: nn.Module, seen: HookObservations) -> int | None:
-    wrappers = sum(type(module).__name__ == "CheckpointWrapper" for module in root.modules())
+    wrappers = len(_wrappers(root))
     return max(wrappers, seen.n_checkpointed) if seen.n_checkpointed is not None else wrappers or None
+
+
+def _wrappers(root: nn.Module) -> list[nn.Module]:
+    return [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
+
+
+def _has_policy(wrapper: Any) -> bool:
+    """Return whether a policy, passed as a context function, selects the operators to recompute."""
+    return "context_fn" in getattr(wrapper.checkpoint_fn, "keywords", {})
+
+
+def _selective_recompute(root: nn.Module) -> str:
+    """Return ``op`` if a policy selects operations, ``n`` if each n-th layer is recomputed; empty if unknown."""
+    wrappers = _wrappers(root)
+    if any(map(_has_policy, wrappers)):
+        return "op"
+    wrapped, blocks = {id(unwrap(each)) for each in wrappers}, repeated_blocks(root)
+    places = [place for place, block in enumerate(blocks) if id(unwrap(block)) in wrapped]
+    if not places or len(places) == len(blocks):
+        return ""
+    every = places[1] - places[0] if len(places) > 1 else len(blocks)
+    return str(every) if places[0] < every and places == [*range(places[0], len(blocks), every)] else ""
 
 
 def _activation_checkpointing(root: nn.Module, seen: HookObservations) -> str | tuple[str, ...]:
     """Return the probe's finding, else that from wrapper modules; empty without both: a checkpoint needs no wrapper."""
-    wrappers = [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
-    # A policy that selects operators to recompute is passed as a context function.
-    if any("context_fn" in getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers):
+    wrappers = _wrappers(root)
+    if any(map(_has_policy, wrappers)):
         return "selective"
     if seen.activation_checkpointing or not wrappers:
         return seen.activation_checkpointing

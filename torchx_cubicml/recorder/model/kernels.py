@@ -73,6 +73,17 @@ def is_compiled(root: nn.Module) -> bool:
     return any(True for _ in compiled_modules(root)) or has_compiled()
 
 
+def overlaps_tensor_parallelism(root: nn.Module, tp_degree: Value | None) -> bool | None:
+    """Return whether inductor pipelines the collectives of tensor parallelism with products (asynchronous TP).
+
+    ``None`` without tensor parallelism or compilation, and if this torch has no such option.
+    """
+    if not isinstance(tp_degree, int) or tp_degree == 1 or not is_compiled(root):
+        return None
+    option = getattr(sys.modules.get("torch._inductor.config"), "_micro_pipeline_tp", None)
+    return option if isinstance(option, bool) else None
+
+
 def compile_facts(root: nn.Module) -> dict[str, Value]:
     """Return whether the model is compiled and, if inductor compiles it, the mode."""
     facts: dict[str, Value] = {"compile": is_compiled(root)}

@@ -1,7 +1,8 @@
 """Degrees of parallelism of Megatron Core, from the process groups that the program initialised with it.
 
-The functions are those of ``megatron/core/parallel_state.py`` in Megatron Core 0.8 to 0.19. The module is never
-imported here: without the program's own import there is nothing to read.
+The model's own config tells recomputation, context parallelism and overlap. The functions are those of
+``megatron/core/parallel_state.py`` in Megatron Core 0.8 to 0.19. The module is never imported here: without the
+program's own import there is nothing to read.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ _DEGREES = {
     "expert_tp_degree": "get_expert_tensor_parallel_world_size",
 }
 """Fact -> function of Megatron Core."""
+_ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""Sharding strategy of Megatron-FSDP -> stage of ZeRO that shards the same states."""
+_RING = "p2p"  # what Transformer Engine takes where the config says nothing
 
 
 def megatron_facts(root: nn.Module | None = None) -> dict[str, Value]:
     """Return the known degrees under their standard names; empty unless the program initialised Megatron Core.
 
-    The distributed optimizer shards its states over the data-parallel ranks: stage 1 of ZeRO.
+    The degree of tensor parallelism of experts is left out for a model without experts, where Megatron Core has one
+    nevertheless.
 
     Args:
         root: the model as the training loop calls it; ``None`` to read the degrees alone.
@@ -43,10 +48,44 @@ def megatron_facts(root: nn.Module | None = None) -> dict[str, Value]:
     facts: dict[str, Value] = {
         fact: degree for fact, degree in found.items() if isinstance(degree, int) and degree >= 1
     }
-    wrapper = getattr(root, "ddp_config", None)
-    if getattr(wrapper, "use_distributed_optimizer", None) is True and not getattr(wrapper, "use_megatron_fsdp", False):
-        facts["zero_stage"] = 1
-    return facts
+    if root is None:
+        return facts
+    if not _has_experts(root):
+        facts.pop("expert_tp_degree", None)
+    stage = _zero_stage(getattr(root, "ddp_config", None))
+    return facts | ({"zero_stage": stage} if stage is not None else {}) | _config_facts(root, facts)
+
+
+def _zero_stage(wrapper: object) -> int | None:
+    """Return the stage of ZeRO of a data-parallel wrapper by its config; ``None`` if unknown.
+
+    Megatron's DistributedDataParallel keeps parameters and gradients whole. With the distributed optimizer, the states
+    of the optimizer are sharded over the data-parallel ranks: stage 1.
+    """
+    if getattr(wrapper, "use_megatron_fsdp", False):
+        return _ZERO_STAGES.get(getattr(wrapper, "data_parallel_sharding_strategy", ""))
+    is_sharded = getattr(wrapper, "use_distributed_optimizer", None)
+    return int(is_sharded) if isinstance(is_sharded, bool) else None
+
+
+def _config_facts(root: nn.Module, degrees: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the facts of the model's config, with the names and words of the trainer's table."""
+    config: Any = getattr(root, "config", None)
+    found: dict[str, Value] = {}
+    modules = getattr(config, "recompute_modules", None)
+    if getattr(config, "recompute_granularity", None) == "selective" and isinstance(modules, list) and modules:
+        found["selective_recompute"] = " ".join(map(str, modules))
+    if degrees.get("cp_degree", 1) != 1 and hasattr(config, "cp_comm_type"):
+        method = config.cp_comm_type or _RING
+        found["cp_method"] = tuple(map(str, method)) if isinstance(method, list) else str(method)
+    overlaps = getattr(config, "tp_comm_overlap", None)
+    if degrees.get("tp_degree", 1) != 1 and isinstance(overlaps, bool):
+        found["tp_overlap"] = overlaps
+    return found
+
+
+def _has_experts(root: nn.Module) -> bool:
+    return any("moe" in type(module).__module__ for module in root.modules())
 
 
 def count_megatron_parameters(root: nn.Module, degrees: Mapping[str, Value]) -> tuple[int | None, int | None]:
@@ -62,8 +101,7 @@ def count_megatron_parameters(root: nn.Module, degrees: Mapping[str, Value]) -> 
     """
     of = {name: degrees.get(name) for name in ("tp_degree", "pp_degree", "ep_degree", "expert_tp_degree")}
     tp, pp, ep, expert_tp = (degree if isinstance(degree, int) else 0 for degree in of.values())
-    has_experts = any("moe" in type(module).__module__ for module in root.modules())
-    if pp != 1 or not tp or (has_experts and (not ep or not expert_tp or (ep == 1 and expert_tp != tp))):
+    if pp != 1 or not tp or (_has_experts(root) and (not ep or not expert_tp or (ep == 1 and expert_tp != tp))):
         return None, None
     total = trained = 0
     for parameter in root.parameters():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.model.context_parallel import context_meshes
+from torchx_cubicml.recorder.model.context_parallel import context_meshes, context_method
 from torchx_cubicml.recorder.model.expert_placement import expert_degree, expert_groups, expert_tensor_degree
 from torchx_cubicml.recorder.model.live_objects import live_instances_of
 from torchx_cubicml.recorder.model.mesh_axes import (
@@ -54,6 +54,7 @@ class MeshLayout:
         order: these axes by the ranks on them, outermost first; empty unless two of them have several ranks each.
         tp_degree: ranks that share the work on one sample; ``None`` if the purpose of an axis is unknown.
         cp_degree: ranks that share one sequence, 1 without such an axis.
+        cp_method: how these exchange keys and values; empty if unknown.
         ep_degree: groups of ranks that share a layer's experts; ``None`` if layers of experts disagree.
         expert_tp_degree: ranks that share each expert; ``None`` without experts, or if layers disagree.
         has_unknown_batches: whether ranks may share a batch although no dense layer is shared.
@@ -65,6 +66,7 @@ class MeshLayout:
     order: tuple[str, ...] = ()
     tp_degree: int | None = 1
     cp_degree: int = 1
+    cp_method: str = ""
     ep_degree: int | None = 1
     expert_tp_degree: int | None = None
     has_unknown_batches: bool = False
@@ -87,6 +89,7 @@ class MeshLayout:
             "mesh_order": ",".join(self.order) or None,
             "tp_degree": self.tp_degree,
             "cp_degree": self.cp_degree if is_known else None,
+            "cp_method": self.cp_method or None,
             "ep_degree": self.ep_degree if is_known or self.expert_tp_degree is not None else None,
             "expert_tp_degree": self.expert_tp_degree,
             "tp_plan": "; ".join(self.plan)[:_MAX_PLAN_TEXT]
@@ -138,6 +141,7 @@ def read_layout(
         cp_degree=prod(size for mesh in contexts[:1] for size in sizes_of(mesh))
         if contexts
         else _named_degree(named, AXIS_NAMES["cp"], _other_uses(roles, uses, "context")),
+        cp_method=context_method(root) if contexts else "",
         ep_degree=expert_degree(layers, placed, roles)
         if layers
         else _named_degree(named, AXIS_NAMES["ep"], _other_uses(roles, uses, "expert")),

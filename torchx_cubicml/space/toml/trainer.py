@@ -143,7 +143,8 @@ def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: 
     for value in values:
         if sample and kind(value) != kind(sample[0]):
             raise table.error(key, f"must be {kind(sample[0])} for trainer {trainer.name!r}")
-        if isinstance(value, str) and legal and value not in legal:
+        words = value.split() if isinstance(value, str) and flag.takes_list else [value]
+        if isinstance(value, str) and legal and not set(words) <= set(legal):
             raise table.unknown(key, "value", value, [*map(str, legal)], owner=f"trainer {trainer.name!r}")
 
 
@@ -254,6 +255,7 @@ def _binding(trainer: Trainer, flag: TrainerFlag) -> Binding:
     return Binding(
         kind=BindingKind.FLAG if flag.flag else BindingKind.FILE,
         name=flag.flag or f"{flag.key} in {flag.file}",
+        aliases=flag.aliases,
         words=flag.words,
         bare=flag.bare,
         companions=flag.companions,
@@ -265,4 +267,5 @@ def _binding(trainer: Trainer, flag: TrainerFlag) -> Binding:
         flag_overrides_file=flag.flag_overrides_file,
         file_must_be_auto=flag.file_must_be_auto,
         implied=flag.implied,
+        takes_list=flag.takes_list,
     )

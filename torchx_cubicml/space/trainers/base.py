@@ -42,6 +42,8 @@ class TrainerFlag:
         flag_overrides_file: whether ``flag`` wins over the file, so that another value is written as a flag.
         file_must_be_auto: whether the file may hold nothing but ``auto`` if ``flag`` is to be changed.
         implied: whether an absent value follows from the others.
+        aliases: names of the same flag in other releases; one that is typed is read and written.
+        takes_list: whether several words may follow; together, with blanks between, they are one value.
     """
 
     flag: str = ""
@@ -59,6 +61,8 @@ class TrainerFlag:
     flag_overrides_file: bool = False
     file_must_be_auto: bool = False
     implied: bool = False
+    aliases: tuple[str, ...] = ()
+    takes_list: bool = False
 
     @property
     def samples(self) -> tuple[Scalar, ...]:

@@ -14,6 +14,7 @@ _INTERLEAVED = (
 )
 _GROUP = "(microbatch_group if microbatch_group > 0 else pp_degree)"
 _EXPERT_TP = "(expert_tp_degree if expert_tp_degree > 0 else tp_degree)"
+_KV_HEADS_OF_RANK = "(max(n_kv_heads // tp_degree, 1) if group_query_attention else n_heads // tp_degree)"
 
 MEGATRON_LM = Trainer(
     name="megatron-lm",
@@ -38,6 +39,29 @@ MEGATRON_LM = Trainer(
             default="none",
             words=(("none", ""),),
             companions=(("full", (("--recompute-method", "uniform"), ("--recompute-num-layers", "1"))),),
+        ),
+        "selective_recompute": TrainerFlag(
+            flag="--recompute-modules",
+            choices=("core_attn", "mlp", "core_attn mlp"),
+            default="core_attn",
+            # Modules that some models lack, or that some number formats exclude.
+            words=tuple((name, name) for name in ("layernorm", "mla_up_proj", "moe", "moe_act", "shared_experts")),
+            when="activation_checkpointing == 'selective'",
+            takes_list=True,
+        ),
+        "cp_method": TrainerFlag(
+            flag="--cp-comm-type",
+            choices=("p2p", "all_gather", "a2a"),
+            default="p2p",
+            words=(("a2a+p2p", "a2a+p2p"),),  # needs the degrees of both
+            when="cp_degree > 1",
+            takes_list=True,
+        ),
+        "tp_overlap": TrainerFlag(
+            flag="--tp-comm-overlap",
+            choices=(False, True),
+            default=False,
+            when="sequence_parallel and tp_degree > 1",
         ),
         "sequence_parallel": TrainerFlag(
             flag="--sequence-parallel", choices=(False, True), default=False, when="tp_degree > 1"
@@ -80,7 +104,6 @@ MEGATRON_LM = Trainer(
         "pipeline_layout": TrainerFlag(flag="--pipeline-model-parallel-layout", default="none"),
         "hybrid_pattern": TrainerFlag(flag="--hybrid-layer-pattern", default="none"),
         "hybrid_override": TrainerFlag(flag="--hybrid-override-pattern", default="none"),
-        "tp_comm_overlap": TrainerFlag(flag="--tp-comm-overlap", default=False),
         "torch_fsdp2": TrainerFlag(flag="--use-torch-fsdp2", default=False),
         "optimizer_instances": TrainerFlag(flag="--num-distributed-optimizer-instances", default=1),
         "fp8": TrainerFlag(flag="--fp8-format", default="none"),
@@ -98,6 +121,8 @@ MEGATRON_LM = Trainer(
             "megatron/core/tensor_parallel/mappings.py: _split_along_first_dim",
             "megatron/core/pipeline_parallel/schedules.py: forward_backward_pipelining_with_interleaving",
             "Transformer Engine, transformer_engine/pytorch/utils.py: assert_dim_for_fp8_exec",
+            "Transformer Engine, transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py: "
+            "AttnFuncWithCPAndQKVOA2A",
         ),
     ),
     rules={
@@ -179,9 +204,14 @@ MEGATRON_LM = Trainer(
             "experts with biases need an expert tensor parallelism of 1",
             f"n_experts < 1 or no_bias or {_EXPERT_TP} == 1",
         ),
-        "tp_comm_overlap": (
+        "heads_by_cp": (
+            "with a2a, cp_degree divides the attention heads of a rank",
+            "cp_degree == 1 or cp_method != 'a2a' "
+            f"or (n_heads // tp_degree % cp_degree == 0 and {_KV_HEADS_OF_RANK} % cp_degree == 0)",
+        ),
+        "tp_overlap": (
             "overlapped tensor-parallel communication needs sequence parallelism",
-            "not tp_comm_overlap or (sequence_parallel and tp_degree > 1)",
+            "not tp_overlap or (sequence_parallel and tp_degree > 1)",
         ),
         "torch_fsdp2": (
             "torch FSDP2 excludes pipeline and expert parallelism and the distributed optimizer",

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 _FILE = "--job.config_file"
 
 
-def _flag(name: str, *, choices: tuple[Scalar, ...] = (), when: str = "", is_switch: bool = False) -> TrainerFlag:
+def _flag(
+    name: str,
+    *,
+    choices: tuple[Scalar, ...] = (),
+    when: str = "",
+    is_switch: bool = False,
+    words: tuple[tuple[Scalar, str], ...] = (),
+    aliases: tuple[str, ...] = (),
+) -> TrainerFlag:
     return TrainerFlag(
         flag=f"--{name}",
         choices=choices,
@@ -24,6 +32,9 @@ def _flag(name: str, *, choices: tuple[Scalar, ...] = (), when: str = "", is_swi
         when=when,
         file=_FILE,
         key=name,
+        words=words,
+        file_words=words,
+        aliases=aliases,
         flag_overrides_file=True,
     )
 
@@ -45,8 +56,26 @@ TORCHTITAN = Trainer(
         "reshard_after_forward": _flag(
             "parallelism.fsdp_reshard_after_forward", choices=("default", "always", "never")
         ),
-        "async_tp": _flag("parallelism.enable_async_tensor_parallel", when="tp_degree > 1", is_switch=True),
+        # Release 0.3 has it among the options of compilation.
+        "tp_overlap": _flag(
+            "parallelism.enable_async_tensor_parallel",
+            choices=(False, True),
+            when="tp_degree > 1",
+            aliases=("--compile.enable_async_tensor_parallel",),
+        ),
+        # Releases before 0.3 have the next three; 0.3 chooses recomputation by a word without a flag.
+        "cp_method": _flag(
+            "parallelism.context_parallel_rotate_method",
+            choices=("all_gather", "p2p"),
+            when="cp_degree > 1",
+            words=(("all_gather", "allgather"), ("p2p", "alltoall")),  # that collective passes keys on in a ring
+        ),
         "activation_checkpointing": _flag("activation_checkpoint.mode", choices=("none", "selective", "full")),
+        "selective_recompute": _flag(
+            "activation_checkpoint.selective_ac_option",
+            choices=("op", "2", "3", "4"),  # per operation, or every n-th layer
+            when="activation_checkpointing == 'selective'",
+        ),
         "compile": _flag("compile.enable", is_switch=True),
         # Sizes and switches that the rules read; the model's own sizes are not in the command.
         "sequence_parallel": _flag("parallelism.enable_sequence_parallel", is_switch=True),
@@ -97,7 +126,10 @@ TORCHTITAN = Trainer(
             f"pp_degree == 1 or ({_STAGES} == pp_degree if pipeline_schedule in ('1F1B', 'GPipe') "
             f"else {_STAGES} >= 2 * pp_degree)",
         ),
-        "async_tp_needs_compile": ("asynchronous tensor parallelism needs compilation", "not async_tp or compile"),
+        "tp_overlap_needs_compile": (
+            "overlapped tensor-parallel communication needs compilation",
+            "not tp_overlap or compile",
+        ),
     },
     other_defaults=("*",),
     both_dashes=True,

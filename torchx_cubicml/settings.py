@@ -127,6 +127,11 @@ def visible_devices(environment: Mapping[str, str] | None = None) -> str | None:
     return (environment if environment is not None else os.environ).get("CUDA_VISIBLE_DEVICES")
 
 
+def slurm_partition(environment: Mapping[str, str] | None = None) -> str:
+    """Return the partition of Slurm that this process runs in; empty where there is none."""
+    return (environment if environment is not None else os.environ).get("SLURM_JOB_PARTITION", "")
+
+
 def cache_folders_of_libraries(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the absolute paths of the cache folders that variables of libraries name, such as ``HF_HOME``.
 

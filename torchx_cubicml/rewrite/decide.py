@@ -133,7 +133,11 @@ def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetim
         n_launched=n_launched(case),
         predictor=case.predictor,
         unseen=case.unseen,
-        lines=(*case.lines, *comparable_trials(own, case.workload)[1], *_batch_lines(case, own, suggestion)),
+        lines=(
+            *case.lines,
+            *comparable_trials(own, case.workload, any_device=case.space.chooses_machine)[1],
+            *_batch_lines(case, own, suggestion),
+        ),
     )
     return _Chosen(cached=fresh, explored=explored, note=note)
 

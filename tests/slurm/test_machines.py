@@ -82,9 +82,7 @@ def test_the_partition_follows_the_objective(partitions: Path, objective: str, t
 @pytest.mark.parametrize(
     ("objective", "typed", "best"), [("samples_per_second", 1, 2), ("samples_per_device_hour", 2, 1)]
 )
-def test_the_number_of_processes_follows_the_objective(
-    partitions: Path, objective: str, typed: int, best: int
-) -> None:
+def test_the_number_of_processes_follows_the_objective(partitions: Path, objective: str, typed: int, best: int) -> None:
     space = f'objective = "{objective}"\n{PROCESSES}'
     command = ["dist.ddp", "-j", f"1x{typed}", "--memMB", "4000", "--script", PACED]
     result = tune(space, *command, partition="fast", budget="5 launches")

@@ -1,5 +1,7 @@
 # A stand-in for a training on machines of two speeds: a step takes three times as long on the partition "slow", and a
 # second process makes each step half as long again, so that two processes are faster and one is cheaper.
+from __future__ import annotations
+
 import os
 import time
 

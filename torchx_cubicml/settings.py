@@ -59,6 +59,7 @@ class JobEnvironment:
     attempt: tuple[int, int]
     store_address: tuple[str, int] | None
     cluster: str = ""
+    partition: str = ""
     run_id: str = ""
     run_folder: str = ""
     stderr_file: str = ""
@@ -90,6 +91,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
         store_address=(host, port) if host and port and is_agent_store else None,
         cluster=source.get("SLURM_CLUSTER_NAME", "") or source.get("SLURM_SUBMIT_HOST", ""),
+        partition=source.get("SLURM_JOB_PARTITION", ""),
         run_id=source.get("TORCHELASTIC_RUN_ID", ""),
         run_folder=_run_folder(error_file),
         stderr_file=f"{error_file.rpartition('/')[0]}/stderr.log" if "/" in error_file else "",
@@ -125,11 +127,6 @@ def seconds_option(name: str, default: float, environment: Mapping[str, str] | N
 def visible_devices(environment: Mapping[str, str] | None = None) -> str | None:
     """Return ``CUDA_VISIBLE_DEVICES``; ``None`` where unset."""
     return (environment if environment is not None else os.environ).get("CUDA_VISIBLE_DEVICES")
-
-
-def slurm_partition(environment: Mapping[str, str] | None = None) -> str:
-    """Return the partition of Slurm that this process runs in; empty where there is none."""
-    return (environment if environment is not None else os.environ).get("SLURM_JOB_PARTITION", "")
 
 
 def cache_folders_of_libraries(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:

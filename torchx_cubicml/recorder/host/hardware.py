@@ -1,4 +1,4 @@
-"""Hardware facts of the process: processors, devices, Slurm's partition, and the versions of driver, CUDA and NCCL."""
+"""Hardware facts of the process: processors, devices, and the versions of driver, CUDA and NCCL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.settings import slurm_partition, visible_devices
+from torchx_cubicml.settings import visible_devices
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
@@ -21,7 +21,7 @@ _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
 def hardware_facts(kind: str) -> dict[str, Value]:
-    """Return the known facts of this node: processors, partition and, for a model on CUDA, devices.
+    """Return the known facts of this node's processors and, for a model on CUDA, of its devices.
 
     Args:
         kind: of device that the model is on, such as ``cpu`` or ``cuda``.
@@ -30,7 +30,6 @@ def hardware_facts(kind: str) -> dict[str, Value]:
         "cpu": cpu_name() or None,
         "n_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "backend": _backend() or None,
-        "partition": slurm_partition() or None,
     }
     if kind == "cuda":
         known.update(_cuda_facts())

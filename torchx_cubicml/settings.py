@@ -39,6 +39,7 @@ class JobEnvironment:
         store_address: host and port of the agent's TCPStore (rendezvous); ``None`` where torchrun hosts none.
         cluster: the scheduler's name of the cluster, as job numbers are unique only within it; else the host that
             submitted the job, the same for all its processes; empty where unknown.
+        partition: Slurm's partition of the job; empty where there is none.
         run_id: torchrun's name of the launch; empty without torchrun.
         run_folder: log folder of the launch that this node's agent keeps across attempts; empty where unknown.
         stderr_file: file to which torchrun redirects this process's stderr, if redirection is on; empty without

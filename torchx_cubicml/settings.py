@@ -40,6 +40,7 @@ class JobEnvironment:
         store_address: host and port of the agent's TCPStore (rendezvous); ``None`` where torchrun hosts none.
         cluster: the scheduler's name of the cluster, as job numbers are unique only within it; else the host that
             submitted the job, the same for all its processes; empty where unknown.
+        partition: Slurm's partition of the job; empty where there is none.
         run_id: torchrun's name of the launch; empty without torchrun.
         run_folder: log folder of the launch that this node's agent keeps across attempts; empty where unknown.
         stderr_file: file to which torchrun redirects this process's stderr, if redirection is on; empty without
@@ -60,6 +61,7 @@ class JobEnvironment:
     attempt: tuple[int, int]
     store_address: tuple[str, int] | None
     cluster: str = ""
+    partition: str = ""
     run_id: str = ""
     run_folder: str = ""
     stderr_file: str = ""
@@ -91,6 +93,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
         store_address=(host, port) if host and port and is_agent_store else None,
         cluster=source.get("SLURM_CLUSTER_NAME", "") or source.get("SLURM_SUBMIT_HOST", ""),
+        partition=source.get("SLURM_JOB_PARTITION", ""),
         run_id=source.get("TORCHELASTIC_RUN_ID", ""),
         run_folder=_run_folder(error_file),
         stderr_file=f"{error_file.rpartition('/')[0]}/stderr.log" if "/" in error_file else "",

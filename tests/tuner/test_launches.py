@@ -95,7 +95,7 @@ class Jobs:
         assert handle == HANDLE
         self.cancelled.append(self.clock.passed_s)
 
-    def submit(self, app: object, *, launch_id: str) -> str:
+    def submit(self, app: object, *, launch_id: str, options: Mapping[str, str]) -> str:
         del app, launch_id
         if self.refuses:
             raise LaunchError("no quota")

@@ -69,7 +69,7 @@ def _is_measured_alike(own: Iterable[Trial], name: str, free: Collection[str], o
     groups: defaultdict[str, defaultdict[Hashable, list[tuple[float, float]]]]
     groups = defaultdict(lambda: defaultdict(list))
     for trial in own:
-        throughput = trial.measurement.throughput(objective) if trial.measurement is not None else None
+        throughput = trial.throughput(objective)
         if throughput is None or trial.measurement is None or name not in trial.config:
             continue
         rest = config_key({each: trial.config[each] for each in others if each in trial.config})

@@ -75,7 +75,7 @@ def repeated_measurements(trials: Iterable[Trial], *, objective: str) -> list[li
     groups = defaultdict(lambda: defaultdict(list))
     trials = list(trials)  # an id is unique only while its object lives
     for trial in trials:
-        value = trial.measurement.throughput(objective) if trial.measurement else None
+        value = trial.throughput(objective)
         if trial.config and value is not None and trial.measurement is not None:
             shared = tuple(sorted((name, trial.observed[name]) for name in trial.observed.keys() & _REPEAT_FACTS))
             measurements = groups[key_of(trial.workload)][key_of(trial.config), shared]

@@ -12,6 +12,7 @@ from torchx_cubicml.advisor.hook_refusals import hook_refusals
 from torchx_cubicml.advisor.noise import median_noise, pooled_noise, repeated_measurements, updated_forecast
 from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate
+from torchx_cubicml.advisor.surrogates.per_cost import per_cost
 from torchx_cubicml.advisor.surrogates.select import fit_surrogate
 from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
 from torchx_cubicml.advisor.trial_data import (
@@ -29,6 +30,7 @@ from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.predictors.memory.dominance import DominanceRules, at_least
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.memory_failure import proves_too_large
+from torchx_cubicml.records.prices import rate_of
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import as_legal
@@ -153,7 +155,7 @@ class Posterior:
             outcomes=outcomes,
             n_trials=sum(trial.state.ended for trial in data.own),
             noise=pooled_noise(repeats, elsewhere),
-            surrogate=fit_surrogate(data, rng=rng),
+            surrogate=per_cost(fit_surrogate(data, rng=rng), objective=space.objective, prices=space.prices),
             has_transfer_prior=_are_informative(chosen.others, varied) or roofline_covers(data.own),
             advice=(*refusals.texts(), *chosen.advice, *_disproved(data, order)),
             order=order,
@@ -308,7 +310,7 @@ def _training_data(
     return TrainingData(
         all_trials=clean.trials,
         own=[trial for trial in clean.own if _has_config(trial, tuned)],
-        objective=space.objective,
+        objective=rate_of(space.objective),
         observe=clean.observe,
         order=order,
         tuned=tuned,

@@ -87,9 +87,8 @@ class SelectedTrials:
 
 def select_trials(trials: Iterable[Trial], *, space: SearchSpace, workload: Workload) -> SelectedTrials:
     """Return the comparable trials, at the statistic of the space; configs of the workload with all derived values."""
-    comparable, advice = comparable_trials(
-        expire_lost_trials([trial.at(space.statistic) for trial in trials], workload), workload
-    )
+    found = expire_lost_trials([space.priced(trial.at(space.statistic)) for trial in trials], workload)
+    comparable, advice = comparable_trials(found, workload, any_device=space.chooses_machine)
     own: list[Trial] = []
     others: list[Trial] = []
     chosen: list[Trial] = []
@@ -136,7 +135,9 @@ def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> Clean
     )
     parameters = {item.name for item in space.parameters}
     averages, plan = common_averages(own), observed_plan(own, observed_as)
-    leaking = leaking_facts(own, {*parameters, *observed_as.values(), *selected.workload, *averages})
+    environment = _ENVIRONMENT - {"device"} if space.chooses_machine else _ENVIRONMENT
+    known = {*parameters, *observed_as.values(), *selected.workload, *averages}
+    leaking = leaking_facts(own, known, environment=environment)
     own_leaking = leaking | misreported_facts(own, {k: v for k, v in observed_as.items() if k not in idle})
     own_ids = {id(trial) for trial in own}
     cleaned = [
@@ -159,7 +160,7 @@ def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> Clean
     )
 
 
-def leaking_facts(own: Iterable[Trial], known: set[str]) -> set[str]:
+def leaking_facts(own: Iterable[Trial], known: set[str], *, environment: frozenset[str] = _ENVIRONMENT) -> set[str]:
     """Return the facts that leak the target: they differ between trials of a workload though no parameter sets them.
 
     They follow from the config or from the machine used, so they are unknown for a config not yet launched.
@@ -168,7 +169,7 @@ def leaking_facts(own: Iterable[Trial], known: set[str]) -> set[str]:
     for trial in own:
         for name, value in trial.observed.items():
             values[name].add(value)
-    return {name for name, distinct in values.items() if len(distinct) > 1 and name not in known | _ENVIRONMENT}
+    return {name for name, distinct in values.items() if len(distinct) > 1 and name not in known | environment}
 
 
 def misreported_facts(own: Iterable[Trial], observed_as: Mapping[str, str]) -> set[str]:
@@ -355,7 +356,7 @@ def _refuted(trials: Iterable[Trial]) -> frozenset[str]:
 def _outcome(
     config: Config, row: bytes, trials: Sequence[Trial], objective: str, refuted: Collection[str]
 ) -> ConfigOutcome:
-    values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
+    values = [trial.throughput(objective) for trial in trials]
     unmeasured = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
     measured = sorted(
         (value, trial.trial_id, trial.measurement.uncertainty)

@@ -129,6 +129,13 @@ def most_measured_objective(trials: Sequence[Trial]) -> str:
     return max(RATES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
 
 
+def add_scheduler(parser: argparse.ArgumentParser, *, default: str) -> None:
+    """Declare ``--scheduler`` and ``--scheduler_args``."""
+    text = f"TorchX scheduler (default: {default or 'that of the command line of `torchx run`'})"
+    parser.add_argument("-s", "--scheduler", default=default, help=text)
+    parser.add_argument("-cfg", "--scheduler_args", default="", help="scheduler options, as for `torchx run`")
+
+
 def add_seed(parser: argparse.ArgumentParser) -> None:
     """Declare ``--seed``."""
     parser.add_argument("--seed", type=_seed, default=0, help="random seed (default: 0)")
@@ -166,6 +173,15 @@ def configured(name: str) -> str | None:
     from torchx.runner.config import load_sections
 
     return load_sections("component").get("cubicml", {}).get(name) or None
+
+
+def scheduler_words(scheduler: str, scheduler_args: str) -> list[str]:
+    """Return the options of ``torchx run`` for a scheduler and its options.
+
+    >>> scheduler_words("slurm", "partition=fast"), scheduler_words("", "")
+    (['-s', 'slurm', '-cfg', 'partition=fast'], [])
+    """
+    return [*(["-s", scheduler] if scheduler else []), *(["-cfg", scheduler_args] if scheduler_args else [])]
 
 
 def split_command(command: Sequence[str]) -> tuple[str, list[str]]:

@@ -10,10 +10,12 @@ from torchx_cubicml.cli.base import (
     add_json,
     add_launch,
     add_method,
+    add_scheduler,
     add_seed,
     add_store,
     method_of,
     print_json,
+    scheduler_words,
     split_command,
     store_url,
 )
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study, Suggestion
     from torchx_cubicml.advisor.breakdown import Breakdowns
-    from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.launch import ComponentLaunch, Launch
     from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.records.suggestion import NearTrial
     from torchx_cubicml.rewrite.choice import DecisionContext
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", required=True, help="space file (TOML)")
     add_store(parser)
     parser.add_argument("--count", type=int, default=1, metavar="N", help="number of configs to propose (default: 1)")
+    add_scheduler(parser, default="")
     add_seed(parser)
     add_method(parser)
     add_json(parser)
@@ -60,17 +63,18 @@ def run(args: argparse.Namespace) -> int:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
     method = method_of(args)
     name, component_args = split_command(args.command)
-    component = ComponentLaunch.parse(name, component_args)
+    component = _with_scheduler(ComponentLaunch.parse(name, component_args), args)
     context = _read_context(component, args)
     study = _study(context, args.seed)
     context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
     proposals = _with_commands(component, context, study.suggest(count=args.count, method=method), args)
     sensitivities = sensitivity(study)
-    rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
-    next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
+    ordinary = replace(component.launch, submits=False)
+    rewritten = rewrite(ordinary, Options(space=args.space, store=store_url(args), mode="rewrite"))
+    next_command = _command(component, rewritten.launch, args)
     breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
     if args.json:
-        changed = rewritten.launch != component.launch
+        changed = rewritten.launch != ordinary
         first = {"rewritten": changed, "command": next_command, "set_in_job": changes_in_job(rewritten.launch)}
         print_json(
             {
@@ -89,6 +93,27 @@ def run(args: argparse.Namespace) -> int:
     _print_text(shlex.join(next_command), lines, sensitivities, proposals, context.space)
     _print_lines(breakdown_lines(breakdowns))
     return 0
+
+
+def _with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> ComponentLaunch:
+    """Return the component's launch on the scheduler of the options; what is proposed is a whole ``torchx run``."""
+    from torchx_cubicml.launch.scheduler import scheduler_of, scheduler_options
+
+    scheduler = args.scheduler or scheduler_of([])
+    options = scheduler_options(scheduler, args.scheduler_args)
+    launch = replace(component.launch, scheduler=scheduler, scheduler_options=options, submits=True)
+    return replace(component, launch=launch)
+
+
+def _command(component: ComponentLaunch, launch: Launch, args: argparse.Namespace) -> list[str]:
+    """Return the command of ``torchx run`` that submits a launch."""
+    from torchx_cubicml.launch.launch import changed_scheduler_options
+    from torchx_cubicml.launch.scheduler import with_option_texts
+
+    changed = changed_scheduler_options(launch, component.launch)
+    options = with_option_texts(args.scheduler_args, changed) if changed else args.scheduler_args
+    words = ["torchx", "run", *scheduler_words(args.scheduler, options)]
+    return [*words, component.source.component, *component.arguments(launch)]
 
 
 def _breakdowns(study: Study, following: RewrittenLaunch, proposed: Sequence[Suggestion]) -> Breakdowns:
@@ -200,6 +225,6 @@ def _with_commands(
     rows = []
     for suggestion in suggestions:
         placed = place_config(component.launch, context.space, suggestion.config, store=store, origin=Origin.USER)
-        command = ["torchx", "run", component.source.component, *component.arguments(placed.launch)]
+        command = _command(component, placed.launch, args)
         rows.append((suggestion, command, changes_in_job(placed.launch)))
     return rows

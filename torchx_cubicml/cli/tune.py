@@ -13,12 +13,14 @@ from torchx_cubicml.cli.base import (
     add_keep_command,
     add_launch,
     add_recipe,
+    add_scheduler,
     add_seed,
     add_store,
     keeps_command,
     method_of,
     print_json,
     random_launches,
+    scheduler_words,
     split_command,
     store_url,
 )
@@ -47,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--parallel", type=int, default=1, metavar="P", help="launches in flight (default: 1)")
     parser.add_argument("--rounds", action="store_true", help="start the next P launches only when all P have ended")
-    parser.add_argument("-s", "--scheduler", default="local_cwd", help="TorchX scheduler (default: local_cwd)")
-    parser.add_argument("-cfg", "--scheduler_args", default="", help="scheduler options, as for `torchx run`")
+    add_scheduler(parser, default="local_cwd")
     text = "times winner and baseline are measured before a gain is reported (default: 3)"
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help=text)
     text = "end each launch after N optimizer steps, at least 5"
@@ -115,10 +116,11 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
     """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
     from torchx_cubicml.launch import with_measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
+    from torchx_cubicml.records.prices import rate_of
 
     trials = [trial.at(prepared.space.statistic) for trial in trials]
     space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
-    choice = choose_predictor(trials, objective=space.objective, seed=prepared.request.seed)
+    choice = choose_predictor(trials, objective=rate_of(space.objective), seed=prepared.request.seed)
     if choice is None:
         return prepared
     save_choice(prepared.store_url, choice)
@@ -259,7 +261,7 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
     _print_ending(console, result)
     if _claims_gain(result):
         request = prepared.request
-        options = ["-s", request.scheduler, *(["-cfg", request.scheduler_args] if request.scheduler_args else [])]
+        options = scheduler_words(request.scheduler, result.scheduler_args)
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
         console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
 

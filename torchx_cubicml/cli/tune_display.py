@@ -13,6 +13,7 @@ from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
 from torchx_cubicml.records.crowding import crowded_share
+from torchx_cubicml.records.prices import PER_COST
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
     """Return a table of the user's config beside the best one, if another: parameters, then measurements."""
     title = f"{comparison.objective} {statistic_text(statistic)}".rstrip()
-    table = Table(title=f"{title}, whole job", title_justify="left")
+    of_job = "" if comparison.objective in PER_COST else ", whole job"
+    table = Table(title=f"{title}{of_job}", title_justify="left")
     table.add_column("")
     table.add_column("your command", justify="right", overflow="fold")
     sides = [comparison.baseline]

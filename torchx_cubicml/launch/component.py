@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value, write_value
 from torchx_cubicml.launch.bindings.argv import replace as replace_words
-from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.bindings.spelling import spell
+from torchx_cubicml.launch.launch import Launch, has_same_nodes
 from torchx_cubicml.launch.role import RoleCommand, read_role
 from torchx_cubicml.launch.shell import ShellWord, respell, without_macro_escape
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
@@ -34,6 +35,7 @@ class MaterializedComponent:
         takes_env: whether it has an ``--env`` option.
         takes_size: whether it has a ``-j`` option for the number of nodes and processes.
         device: the host that ``-h`` names; empty without one.
+        values: its other options, as ``Launch.component_options``.
         app: the app that the component returns.
     """
 
@@ -43,6 +45,7 @@ class MaterializedComponent:
     takes_env: bool
     takes_size: bool
     device: str
+    values: Mapping[str, str]
     app: AppDef
 
 
@@ -88,7 +91,7 @@ class ComponentLaunch:
         launch = commands[role].launch(env=env, device=source.device, obstacle=several if len(names) > 1 else "")
         if source.takes_size and commands[role].is_torchrun and launch.world_size is not None:
             launch = replace(launch, resizable=frozenset({"nnodes", "nproc_per_node"}))
-        launch = replace(launch, mounted=_mounted(source.app.roles[role]))
+        launch = replace(launch, mounted=_mounted(source.app.roles[role]), component_options=source.values)
         return cls(launch=launch, why_not_recorded="", source=source, role=role, command=commands[role])
 
     def build(
@@ -111,12 +114,11 @@ class ComponentLaunch:
         if contract is None or self.command is None:
             return copy.deepcopy(self.source.app)
         made, command, fallback = self, self.command, ""
-        if (target.nnodes, target.world_size) != (self.launch.nnodes, self.launch.world_size):
-            made, command = self._resized(target)
-            # New nodes are already allocated; with the typed arguments they would train with another global batch.
-            same_nodes = target.nnodes == self.launch.nnodes
+        if _resources(target) != _resources(self.launch):
+            made, command = self._rebuilt(target)
+            # Other nodes are already allocated; with the typed arguments they would train with another global batch.
             typed = self.command.unrecorded(self.launch.script_args)
-            fallback = typed if same_nodes else command.unrecorded(target.script_args)
+            fallback = typed if has_same_nodes(target, self.launch) else command.unrecorded(target.script_args)
         app = copy.deepcopy(made.source.app)
         role = app.roles[made.role]
         variables = made._changed_variables(target)
@@ -140,7 +142,7 @@ class ComponentLaunch:
         source, variables = self.source, self._changed_variables(launch)
         if variables and not source.takes_env:
             raise LaunchError(f"{source.component} has no --env option to set {', '.join(variables)}")
-        options = self._sized_options(launch)
+        options = self._options_of(launch)
         options = _with_variables(options, variables) if variables else options
         if self.command is None:
             return (*options, "--", *source.script_args) if source.script_args else options
@@ -153,31 +155,48 @@ class ComponentLaunch:
         script_args = respell(words, target_args, spell=self.command.as_typed)
         return (*options, "--", *script_args) if script_args else options
 
-    def _resized(self, launch: Launch) -> tuple[Self, RoleCommand]:
-        """Return the component, materialised by TorchX for another number of nodes and processes, and its command."""
+    def _rebuilt(self, launch: Launch) -> tuple[Self, RoleCommand]:
+        """Return the component, materialised by TorchX with the size and the options of ``launch``, and its command."""
         source = self.source
         typed = ("--", *source.script_args) if source.script_args else ()
-        resized = self.of(materialize(source.component, [*self._sized_options(launch), *typed]))
-        actual, size = resized.launch, (launch.nnodes, launch.nproc_per_node)
+        rebuilt = self.of(materialize(source.component, [*self._options_of(launch), *typed]))
+        actual = rebuilt.launch
         same = (actual.program, actual.script_args) == (self.launch.program, self.launch.script_args)
-        if resized.command is None or not same or (actual.nnodes, actual.nproc_per_node) != size:
-            raise LaunchError(f"{source.component} builds a different command for -j {size[0]}x{size[1]}")
-        return resized, resized.command
+        if rebuilt.command is None or not same or _resources(actual) != _resources(launch):
+            changed = " ".join(f"{flag} {text}" for flag, text in self._changed_options(launch).items())
+            raise LaunchError(f"{source.component} builds a different command for {changed}")
+        return rebuilt, rebuilt.command
 
-    def _sized_options(self, launch: Launch) -> tuple[str, ...]:
-        """Return the component's options with the size of ``launch``."""
-        options, size = self.source.options, (launch.nnodes, launch.nproc_per_node)
-        if size == (self.launch.nnodes, self.launch.nproc_per_node):
-            return options
-        text = f"{size[0]}x{size[1]}"
-        for flag in ("-j", "--j"):
-            found = find_flag(options, flag, is_value=looks_like_value)
-            if found and found[-1].texts:
-                return replace_words(options, found[-1], write_value(flag, [text], found[-1].form))
-        return (*options, "-j", text)
+    def _changed_options(self, launch: Launch) -> dict[str, str]:
+        """Return the options of the component that ``launch`` changes, its size among them."""
+        typed, size = self.launch, (launch.nnodes, launch.nproc_per_node)
+        sizes = {} if size == (typed.nnodes, typed.nproc_per_node) else {"-j": f"{size[0]}x{size[1]}"}
+        options = launch.component_options.items()
+        return sizes | {flag: text for flag, text in options if typed.component_options.get(flag) != text}
+
+    def _options_of(self, launch: Launch) -> tuple[str, ...]:
+        """Return the component's options with the size and the options of ``launch``."""
+        options = self.source.options
+        for flag, text in self._changed_options(launch).items():
+            options = _with_option(options, flag, text)
+        return options
 
     def _changed_variables(self, launch: Launch) -> dict[str, str]:
         return {name: value for name, value in launch.env.items() if self.launch.env.get(name) != value}
+
+
+def _resources(launch: Launch) -> tuple[object, ...]:
+    """Return what TorchX reserves for a launch: its size, and the options of its component."""
+    return launch.nnodes, launch.nproc_per_node, dict(launch.component_options)
+
+
+def _with_option(options: tuple[str, ...], flag: str, text: str) -> tuple[str, ...]:
+    """Return the component's options with another value of one, in the form in which it is typed."""
+    for name in (flag, f"-{flag}") if len(flag) == 2 else (flag,):
+        found = find_flag(options, name, is_value=looks_like_value)
+        if found and found[-1].texts:
+            return replace_words(options, found[-1], write_value(name, [text], found[-1].form))
+    return (*options, flag, text)
 
 
 def materialize(component: str, args: Sequence[str]) -> MaterializedComponent:
@@ -205,8 +224,19 @@ def materialize(component: str, args: Sequence[str]) -> MaterializedComponent:
         takes_env="env" in parsed,
         takes_size="j" in parsed,
         device=str(parsed.get("h") or ""),
+        values=_option_values(parsed),
         app=app,
     )
+
+
+def _option_values(parsed: Mapping[str, object]) -> dict[str, str]:
+    """Return the single values among the parsed options, as ``Launch.component_options``."""
+    values = {name: "" if value is None else value for name, value in parsed.items() if name not in {"j", "env"}}
+    return {
+        f"-{name}" if len(name) == 1 else f"--{name}": spell(value)
+        for name, value in values.items()
+        if isinstance(value, str | int | float)
+    }
 
 
 def _script_args(function: Callable[..., AppDef], parsed: Mapping[str, object]) -> list[str]:

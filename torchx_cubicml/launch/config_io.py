@@ -16,6 +16,7 @@ from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding, checke
 from torchx_cubicml.launch.bindings.env import EnvBinding
 from torchx_cubicml.launch.bindings.flag import FlagBinding
 from torchx_cubicml.launch.bindings.hook import HookBinding
+from torchx_cubicml.launch.bindings.job_options import ComponentOptionBinding, SchedulerOptionBinding
 from torchx_cubicml.launch.bindings.spelling import same_value, spell
 from torchx_cubicml.launch.bindings.torchrun_size import TorchrunSizeBinding
 from torchx_cubicml.launch.launch import workload_of
@@ -49,10 +50,8 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
         if value is not None:
             facts[fact.name] = value
     tuned = {parameter.name for parameter in space.parameters}
-    known = {
-        name: value for name, value in workload_of(launch, facts, project=space.project).items() if name not in tuned
-    }
-    workload = freeze_values(known, where="workload")
+    known = workload_of(_without_chosen_host(launch, space), facts, project=space.project)
+    workload = freeze_values({name: value for name, value in known.items() if name not in tuned}, where="workload")
     config: dict[str, Value] = {}
     unstated: dict[str, Value | None] = {}
     for parameter in space.parameters:
@@ -72,6 +71,12 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
     config |= _implied(space, {**workload, **config})
     config |= {name: value for name, value in unstated.items() if name not in config and value is not None}
     return workload, freeze_values(config, where="config")
+
+
+def _without_chosen_host(launch: Launch, space: SearchSpace) -> Launch:
+    """Return the launch without the host that the command names, if a parameter chooses that: then it is no fact."""
+    is_chosen = any(item.binding is not None and item.binding.name == "-h" for item in space.parameters)
+    return replace(launch, device="") if is_chosen else launch
 
 
 def with_rule_facts(launch: Launch, space: SearchSpace) -> SearchSpace:
@@ -200,6 +205,8 @@ _BINDING_IO: dict[str, BindingIO] = {
     BindingKind.HOOK: HookBinding(),
     BindingKind.FILE: ConfigFileBinding(),
     BindingKind.TORCHRUN: TorchrunSizeBinding(),
+    BindingKind.COMPONENT: ComponentOptionBinding(),
+    BindingKind.SCHEDULER: SchedulerOptionBinding(),
 }
 
 

@@ -33,6 +33,10 @@ class Launch:
         resizable: those of ``nnodes`` and ``nproc_per_node`` that can be changed before the launch.
         device: kind of host or device that the command names; empty if unknown.
         scheduler: name of the TorchX scheduler; empty if unknown.
+        component_options: option of the TorchX component, as its flag (``--gpu``, ``-h``) -> text of its value, empty
+            for none; its size (``-j``) and script arguments left out.
+        scheduler_options: option of the scheduler -> text of its value, as ``-cfg`` or ``.torchxconfig`` states it.
+        submits: whether who changes the launch also submits it, so that it can change options of the scheduler.
         mounted: writable folders mounted into a container of the job under the path they have outside.
         why_not_rewritten: reason why the command may be recorded but not changed; empty if it may be changed.
         can_have_second_attempt: whether the command can be started again in the same job, after a rewritten one failed.
@@ -50,9 +54,23 @@ class Launch:
     resizable: frozenset[str] = frozenset()
     device: str = ""
     scheduler: str = ""
+    component_options: Mapping[str, str] = field(default_factory=dict)
+    scheduler_options: Mapping[str, str] = field(default_factory=dict)
+    submits: bool = False
     mounted: tuple[str, ...] = ()
     why_not_rewritten: str = ""
     can_have_second_attempt: bool = False
+
+
+def changed_scheduler_options(launch: Launch, typed: Launch) -> dict[str, str]:
+    """Return the options of the scheduler that a launch has and the typed one lacks, or has with another value."""
+    options, own = launch.scheduler_options.items(), typed.scheduler_options
+    return {name: text for name, text in options if own.get(name) != text}
+
+
+def has_same_nodes(one: Launch, other: Launch) -> bool:
+    """Return whether two launches of one command get the same nodes, whatever they run on them."""
+    return (one.nnodes, dict(one.component_options)) == (other.nnodes, dict(other.component_options))
 
 
 def workload_of(launch: Launch, facts: Mapping[str, Value] | None = None, *, project: str = "") -> Workload:

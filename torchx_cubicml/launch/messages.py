@@ -113,10 +113,11 @@ def number_text(value: float) -> str:
 def rate_text(value: float, objective: str) -> str:
     """Return the throughput of a whole job with its unit.
 
-    >>> rate_text(41_000.0, "tokens_per_second"), rate_text(12.34, "samples_per_second")
-    ('41,000 tokens/s', '12.3 samples/s')
+    >>> rate_text(41_000.0, "tokens_per_second"), rate_text(12.34, "samples_per_device_hour")
+    ('41,000 tokens/s', '12.3 samples/device hour')
     """
-    return f"{number_text(value)} {objective.removesuffix('_per_second')}/s"
+    work, _, per = objective.partition("_per_")
+    return f"{number_text(value)} {work}/{'s' if per == 'second' else per.replace('_', ' ')}"
 
 
 def interval_text(uncertainty: float) -> str:

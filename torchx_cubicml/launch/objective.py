@@ -105,7 +105,7 @@ def _differing(names: tuple[str, ...], trials: Iterable[Trial], tuned: set[str])
 
 
 def _has(trial: Trial, objective: str) -> bool:
-    return trial.measurement is not None and trial.measurement.throughput(objective) is not None
+    return trial.throughput(objective) is not None
 
 
 def _with(space: SearchSpace, objective: str) -> SearchSpace:

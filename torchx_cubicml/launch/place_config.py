@@ -24,6 +24,7 @@ from torchx_cubicml.launch.config_io import (
     read_config,
     write_config,
 )
+from torchx_cubicml.launch.launch import has_same_nodes
 from torchx_cubicml.launch.messages import message_line
 from torchx_cubicml.records.contract import Contract, TypedCommand
 
@@ -124,14 +125,14 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
 def second_attempt(contract: Contract, *, typed: Launch, wanted: Launch) -> Contract | None:
     """Return the contract of a launch that runs as typed after its rewritten command has failed.
 
-    It is ``None`` if the command cannot be started again in the same job, or would find another number of nodes there.
+    It is ``None`` if the command cannot be started again in the same job, or would find other nodes there.
 
     Args:
         contract: contract of the launch as typed.
         typed: the user's command.
         wanted: the rewritten command.
     """
-    if not typed.can_have_second_attempt or wanted.nnodes != typed.nnodes:
+    if not typed.can_have_second_attempt or not has_same_nodes(wanted, typed):
         return None
     command = TypedCommand(env=_typed_variables(typed, wanted))
     return replace(contract, as_typed=command, is_second_attempt=True)

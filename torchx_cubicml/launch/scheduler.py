@@ -1,18 +1,24 @@
-"""TorchX scheduler of a launch, read from the command line of ``torchx run``, since a component does not receive it."""
+"""TorchX scheduler of a launch and its options, as the command line of ``torchx run`` and ``.torchxconfig`` state them.
+
+A component does not receive them.
+"""
 
 from __future__ import annotations
 
 import argparse
+import configparser
+import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # Schedulers whose jobs can access folders of this machine only if the user mounts them.
 _CONTAINED = frozenset(
     {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "ray"}
 )
+_PAIR = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _ON_THIS_MACHINE = frozenset({"local", "local_cwd"})  # without a container
 
 
@@ -20,6 +26,49 @@ def scheduler_of_process() -> str:
     """Return the scheduler that this process launches on; empty if it is not ``torchx run``."""
     words = _words_of_torchx_run()
     return "" if words is None else scheduler_of(words)
+
+
+def scheduler_options_of_process() -> dict[str, str]:
+    """Return the options of the scheduler that this process launches on; none if it is not ``torchx run``."""
+    words = _words_of_torchx_run()
+    options = None if words is None else _options_of(words)
+    if words is None or options is None:
+        return {}
+    return scheduler_options(scheduler_of(words), options.scheduler_args or "")
+
+
+def scheduler_options(scheduler: str, text: str) -> dict[str, str]:
+    """Return the options of a scheduler -> text of each: of ``-cfg``, and else of its section of ``.torchxconfig``."""
+    from torchx.runner.config import find_configs
+
+    options = option_texts(text)
+    for path in find_configs():
+        file = configparser.ConfigParser(interpolation=None)
+        file.optionxform = str  # type: ignore[assignment,method-assign]  # options are spelled with capitals
+        file.read(path)
+        stated = file.items(scheduler) if file.has_section(scheduler) else []
+        options = {**{name: value for name, value in stated if value != "None"}, **options}
+    return options
+
+
+def option_texts(text: str) -> dict[str, str]:
+    """Return option -> text of its value in a ``-cfg``; a list keeps its separators, as in TorchX.
+
+    >>> option_texts("partition=a,b,time=10;job_dir=/tmp")
+    {'partition': 'a,b', 'time': '10', 'job_dir': '/tmp'}
+    """
+    found = list(_PAIR.finditer(text))
+    ends = [*(match.start() for match in found[1:]), len(text)]
+    return {match[1]: text[match.end() : end].strip() for match, end in zip(found, ends, strict=True)}
+
+
+def with_option_texts(text: str, options: Mapping[str, str]) -> str:
+    """Return a ``-cfg`` with other values of some options.
+
+    >>> with_option_texts("partition=slow,time=10", {"partition": "fast", "comment": "x"})
+    'partition=fast,time=10,comment=x'
+    """
+    return ",".join(f"{name}={value}" for name, value in {**option_texts(text), **options}.items())
 
 
 def is_dry_run() -> bool:

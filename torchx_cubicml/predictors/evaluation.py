@@ -265,7 +265,7 @@ def grade(
 
 def _outcome(trial: Trial, objective: str) -> float | None:
     """Return the throughput, 0.0 for a trial that did not run, and ``None`` where it is unknown."""
-    value = trial.measurement.throughput(objective) if trial.measurement else None
+    value = trial.throughput(objective)
     if trial.state is State.OUT_OF_MEMORY:
         return 0.0
     if value is None and trial.state not in {State.COMPLETED, State.STOPPED_EARLY}:

@@ -62,9 +62,7 @@ def choose_predictor(
         ``None`` where fewer than ``FEWEST_TO_CHOOSE`` trials were measured, or no split of the default can be graded.
     """
     trials = list(trials)
-    n_measured = sum(
-        trial.measurement is not None and bool(trial.measurement.throughput(objective)) for trial in trials
-    )
+    n_measured = sum(bool(trial.throughput(objective)) for trial in trials)
     if n_measured < FEWEST_TO_CHOOSE:
         return None
     taus = {name: _tau(trials, name, objective=objective, seed=seed) for name in PREDICTORS}

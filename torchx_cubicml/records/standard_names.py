@@ -24,6 +24,7 @@ STANDARD_PARAMETERS = (
     "embedding_kernel",
     "reserved_share",
     "sequence_parallel",
+    "partition",
 )
 """Parameters whose observed value replaces the requested one in a training row."""
 

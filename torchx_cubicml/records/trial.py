@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Self, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.prices import PER_COST, PRICE, cost_per_second, rate_of
 from torchx_cubicml.records.provenance import Trust
 
 Scalar: TypeAlias = bool | int | float | str
@@ -407,15 +408,17 @@ class Trial:
         measurement = self.measurement.at(statistic) if self.measurement is not None else None
         return self if measurement is self.measurement else replace(self, measurement=measurement)
 
-    def per_device(self, objective: str) -> float | None:
-        """Return the throughput named ``objective`` per device of the job; ``None`` where unknown.
+    def throughput(self, objective: str) -> float | None:
+        """Return the throughput in the unit of ``objective``; ``None`` where it, or what the job costs, is unknown.
 
         Raises:
-            RecordError: ``objective`` is not one of ``OBJECTIVES``.
+            RecordError: ``objective`` is not one of ``OBJECTIVES`` and ``PER_COST``.
         """
-        whole = self.measurement.throughput(objective) if self.measurement is not None else None
-        devices = self.fact("world_size")
-        return whole / devices if whole is not None and isinstance(devices, int) and devices > 0 else None
+        rate = self.measurement.throughput(rate_of(objective)) if self.measurement is not None else None
+        if rate is None or objective not in PER_COST:
+            return rate
+        cost = cost_per_second(objective, devices=self.fact("world_size"), price=self.fact(PRICE))
+        return None if cost is None else rate / cost
 
     def fact(self, name: str) -> Value | None:
         """Return the value of ``name``: from the workload, else observed, else requested; ``None`` if unknown."""

@@ -132,12 +132,15 @@ _LIMIT_FACTOR = 4.0  # multiple of the longest ended launch
 _NAMED = 3  # other values that a message names
 
 
-def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list[Trial], tuple[str, ...]]:
+def comparable_trials(
+    trials: Iterable[Trial], workload: Workload, *, any_device: bool = False
+) -> tuple[list[Trial], tuple[str, ...]]:
     """Drop the trials of ``workload`` that are not comparable; return the others, and a line for each reason to drop.
 
     The reference is the latest trial of the workload that was measured or ran out of memory: comparable trials share
     its device and model size. A trial without these facts is kept, and so are all trials of other workloads. A trial
-    with an impossible throughput is dropped, too. One whose values a hook refused keeps no measurement.
+    with an impossible throughput is dropped, too. One whose values a hook refused keeps no measurement. With
+    ``any_device``, because the config chooses the machine, trials on other devices are comparable.
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> runs = [Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2)]
@@ -155,7 +158,8 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
         lines.append(
             f"{count_of_launches(len(impossible))} left out: impossible throughput, {_or(impossible.values())}"
         )
-    for fact, advice in _SHARED_FACTS.items():
+    shared = {fact: advice for fact, advice in _SHARED_FACTS.items() if not (any_device and fact == "device")}
+    for fact, advice in shared.items():
         observing = [trial for trial in own if fact in trial.observed]
         latest = max(filter(_shows_facts, observing), key=recency, default=None)
         if latest is None:

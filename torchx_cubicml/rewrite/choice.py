@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
+from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.trial import Origin
@@ -156,6 +157,34 @@ def advise(case: DecisionContext) -> Suggestion | None:
         return best
     kept = known(with_fixed_batch(space, workload=case.workload, current=case.current))
     return best if kept is None or _is_own(case, kept.config) else kept
+
+
+def other_submission_note(case: DecisionContext) -> str:
+    """Return a message if other options of the scheduler, which this launch cannot set, are surely better; else empty.
+
+    Raises:
+        SpaceError: see ``advise``.
+    """
+    options = case.space.scheduler_options
+    if not options or not is_program_measured(case):
+        return ""
+    from torchx_cubicml.advisor import best_known
+
+    fixed = {*held(case.space), *case.batch_parameters()} - options.keys()
+    space, current, workload = with_fixed_values(case.space, case.current, fixed), case.current, case.workload
+    informative = filter(is_informative, case.trials)
+    trials = with_equal_frozen_values(informative, space, workload=workload, current=current)
+    best = best_known(space, workload=workload, current=current, trials=trials, predictor=case.predictor)
+    if best is None or best.gain is None or rejection_reason(best, case.space.rewrite):
+        return ""
+    chosen = {option: best.config[name] for name, option in options.items() if best.config[name] != current.get(name)}
+    if not chosen:
+        return ""
+    words = ",".join(f"{option}={spell(value)}" for option, value in chosen.items())
+    return (
+        f"-cfg {words} has a predicted gain of {best.gain - 1:+.0%}; this launch cannot set the scheduler's options "
+        "(torchx cubicml suggest prints the whole command)"
+    )
 
 
 def apply_rules(case: DecisionContext, suggestion: Suggestion) -> Choice:

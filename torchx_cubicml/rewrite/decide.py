@@ -11,7 +11,14 @@ from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
-from torchx_cubicml.rewrite.choice import advise, apply_rules, explore, is_program_measured, n_launched
+from torchx_cubicml.rewrite.choice import (
+    advise,
+    apply_rules,
+    explore,
+    is_program_measured,
+    n_launched,
+    other_submission_note,
+)
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.rewrite.rules import ENOUGH_OF_BASELINE, explores, measures_baseline
 from torchx_cubicml.store import TrialStore
@@ -133,9 +140,19 @@ def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetim
         n_launched=n_launched(case),
         predictor=case.predictor,
         unseen=case.unseen,
-        lines=(*case.lines, *comparable_trials(own, case.workload)[1], *_batch_lines(case, own, suggestion)),
+        lines=(
+            *case.lines,
+            *comparable_trials(own, case.workload, any_device=case.space.chooses_machine)[1],
+            *_further_lines(case, own, suggestion),
+        ),
     )
     return _Chosen(cached=fresh, explored=explored, note=note)
+
+
+def _further_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
+    """Return messages on what this launch could not take."""
+    note = other_submission_note(case)
+    return [*_batch_lines(case, own, suggestion), *([note] if note else [])]
 
 
 def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:

@@ -44,7 +44,7 @@ def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Wor
     typed = computed_global_batch_size(workload=workload, current=current)
     speeds: defaultdict[tuple[int, Hashable], list[float]] = defaultdict(list)
     for trial in own:
-        throughput = trial.measurement.throughput(space.objective) if trial.measurement is not None else None
+        throughput = trial.throughput(space.objective)
         batch = computed_global_batch_size(workload=trial.workload, current=trial.config)
         if throughput is not None and batch is not None:
             speeds[batch, _key(trial.config, trial.config)].append(throughput)

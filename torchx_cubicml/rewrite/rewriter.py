@@ -35,7 +35,13 @@ from torchx_cubicml.launch.messages import (
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.scheduler import is_contained, is_dry_run, is_on_this_machine, scheduler_of_process
+from torchx_cubicml.launch.scheduler import (
+    is_contained,
+    is_dry_run,
+    is_on_this_machine,
+    scheduler_of_process,
+    scheduler_options_of_process,
+)
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
@@ -151,9 +157,10 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
     component = ComponentLaunch.of(source)
     if component.why_not_recorded:
         raise LaunchError(component.why_not_recorded)
-    schedulers = [""]
+    schedulers, scheduler_options = [""], [dict[str, str]()]
     _failure_of(lambda: schedulers.append(scheduler_of_process()))
-    launch = replace(component.launch, scheduler=schedulers[-1])
+    _failure_of(lambda: scheduler_options.append(scheduler_options_of_process()))
+    launch = replace(component.launch, scheduler=schedulers[-1], scheduler_options=scheduler_options[-1])
     rewritten = rewrite(
         launch, options, find_obstacle=folder_obstacle if is_on_this_machine(launch.scheduler) else None
     )

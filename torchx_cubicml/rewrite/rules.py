@@ -76,7 +76,7 @@ def not_permitted(space: SearchSpace) -> tuple[str, ...]:
 
 def held(space: SearchSpace) -> tuple[str, ...]:
     """Return the names of parameters that an ordinary launch leaves as typed."""
-    frozen = {*space.rewrite.freeze, *not_permitted(space)}
+    frozen = {*space.rewrite.freeze, *not_permitted(space), *space.scheduler_options}
     return tuple(item.name for item in space.parameters if item.name in frozen)
 
 

@@ -25,6 +25,12 @@ class BindingKind(StrEnum):
     HOOK = "hook"
     FILE = "file"
     TORCHRUN = "torchrun"
+    COMPONENT = "component"
+    SCHEDULER = "scheduler"
+
+
+OF_MACHINE = frozenset({BindingKind.COMPONENT, BindingKind.SCHEDULER})
+"""Kinds of bindings to the resources of a job: with another value it may run on another machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from torchx_cubicml.space.constraints import (
 from torchx_cubicml.space.divisors import dividing_choices
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
 from torchx_cubicml.space.legality import RulesInForce, rule_effects, rules_in_force
+from torchx_cubicml.space.parameter import OF_MACHINE, BindingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from torchx_cubicml.records.log_pattern import LogPattern
-    from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
+    from torchx_cubicml.records.prices import Prices
+    from torchx_cubicml.records.trial import Config, Scalar, Trial, Value, Workload
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.legality import LegalityRule, RuleEffect
@@ -113,6 +115,7 @@ class SearchSpace:
         project: name of the project that the program belongs to; empty where it is found from the program's folder.
         objective: name of the throughput maximised.
         is_objective_stated: whether the user chose it; else it follows from what launches were measured in.
+        prices: prices of a device hour; ``None`` if the file has none.
         statistic: statistic over the steps of a launch that gives its throughput.
         tune: changes of a profiling launch besides its config.
         rewrite: conditions for rewriting an ordinary launch.
@@ -132,6 +135,7 @@ class SearchSpace:
     project: str = ""
     objective: str = "tokens_per_second"
     is_objective_stated: bool = True
+    prices: Prices | None = None
     statistic: str = MEAN
     tune: TuneChanges = field(default_factory=TuneChanges)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
@@ -175,6 +179,24 @@ class SearchSpace:
         bound = bound if in_force == bound.in_force else replace(bound, in_force=in_force)  # keeps its cache if equal
         bound._legal().refuse_empty()
         return bound
+
+    @property
+    def scheduler_options(self) -> dict[str, str]:
+        """Parameter -> option of the scheduler that it is bound to; only who submits a job can set them."""
+        bindings = ((item.name, item.binding) for item in self.parameters)
+        return {name: each.name for name, each in bindings if each is not None and each.kind == BindingKind.SCHEDULER}
+
+    @property
+    def chooses_machine(self) -> bool:
+        """True if a parameter may choose the machine: an option of the component or of the scheduler."""
+        return any(
+            item.binding is not None and item.binding.kind in OF_MACHINE and len(item.choices) > 1
+            for item in self.parameters
+        )
+
+    def priced(self, trial: Trial) -> Trial:
+        """Return the trial with the price of its device hour, where prices are known."""
+        return trial if self.prices is None else self.prices.priced(trial)
 
     def without_rules(self) -> Self:
         """Return this space without implied rules: for configs that were chosen under them, or that ran."""

@@ -12,7 +12,7 @@ from torchx_cubicml.errors import RecordError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torchx_cubicml.records.trial import Config, Measurement
+    from torchx_cubicml.records.trial import Config, Trial
 
 FEWEST_TO_CLAIM = 2  # measurements of each side: a single one has no spread
 
@@ -38,14 +38,16 @@ class Repeats:
             raise RecordError(f"{len(self.throughputs)} measurements have {len(self.uncertainties)} uncertainties")
 
     @classmethod
-    def of(cls, config: Config, measurements: Iterable[Measurement], *, objective: str) -> Self:
-        """Collect the repeats of one config, without measurements that lack the unit of ``objective``.
+    def of(cls, config: Config, trials: Iterable[Trial], *, objective: str) -> Self:
+        """Collect the repeats of one config, without trials that lack a throughput in the unit of ``objective``.
 
         Raises:
-            RecordError: no measurement is left.
+            RecordError: no trial is left.
         """
         pairs = [
-            (value, each.uncertainty) for each in measurements if (value := each.throughput(objective)) is not None
+            (value, each.measurement.uncertainty)
+            for each in trials
+            if each.measurement is not None and (value := each.throughput(objective)) is not None
         ]
         return cls(
             config=config,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.tuner.launch_state import (
@@ -103,7 +104,8 @@ class PendingLaunches:
         self._tune_state.plan(launch_id, suggestion, self._prepared.workload, devices)
         self.under_way.append(pending)
         try:
-            pending.handle = self._jobs.submit(app, launch_id=launch_id)
+            options = changed_scheduler_options(placed.launch, self._prepared.component.launch)
+            pending.handle = self._jobs.submit(app, launch_id=launch_id, options=options)
         except LaunchError as error:
             # The scheduler may have accepted the job although its answer came too late.
             pending.handle = self._jobs.find([launch_id]).get(launch_id, "")

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError, StoreError
+from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_work import with_same_work
+from torchx_cubicml.launch.scheduler import with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_same_workload, without_refused_values
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.polling import Clock
@@ -92,10 +95,14 @@ def tune(
         log_dir=str(Path(prepared.scratch) / "logs"),
         workspace=request.workspace,
     )
+    if options := prepared.space.scheduler_options:
+        runner.check_options(options.values())
     lease = Lease.take(journal, request, clock, space_text=Path(request.space).read_text(encoding="utf-8"))
     try:
         with runner:
-            trial_log = TrialLog(prepared.store_url, retry, statistic=prepared.space.statistic)
+            trial_log = TrialLog(
+                prepared.store_url, retry, statistic=prepared.space.statistic, prices=prepared.space.prices
+            )
             tune_state = TuneState(lease.tune_id, trial_log, journal, clock)
             yield from _Loop(prepared, tune_state, runner, clock, advisor or _proposer(prepared)).run(
                 resumed=lease.resumed
@@ -295,8 +302,7 @@ class _Loop:
     def _abort_if_hopeless(self, finished: FinishedLaunch) -> None:
         known = self._migrated(self._tune_state.trial_log.trials())
         measured = (
-            trial.measurement is not None
-            and trial.measurement.throughput(self._prepared.space.objective) is not None
+            trial.throughput(self._prepared.space.objective) is not None
             and trial.trial_id != finished.trial.trial_id
             and is_same_workload(trial, self._prepared.workload)
             for trial in known
@@ -422,6 +428,7 @@ class _Loop:
             launches=self._spent().launches,
             device_hours=self._tune_state.device_hours(self._world_size),
             command=_command(self._prepared, best) if best is not None else (),
+            scheduler_args=_scheduler_args(self._prepared, best),
             tune_id=self._tune_state.tune_id,
             confidence=report.confidence,
             sensitivities=report.sensitivities,
@@ -435,7 +442,17 @@ class _Loop:
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:
-    placed = place_config(
-        prepared.component.launch, prepared.space, best.config, store=prepared.store_url, origin=Origin.USER
-    )
-    return prepared.request.component, *prepared.component.arguments(placed.launch)
+    return prepared.request.component, *prepared.component.arguments(_placed(prepared, best))
+
+
+def _scheduler_args(prepared: Prepared, best: Suggestion | None) -> str:
+    """Return the ``-cfg`` of the winner; that of the request without one."""
+    if best is None:
+        return prepared.request.scheduler_args
+    changed = changed_scheduler_options(_placed(prepared, best), prepared.component.launch)
+    return with_option_texts(prepared.request.scheduler_args, changed) if changed else prepared.request.scheduler_args
+
+
+def _placed(prepared: Prepared, best: Suggestion) -> Launch:
+    typed, store = prepared.component.launch, prepared.store_url
+    return place_config(typed, prepared.space, best.config, store=store, origin=Origin.USER).launch

@@ -29,7 +29,7 @@ from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.records.trial import Config, Measurement, Trial
+    from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.tuner.proposer import Proposer
     from torchx_cubicml.tuner.request import Prepared
 
@@ -52,7 +52,8 @@ class Evidence:
     @classmethod
     def of(cls, prepared: Prepared, trials: Sequence[Trial], known: frozenset[str]) -> Evidence:
         """Sort the trials into groups; ``known`` holds the ids of the trials from before this tune."""
-        comparable, _ = comparable_trials(expire_lost_trials(trials, prepared.workload), prepared.workload)
+        any_device, found = prepared.space.chooses_machine, expire_lost_trials(trials, prepared.workload)
+        comparable, _ = comparable_trials(found, prepared.workload, any_device=any_device)
         of_workload = [trial for trial in comparable if is_same_workload(trial, prepared.workload)]
         return cls(
             before=tuple(trial for trial in of_workload if trial.trial_id in known),
@@ -60,8 +61,8 @@ class Evidence:
             elsewhere=tuple(trial for trial in comparable if not is_same_workload(trial, prepared.workload)),
         )
 
-    def measured(self, config: Config, objective: str, *, chosen: bool) -> tuple[Measurement, ...]:
-        """Return this tune's measurements of ``config``.
+    def measured(self, config: Config, objective: str, *, chosen: bool) -> tuple[Trial, ...]:
+        """Return this tune's trials that measured ``config``.
 
         If the config was ``chosen`` by this tune's first measurement of it, that measurement is left out.
         """
@@ -77,9 +78,7 @@ class Evidence:
         """Return the number of configs besides the user's own that were measured."""
         objective = prepared.space.objective
         measured = {
-            config_key(trial.config)
-            for trial in (*self.before, *self.own)
-            if trial.measurement is not None and trial.measurement.throughput(objective) is not None
+            config_key(trial.config) for trial in (*self.before, *self.own) if trial.throughput(objective) is not None
         }
         return len(measured - {config_key(prepared.current)})
 
@@ -519,7 +518,7 @@ def _launched_again(evidence: Evidence) -> set[str]:
     return {key for key, count in launched.items() if key in measured and count > (key not in before)}
 
 
-def _measurements(trials: Sequence[Trial], config: Config, objective: str) -> tuple[Measurement, ...]:
+def _measurements(trials: Sequence[Trial], config: Config, objective: str) -> tuple[Trial, ...]:
     key = config_key(config)
-    measured = (trial.measurement for trial in trials if trial.measurement and config_key(trial.config) == key)
+    measured = (trial for trial in trials if trial.measurement and config_key(trial.config) == key)
     return tuple(each for each in measured if each.throughput(objective) is not None)

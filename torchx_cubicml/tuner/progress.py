@@ -42,7 +42,7 @@ def progress_of(
 
 def throughput_of(trial: Trial | None, objective: str) -> float | None:
     """Return a trial's throughput in the unit of the objective; ``None`` if not measured, or there is no trial."""
-    return trial.measurement.throughput(objective) if trial is not None and trial.measurement else None
+    return trial.throughput(objective) if trial is not None else None
 
 
 def _in_flight(pending: PendingLaunch, now: datetime, trial: Trial | None, objective: str) -> InFlight:
@@ -136,6 +136,7 @@ class TuneResult:
         launches: launches made.
         device_hours: hours that their jobs ran, times their world size.
         command: component and arguments with the winner's config; empty without a winner.
+        scheduler_args: options of the scheduler with the winner's config, as ``-cfg`` of ``torchx run``.
         tune_id: name of the tune in the store.
         confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
         sensitivities: sensitivity of the best config's throughput to each parameter.
@@ -161,6 +162,7 @@ class TuneResult:
     refused: tuple[str, ...] = ()
     values_set_aside: Mapping[str, str] = field(default_factory=dict)
     ending: str = ""
+    scheduler_args: str = ""
 
     @property
     def compares(self) -> bool:

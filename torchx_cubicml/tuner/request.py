@@ -12,6 +12,7 @@ from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.component import ComponentLaunch
+from torchx_cubicml.launch.scheduler import scheduler_options
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url
 from torchx_cubicml.tuner.budget import Budget
@@ -133,7 +134,13 @@ def prepare(request: TuneRequest) -> Prepared:
     """
     space = load_space(request.space)
     parsed = ComponentLaunch.parse(request.component, request.component_args)
-    component = replace(parsed, launch=replace(parsed.launch, scheduler=request.scheduler))
+    launch = replace(
+        parsed.launch,
+        scheduler=request.scheduler,
+        scheduler_options=scheduler_options(request.scheduler, request.scheduler_args),
+        submits=True,
+    )
+    component = replace(parsed, launch=launch)
     workload, current = read_config(component.launch, space)
     space = with_rule_facts(component.launch, space)
     bound = space.bind(workload=workload, current=current)  # raises for an impossible space

@@ -115,7 +115,7 @@ def _check_measurable(
         return
     if first.state is not State.COMPLETED:
         return
-    if first.measurement and first.measurement.throughput(prepared.space.objective) is not None:
+    if first.throughput(prepared.space.objective) is not None:
         return
     others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
     only_steps = not set(others) & set(RATES)
@@ -191,7 +191,7 @@ def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) 
     """
     if trial.measurement is None or trial.measurement.steps_counted < _FEWEST_STEPS:
         return ""
-    own, best = trial.measurement.throughput(objective), _best(others, objective)
+    own, best = trial.throughput(objective), _best(others, objective)
     if own is None or best is None:
         return ""
     between = repeat_noise(others, objective=objective)
@@ -229,7 +229,7 @@ def _best(trials: Sequence[Trial], objective: str) -> float | None:
     """Return the throughput of the fastest config, as the geometric mean of its repeats."""
     groups: dict[str, list[float]] = {}
     for trial in trials:
-        value = trial.measurement.throughput(objective) if trial.measurement and trial.state.ended else None
+        value = trial.throughput(objective) if trial.state.ended else None
         if value is not None:
             groups.setdefault(config_key(trial.config), []).append(math.log(value))
     return max((math.exp(fmean(values)) for values in groups.values()), default=None)

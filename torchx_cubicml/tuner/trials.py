@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.records.event import Event
+    from torchx_cubicml.records.prices import Prices
     from torchx_cubicml.records.trial import Trial
 
 _TRAINING_EVENTS = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})
@@ -32,11 +33,20 @@ class TrialLog:
         store_url: URL of the store.
         retry: retries store operations that fail.
         statistic: statistic of the step times from which throughputs are computed; see ``Measurement.at``.
+        prices: prices of a device hour, which each trial gets as a fact; ``None`` for none.
     """
 
-    def __init__(self, store_url: str, retry: StoreRetry | None = None, *, statistic: str = MEAN) -> None:
+    def __init__(
+        self,
+        store_url: str,
+        retry: StoreRetry | None = None,
+        *,
+        statistic: str = MEAN,
+        prices: Prices | None = None,
+    ) -> None:
         self.retry = retry or StoreRetry()
         self._statistic = statistic
+        self._prices = prices
         self._store = TrialStore(store_url)
         self._keys: tuple[str, ...] = ()
         self._groups = EventGroups(statistic=statistic)
@@ -66,15 +76,18 @@ class TrialLog:
 
     def trials(self) -> list[Trial]:
         """Return all trials as of the last refresh, in the order of their first events."""
-        return self._groups.trials()
+        return self._priced(self._groups.trials())
 
     def of_launch(self, launch_id: str) -> Trial | None:
         """Return the trial of a launch; of several, one with a measurement first, then one that has ended.
 
         A scheduler that numbers its jobs anew gives two launches the same trial id; here they stay apart.
         """
-        found = with_crowding(folded(self._events(launch_id), self._statistic))
+        found = self._priced(with_crowding(folded(self._events(launch_id), self._statistic)))
         return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
+
+    def _priced(self, trials: list[Trial]) -> list[Trial]:
+        return trials if self._prices is None else list(map(self._prices.priced, trials))
 
     def planned(self, launch_id: str) -> Event | None:
         """Return the planned event of a launch."""

@@ -111,7 +111,11 @@ def known_at_start(assignment: Assignment) -> dict[str, Value]:
     }
     if assignment.contract.refused:
         facts["runs_as_typed"] = assignment.contract.refused
-    named = {"scheduler": _scheduler(job, assignment.contract), "job_id": job.torchx_job_id or job.scheduler_job_id}
+    named = {
+        "scheduler": _scheduler(job, assignment.contract),
+        "job_id": job.torchx_job_id or job.scheduler_job_id,
+        "partition": job.partition,
+    }
     return facts | {name: value for name, value in named.items() if value}
 
 

@@ -12,6 +12,7 @@ from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.parameter import OF_MACHINE
 from torchx_cubicml.space.toml.plan_modules import PLACING_HOOK, hook_place
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml.schema import TomlTable
 
-FACT_BINDING_KEYS = ("flag", "env", "file", "key")
+FACT_BINDING_KEYS = ("flag", "env", "file", "key", "component", "scheduler")
 BINDING_KEYS = (*BindingKind, "key")
 SIZES = ("nnodes", "nproc_per_node")
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
@@ -33,6 +34,7 @@ _MUST_NAME_FILE = (
 _NOT_RECORDED = "secrets are never recorded; bind something whose name does not suggest one"
 _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_COMPONENT_OPTION = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z0-9_]*")
 _FILE = re.compile(rf"{_FLAG.pattern}|\$[A-Za-z_][A-Za-z0-9_]*|[^\s$-][^\x00-\x1f$=]*")
 _PLACEHOLDER = re.compile(r"\{[a-z_]*\}")
 
@@ -58,6 +60,8 @@ def read_binding(table: TomlTable) -> Binding:
         raise table.error("modules", f"only allowed together with hook = '{PLACING_HOOK}'")
     if stated[0] == "torchrun":
         return _read_size(table, name)
+    if stated[0] in OF_MACHINE:
+        return _read_job_option(table, stated[0], name)
     return _read_named(table, stated[0], place=stated[0])
 
 
@@ -141,6 +145,32 @@ def _read_size(table: TomlTable, name: str) -> Binding:
         legal = " or ".join(f"'--{legal}' for the parameter {legal}" for legal in SIZES)
         raise table.error("torchrun", f"must be {legal}")
     return Binding(kind=BindingKind.TORCHRUN, name=size)
+
+
+def _read_job_option(table: TomlTable, key: str, name: str) -> Binding:
+    """Return the binding to an option of the component or of the scheduler."""
+    for counted in ("per_layer", "per_table"):
+        if counted in table:
+            raise table.error(counted, f"not allowed together with {key}, which takes one value")
+    if names_secret(name):
+        raise table.error(key, _NOT_RECORDED)
+    if key == BindingKind.COMPONENT:
+        return _read_component_option(table, name)
+    if not _VARIABLE.fullmatch(name):
+        raise table.error(key, "must be an option of the scheduler without dashes, as in -cfg: 'partition'")
+    return Binding(kind=BindingKind.SCHEDULER, name=name)
+
+
+def _read_component_option(table: TomlTable, name: str) -> Binding:
+    """Return the binding to an option of the component; ``-j`` holds both of torchrun's sizes."""
+    if not _COMPONENT_OPTION.fullmatch(name):
+        raise table.error("component", "must be an option of the component with its dashes, such as '-h' or '--gpu'")
+    flag = name[1:] if len(name) == len("--h") else name  # TorchX knows an option of one letter by both
+    if flag != "-j":
+        return Binding(kind=BindingKind.COMPONENT, name=flag)
+    if table.name not in SIZES:
+        raise table.error("component", f"holds two numbers: bind the parameters {' and '.join(SIZES)} to it")
+    return Binding(kind=BindingKind.TORCHRUN, name=table.name)
 
 
 def with_derived_world_size(space: SearchSpace) -> SearchSpace:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.argument_words import with_underscores
+from torchx_cubicml.records.prices import PER_COST, PER_CURRENCY, rate_of
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES, RATES, STATISTICS
 from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
@@ -28,6 +29,7 @@ from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_siz
 from torchx_cubicml.space.toml.mesh_parameters import is_mesh, read_mesh
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
 from torchx_cubicml.space.toml.plan_modules import places_of
+from torchx_cubicml.space.toml.prices import check_prices, read_prices
 from torchx_cubicml.space.toml.roles import standard_names_of
 from torchx_cubicml.space.toml.schema import TomlTable, choose_from
 from torchx_cubicml.space.toml.sections import read_log, read_rewrite
@@ -50,6 +52,7 @@ ROOT_KEYS = (
     "project",
     "objective",
     "statistic",
+    "prices",
     "workload",
     "parameters",
     "constraints",
@@ -115,7 +118,8 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     3
     """
     root = TomlTable(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
-    objective, statistic = _read_word(root, "objective", OBJECTIVES), _read_word(root, "statistic", STATISTICS)
+    legal_objectives = (*OBJECTIVES, *PER_COST)
+    objective, statistic = _read_word(root, "objective", legal_objectives), _read_word(root, "statistic", STATISTICS)
     facts, parameters, trainer = (
         root.table("workload", legal=None),
         root.table("parameters", legal=None),
@@ -146,6 +150,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         project=root.text("project") or "",
         objective=objective or OBJECTIVES[0],
         is_objective_stated=objective is not None,
+        prices=read_prices(root, names),
         statistic=statistic or MEAN,
         tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
         rewrite=_with_axes(read_rewrite(root, [*parameters, *chain(*degrees.values())], names), degrees),
@@ -156,6 +161,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
     _check_objective(space, where)
+    check_prices(space, where)
     _check_expressions(space, where)
     _check_bindings(space, where)
     _check_former_names(space, where)
@@ -217,7 +223,9 @@ def _read_rules(root: TomlTable, trainer: Trainer | None) -> tuple[LegalityRule,
 
 
 def _check_objective(space: SearchSpace, where: str) -> None:
-    if space.objective not in RATES and (changers := space.changers_of_work()):
+    if space.objective in PER_CURRENCY and space.prices is None:
+        raise SpaceError(f"{where}: objective {space.objective} needs a table [prices]")
+    if rate_of(space.objective) not in RATES and (changers := space.changers_of_work()):
         raise SpaceError(
             f"{where}: objective {space.objective} compares configs whose steps do the same work, but "
             f"{' and '.join(changers)} may change it; choose from {', '.join(RATES)}"

@@ -10,9 +10,11 @@ import logging
 import re
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.scheduler import option_texts
 from torchx_cubicml.settings import visible_devices
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.tuner.scheduler.devices import list_devices, usable_devices
@@ -21,7 +23,7 @@ from torchx_cubicml.tuner.scheduler.local import LocalQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from types import TracebackType
 
     from torchx.runner import Runner
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.tuner.scheduler.job_state import SchedulerQuery
 
-_OPTION_NAME = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _OUT_OF_MEMORY = re.compile(
     r"exceeded (?:job )?memory limit|oom[-_]kill|\bOOM[ -]?[Kk]ill|OUT_OF_MEMORY", re.IGNORECASE
 )
@@ -85,11 +86,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             self._cfg = options.cfg_from_str(scheduler_args)
         except (ValueError, KeyError) as error:
             raise LaunchError(f"invalid options {scheduler_args!r} for scheduler {scheduler}: {error}") from error
-        # TorchX's own parser silently ignores unknown options.
-        unknown = [name for name in _OPTION_NAME.findall(scheduler_args) if options.get(name) is None]
-        if unknown:
-            names = ", ".join(name for name, _ in options)
-            raise LaunchError(f"unknown option {unknown[0]!r} of scheduler {scheduler}; choose from {names}")
+        self.check_options(option_texts(scheduler_args))  # TorchX's own parser silently ignores unknown ones
         if runner is None:
             config.apply(scheduler=scheduler, cfg=self._cfg)
         self._logs = log_dir if scheduler == "local_cwd" and not self._cfg.get("log_dir") else ""
@@ -108,14 +105,35 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     ) -> None:
         self._runner.__exit__(kind, error, traceback)
 
-    def submit(self, app: AppDef, *, launch_id: str) -> str:
+    def check_options(self, names: Iterable[str]) -> None:
+        """Check that the scheduler has options of these names.
+
+        Raises:
+            LaunchError: it lacks one.
+        """
+        options = self._runner.scheduler_run_opts(self._scheduler)
+        for name in names:
+            if options.get(name) is None:
+                legal = [known for known, _ in options]
+                raise LaunchError(
+                    f"unknown option {name!r} of scheduler {self._scheduler}; choose from {', '.join(legal)}"
+                    f"{closest(name, legal)}"
+                )
+
+    def submit(self, app: AppDef, *, launch_id: str, options: Mapping[str, str] = MappingProxyType({})) -> str:
         """Submit ``app``, marked with the launch id so that its job can be found again, and return its handle.
+
+        Args:
+            app: the job.
+            launch_id: its launch.
+            options: options of the scheduler that differ from those of the other jobs.
 
         Raises:
             LaunchError: the scheduler rejects the job.
             KeyboardInterrupt: the user interrupts; there may or may not be a job.
         """
-        cfg = dict(self._cfg)
+        given = ",".join(f"{name}={text}" for name, text in options.items())
+        cfg = {**self._cfg, **self._runner.scheduler_run_opts(self._scheduler).cfg_from_str(given)}
         if self._logs:
             cfg["log_dir"] = f"{self._logs}/{launch_id}"
         if self._scheduler == "slurm":

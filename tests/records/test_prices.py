@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from torchx_cubicml.errors import RecordError, SpaceError
+from torchx_cubicml.records.prices import PER_COST, PRICE, Prices, cost_per_second
+from torchx_cubicml.records.trial import Trial
+from torchx_cubicml.space.toml import parse_space
+
+PRICES = Prices(name="partition", of_value={"fast": 4.0, "slow": 0.5})
+SPACE = """
+objective = "tokens_per_currency"
+[prices]
+partition = { fast = 4.0, slow = 0.5 }
+[parameters.partition]
+choices = ["fast", "slow"]
+scheduler = "partition"
+"""
+
+
+def trial(partition: str, *, world_size: int | None = 2) -> Trial:
+    workload = {} if world_size is None else {"world_size": world_size}
+    return Trial.completed(workload=workload, config={"partition": partition}, tokens_per_second=100.0)
+
+
+def test_throughput_per_device_hour_and_per_currency() -> None:
+    fast = PRICES.priced(trial("fast"))
+    assert fast.observed[PRICE] == 4.0
+    assert fast.throughput("tokens_per_second") == 100.0
+    assert fast.throughput("tokens_per_device_hour") == 100.0 * 3600 / 2
+    assert fast.throughput("tokens_per_currency") == 100.0 * 3600 / 2 / 4.0
+    assert fast.throughput("samples_per_currency") is None
+
+
+def test_what_is_unknown_gives_no_throughput() -> None:
+    assert PRICES.priced(trial("other")).throughput("tokens_per_currency") is None
+    assert trial("fast").throughput("tokens_per_currency") is None
+    assert trial("fast", world_size=None).throughput("tokens_per_device_hour") is None
+    with pytest.raises(RecordError, match="unknown objective"):
+        trial("fast").throughput("tokens_per_joule")
+    assert [cost_per_second(name, devices=0, price=1.0) for name in PER_COST] == [None] * 4
+
+
+def test_prices_of_a_space_file() -> None:
+    assert parse_space(SPACE, where="x.toml").prices == PRICES
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        (", slow = 0.5", "", "the choice 'slow' has no price"),
+        ("slow = 0.5", "slow = 0", "a number above 0"),
+        ("{ fast = 4.0, slow = 0.5 }", "4.0", "must be a table"),
+        ("partition = { fast", "queue = { fast", r"prices.queue: must be a parameter or a workload fact"),
+        ("[prices]\npartition = { fast = 4.0, slow = 0.5 }", "", r"needs a table \[prices\]"),
+        ("[prices]", "[prices]\nqueue = { a = 1 }", "needs one table"),
+    ],
+)
+def test_an_illegal_table_is_one_sentence(old: str, new: str, rule: str) -> None:
+    with pytest.raises(SpaceError, match=rule):
+        parse_space(SPACE.replace(old, new), where="x.toml")

@@ -164,7 +164,7 @@ LOGS = {
     "spaces": " " * 2_000_000 + "step: 1 tps: 1",
     "one line": "step: 1 tps: 1 " * 200_000,
     "brackets": "[" * 2_000_000 + "tps:",
-    "digits": "memory: " + "9" * 2_000_000 + "GiB\nstep: 1  tps: 5\n",
+    "digits": "max allocated: " + "9" * 2_000_000 + "\nstep: 1  tps: 5\n",
     "mesh": "Building device mesh with parallelism: " + "pp=1, " * 300_000,
     "old mesh": "Building 2-D device mesh with ['dp_shard'], [" + "9" * 300 + "]",
     "config": "Running with configs: " + '{"a": ' * DEEP,

@@ -235,3 +235,28 @@ def test_a_proposal_says_how_many_rows_it_skips(folder: Path) -> None:
     (folder / "jobs.csv").write_text("tp,mbs,tok/s\n1,2,5\n2,2\n4,2,5\n8,2,5,6\n")
     assert "cannot read 2 lines: line 3: the number of fields differs from the header" in importing().out
     assert len(json.loads(importing("--json").out)["skipped"]) == 2
+
+
+def test_the_printed_command_names_the_given_format(folder: Path) -> None:
+    (folder / "jobs.csv").write_text('{"tp": 1, "tok/s": 5, "model": {"layers": 2}}\n')
+    command = importing("--format", "jsonl").out.splitlines()[-1].strip()
+    assert command == "torchx cubicml history import jobs.csv --format=jsonl --yes"
+    assert importing("--format", "jsonl", "--yes").status == 0
+    assert trials(folder)[0]["n_layers"] == 2
+
+
+def test_rows_that_cannot_be_read_and_remarks_on_the_reading_are_shown(folder: Path) -> None:
+    (folder / "jobs.csv").unlink()
+    for name, text in {
+        "z1": '{"num_gpus": 2, "num_nodes": 1, "ds_config": {"train_batch_size": 8}}',
+        "z2": "{",
+    }.items():
+        (folder / "jobs.csv" / name).mkdir(parents=True)
+        (folder / "jobs.csv" / name / "exp.json").write_text(text)
+    (folder / "jobs.csv" / "z1" / "metrics.json").write_text('{"throughput": 5.0}')
+    shown = importing().out
+    assert "DeepSpeed's autotuner times forward, backward and step only" in shown
+    assert "cannot read 1 run: run z2: exp.json: no JSON" in shown
+    done = importing("--yes")
+    assert done.out == "imported 1 trials; 0 already known, 1 lines skipped\n"
+    assert "DeepSpeed's autotuner" in done.err

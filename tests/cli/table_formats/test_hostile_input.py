@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from torchx_cubicml.cli.table_formats import excel
+from torchx_cubicml.cli.table_formats.mlflow_runs import is_mlflow
 from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.errors import RecordError
 
@@ -163,7 +164,7 @@ LOGS = {
     "spaces": " " * 2_000_000 + "step: 1 tps: 1",
     "one line": "step: 1 tps: 1 " * 200_000,
     "brackets": "[" * 2_000_000 + "tps:",
-    "digits": "memory: " + "9" * 2_000_000 + "GiB\nstep: 1  tps: 5\n",
+    "digits": "max allocated: " + "9" * 2_000_000 + "\nstep: 1  tps: 5\n",
     "mesh": "Building device mesh with parallelism: " + "pp=1, " * 300_000,
     "old mesh": "Building 2-D device mesh with ['dp_shard'], [" + "9" * 300 + "]",
     "config": "Running with configs: " + '{"a": ' * DEEP,
@@ -184,6 +185,9 @@ def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
         read_source(tmp_path)
     with pytest.raises(RecordError, match="there is no run in it"):
         read_source(tmp_path, "mlflow")
+    (tmp_path / "notes.log").rename(tmp_path / "notes.csv")
+    with pytest.raises(RecordError, match=r"holds no records of a known format: name a table, or a folder of runs"):
+        read_source(tmp_path)
 
 
 def test_bad_files_of_deepspeed_cost_one_run(tmp_path: Path) -> None:
@@ -204,3 +208,39 @@ def test_a_damaged_metric_of_mlflow_is_no_value(tmp_path: Path) -> None:
     for number, path in enumerate(sorted(folder.glob("*/*/metrics/tokens_per_second"))):
         path.write_bytes([b"", b"1 \xff\x00 x\n17 5.5 1\n16 4.5 9"][number])
     assert sorted(read_source(folder).cells("metrics.tokens_per_second")) == ["", "", "4.5"]
+
+
+def test_a_huge_cell_of_a_parquet_file_costs_one_row(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"tp": [1, 2], "note": ["x" * 10_000_000, "short"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    source = read_source(tmp_path / "a.parquet")
+    assert source.cells("tp") == ["2"]
+    assert source.problems[0].startswith("row 1: a value is longer than 65,536 characters")
+
+
+def test_many_folders_are_told_apart_at_once() -> None:
+    recipes = [f"recipe {number}/{name}" for number in range(20_000) for name in ("meta.yaml", "build.sh")]
+    assert not is_mlflow(recipes)  # each folder against each file would take hours
+
+
+def test_the_rows_that_a_parquet_file_claims_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from torchx_cubicml.cli.table_formats import parquet as reader
+
+    parquet.write_table(pyarrow.table({"tp": [1] * 3000}), tmp_path / "a.parquet")
+    monkeypatch.setattr(reader, "MOST_CELLS", 2999)
+    with pytest.raises(RecordError, match=r"has 3,000 cells of .* MiB: more than 2,999 or 1024 MiB cannot be read"):
+        read_source(tmp_path / "a.parquet")
+
+
+def test_the_log_of_a_run_of_wandb_counts_before_its_empty_summary(tmp_path: Path) -> None:
+    folder = tmp_path / "wandb"
+    shutil.copytree(SAMPLES / "wandb", folder)
+    for run in folder.iterdir():
+        written(run, "files/wandb-summary.json", '{"_wandb": {"runtime": 0}}')
+    assert read_source(folder).cells("tokens_per_second") == ["41000.5", "52000"]

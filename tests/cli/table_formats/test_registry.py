@@ -23,6 +23,7 @@ SAMPLES = ROOT / "tests" / "data" / "past_jobs"
         ("jobs.txt", b'{"tp": 1}\n{"tp": 2}\n', ("tp",)),
         ("one.jsonl", b'{"tp": 1, "runs": [{"a": 1}]}', ("tp", "runs")),
         ("jobs.json", b'\xef\xbb\xbf {"runs": [{"tp": 1}]}', ("tp",)),
+        ("jobs.json", '[{"tp": 1}]'.encode("utf-16"), ("tp",)),
         ("jobs.json", b"tp,speed\n1,2\n", ("tp", "speed")),  # the content counts before the name
         ("jobs.dat", b"[note],tp\nx,2\n", ("[note]", "tp")),
     ],

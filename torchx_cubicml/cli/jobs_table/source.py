@@ -43,8 +43,8 @@ class SourceTable:
 
     @property
     def stem(self) -> str:
-        """Name of the file or folder, without its ending."""
-        return PurePosixPath(self.place.rstrip("/")).stem
+        """Name of the file or folder without its ending; ``jobs`` for the current folder."""
+        return PurePosixPath(self.place.rstrip("/")).stem.strip(".") or "jobs"
 
     def cells(self, heading: str) -> list[str]:
         """Return the cells of a column, in the order of the rows."""

@@ -54,7 +54,6 @@ _MEGATRON_KEYS = {
     "optimizer": "optimizer",
 }
 _ONLY_WITH = {"n_kv_heads": "group_query_attention", "n_active_experts": "n_experts"}
-_TITAN_MEMORY = re.compile(r"memory:\s*(\d+(?:\.\d+)?)GiB")
 _MEGATRON_MEMORY = re.compile(r"max allocated: (\d+(?:\.\d+)?)")  # in MiB
 
 
@@ -133,11 +132,12 @@ def megatron_facts(text: str) -> dict[str, str]:
 
 
 def peak_memory_gib(text: str) -> dict[str, str]:
-    """Return the largest memory of one device that the lines of a run name, if any.
+    """Return the largest memory that was allocated on a device, if a line of Megatron-LM names it.
 
-    >>> peak_memory_gib("step:  1  memory:  1.41GiB(1.79%)"), peak_memory_gib("| max allocated: 2048.0 |")
-    ({'peak_memory_gib': '1.41'}, {'peak_memory_gib': '2'})
+    torchtitan prints the memory that its allocator has reserved, which is more.
+
+    >>> peak_memory_gib("| max allocated: 2048.0 |"), peak_memory_gib("step:  1  memory:  1.41GiB(1.79%)")
+    ({'peak_memory_gib': '2'}, {})
     """
-    sizes = [float(size) for size in _TITAN_MEMORY.findall(text)]
-    sizes += [float(size) / 1024 for size in _MEGATRON_MEMORY.findall(text)]
+    sizes = [float(size) / 1024 for size in _MEGATRON_MEMORY.findall(text)]
     return {"peak_memory_gib": f"{max(sizes):.6g}"} if max(sizes, default=0.0) > 0 else {}

@@ -28,8 +28,7 @@ def is_mlflow(files: Iterable[str]) -> bool:
     >>> is_mlflow(["0/meta.yaml", "0/a1/meta.yaml", "0/a1/params/lr"]), is_mlflow(["conda/meta.yaml"])
     (True, False)
     """
-    folders = {file.rpartition("/")[0] for file in files if file.rpartition("/")[2] == _META}
-    return any(re.match(rf"{re.escape(folder)}/?(?:params|metrics)/", file) for folder in folders for file in files)
+    return bool(_run_files(files))
 
 
 def read_mlflow(place: Place) -> SourceTable:
@@ -38,15 +37,8 @@ def read_mlflow(place: Place) -> SourceTable:
     Raises:
         RecordError: the folder cannot be read, or holds no run.
     """
-    below: dict[str, list[str]] = {}
-    files = place.files()
-    folders = {file.removesuffix(_META) for file in files if file == _META or file.endswith(f"/{_META}")}
-    for file in files:
-        folder = re.split(r"(?:^|(?<=/))(?:params|metrics)/", file)[0]
-        if folder in folders:
-            below.setdefault(folder, []).append(file)
     records, problems = [], []
-    for folder, names in sorted(below.items()):
+    for folder, names in sorted(_run_files(place.files()).items()):
         label = folder.rstrip("/") or place.name
         try:
             record = _record(place, folder, names)
@@ -56,6 +48,17 @@ def read_mlflow(place: Place) -> SourceTable:
         if record:
             records.append((label, record))
     return table_of_records(place, records, counted="run", problems=problems)
+
+
+def _run_files(files: Iterable[str]) -> dict[str, list[str]]:
+    """Return folder of a run -> its parameters and metrics."""
+    folders = {file.removesuffix(_META) for file in files if file == _META or file.endswith(f"/{_META}")}
+    found: dict[str, list[str]] = {}
+    for file in files:
+        folder, *below = re.split(r"(?:^|(?<=/))(?:params|metrics)/", file, maxsplit=1)
+        if below and folder in folders:
+            found.setdefault(folder, []).append(file)
+    return found
 
 
 def _record(place: Place, folder: str, files: Iterable[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ EXTRA = "pip install 'torchx-cubicml[import]'"
 """Command that installs what the binary formats need."""
 
 _MOST_UNPACKED = 2**30  # bytes that the file says its columns need
-_BATCH = 256  # rows that are unpacked at once
+_BATCH = 32  # rows that are unpacked at once
 
 
 def read_parquet(place: Place) -> SourceTable:

@@ -16,7 +16,7 @@ MOST_BYTES = 2**28
 """Bytes of one file."""
 
 _MOST_BYTES_IN_ALL = 2**30  # of the files of one folder
-_MOST_FILES = 100_000
+_MOST_FILES = 500_000
 _MOST_DEPTH = 12
 _SKIPPED = frozenset({"artifacts", "__pycache__"})  # folders of trackers and programs that hold no records
 
@@ -42,7 +42,7 @@ class Place:
             self.is_folder: bool = self._system.isdir(self._path)
             is_there = self.is_folder or self._system.exists(self._path)
         except Exception as error:
-            raise RecordError(f"cannot read {self.text}: {mask(str(error))}") from error
+            raise RecordError(f"cannot read {self.text}: {_reason(error)}") from error
         if not is_there:
             raise RecordError(f"cannot read {self.text}: there is no such file or folder")
 
@@ -78,7 +78,7 @@ class Place:
             with self._system.open(f"{self._path}/{below}" if below else self._path, "rb") as file:
                 return bytes(file.read(count))
         except Exception as error:
-            raise RecordError(f"cannot read {self.text}{below and '/'}{below}: {mask(str(error))}") from error
+            raise RecordError(f"cannot read {self.text}{below and '/'}{below}: {_reason(error)}") from error
 
     def files(self) -> list[str]:
         """Return the paths of the files below the folder, sorted; hidden folders and artifacts are left out.
@@ -107,9 +107,14 @@ class Place:
         try:
             entries = self._system.ls(path, detail=True)
         except Exception as error:
-            raise RecordError(f"cannot read {self.text}/{folder}: {mask(str(error))}") from error
+            raise RecordError(f"cannot read {self.text}/{folder}: {_reason(error)}") from error
         names = [(PurePosixPath(str(entry["name"])).name, str(entry["type"])) for entry in entries]
         return [(name, kind) for name, kind in names if name != PurePosixPath(path).name or kind != "directory"]
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error in one line, without secrets."""
+    return mask(" ".join(str(error).split()))[:300] or type(error).__name__
 
 
 def _file_system(url: str) -> tuple[AbstractFileSystem, str]:

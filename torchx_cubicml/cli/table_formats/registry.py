@@ -110,6 +110,8 @@ def read_source(url: str | Path, file_format: str = "") -> SourceTable:
 
 def _file_format(place: Place) -> str:
     head, name = place.head(_HEAD), place.name.lower()
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        head = head.decode("utf-16", errors="ignore").encode()
     for magic, ending, what, cure in _REFUSED:
         if head.startswith(magic) and name.endswith(ending):
             how = cure.format(name=place.name, stem=PurePosixPath(place.name).stem)

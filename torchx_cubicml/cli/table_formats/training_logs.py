@@ -62,6 +62,11 @@ def read_training_logs(place: Place) -> SourceTable:
         for file in place.files():
             if _ENDINGS.search(file):
                 logs.setdefault(file.partition("/")[0], []).append(file)
+    if not logs:
+        raise RecordError(
+            f"{place.text} holds no records of a known format: name a table, or a folder of runs of W&B, MLflow or "
+            "DeepSpeed's autotuner, or of logs that end in .log, .txt, .out or .err"
+        )
     records, problems = [], []
     for label, files in sorted(logs.items()):
         try:

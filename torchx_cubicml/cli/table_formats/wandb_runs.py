@@ -37,16 +37,12 @@ def read_wandb(place: Place) -> SourceTable:
     Raises:
         RecordError: the folder cannot be read, or holds no run.
     """
-    files = place.files()
+    present = set(place.files())
     runs: dict[str, str] = {}
-    for file in files:
-        folder, _, name = file.rpartition("/")
-        if name.endswith(_LOG):
-            runs.setdefault(folder, file)
-        elif name in {_CONFIG, _SUMMARY} and (
-            name == _CONFIG or f"{file.removesuffix(_SUMMARY)}{_CONFIG}" not in files
-        ):
-            runs[folder.removesuffix("files").rstrip("/")] = file
+    for name in (_SUMMARY, _LOG, _CONFIG):  # the later ones hold more: a run that was offline leaves an empty summary
+        for file in sorted(file for file in present if file.endswith(name)):
+            folder = file.rpartition("/")[0]
+            runs[folder if name == _LOG else folder.removesuffix("files").rstrip("/")] = file
     records, problems = [], []
     for folder, file in sorted(runs.items()):
         label = folder or place.name
@@ -54,14 +50,13 @@ def read_wandb(place: Place) -> SourceTable:
             if file.endswith(_LOG):
                 records.append((label, read_wandb_log(place.read(file))))
             else:
-                records.append((label, _record(place, file.removesuffix(file.rpartition("/")[2]), files)))
+                records.append((label, _record(place, file.removesuffix(file.rpartition("/")[2]), present)))
         except RecordError as error:
             problems.append(f"run {label}: {error}")
     return table_of_records(place, records, counted="run", problems=problems)
 
 
-def _record(place: Place, folder: str, files: Iterable[str]) -> dict[str, str]:
-    present = {file for file in files if file.startswith(folder)}
+def _record(place: Place, folder: str, present: set[str]) -> dict[str, str]:
     metadata = _object(place, f"{folder}{_METADATA}", present)
     record = flattened({name: metadata[key] for key, name in _FROM_METADATA.items() if key in metadata})
     if "program" in record:

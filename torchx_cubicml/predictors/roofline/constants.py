@@ -21,7 +21,7 @@ Constants: TypeAlias = "Mapping[str, float]"
 
 # name -> (default, standard deviation of its logarithm, in words)
 PRIORS: dict[str, tuple[float, float, str]] = {
-    "gemm_efficiency": (0.6, 0.3, "share of an H100's peak that large matrix products reach"),
+    "gemm_efficiency": (0.6, 0.3, "share of the peak that large matrix products reach on an H100"),
     "attention_efficiency": (0.8, 0.4, "share of that that fused attention reaches"),
     "attention_lag": (0.3, 0.7, "power of the peak, above that of an A100, by which that share falls"),
     "elementwise": (3.0, 0.5, "transfers of each activation kept for backward through memory, outside products"),

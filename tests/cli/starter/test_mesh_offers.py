@@ -11,7 +11,7 @@ from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.space.toml import parse_space
 
 IMPORT = "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh as make\n"
-JOB = Path(__file__).parents[2] / "jobs" / "train_mesh.py"
+JOB = Path(__file__).parents[2] / "jobs" / "train_tensor_parallel.py"
 
 
 def offered(program: Path, *args: str) -> list[str]:
@@ -24,9 +24,8 @@ def offered(program: Path, *args: str) -> list[str]:
 def test_the_offer_is_a_space_once_it_is_uncommented() -> None:
     lines = offered(JOB)
     space = parse_space("\n".join(lines), where="space.toml")
-    _, config = read_config(Launch(program=str(JOB), world_size=4), space.bind({"world_size": 4}))
-    assert config["tp_degree"] == 1
-    assert config["dp_shard_degree"] == 4
+    _, config = read_config(Launch(program=str(JOB), world_size=4), space)
+    assert (config["tp_degree"], config["dp_degree"]) == (1, 4)
     assert config["layers_placement"] == "plan"
     assert config["sequence_parallel"] is True
     assert 'modules = ["layers.*.up", "layers.*.down"]' in lines
@@ -38,6 +37,7 @@ def test_the_offer_is_a_space_once_it_is_uncommented() -> None:
         ('m = make("cpu", (4, 2), mesh_dim_names=("fsdp", "TP"))', ('["dp_shard", "tp"]', "{ tp = 2 } # as in the sc")),
         ('n = ["dp", "cp"]\nm = make("cpu", (-1, n_cp), mesh_dim_names=n)', ('["dp", "cp"]', "{ cp = 1 } # write the")),
         ('m = DeviceMesh("cpu", ranks, mesh_dim_names=("shard", "pp"))', ('["dp_shard", "pp"]', "{ pp = 1 } # write")),
+        ('x = f(x)\nm = make("cpu", (2, 2), mesh_dim_names=("dp", "tp"))', ('["dp", "tp"]', "{ tp = 2 } # as in")),
         ('m = w()._unflatten(0, (2, 2), ("dp", "tp"))', ('["dp", "tp"]', "{ tp = 2 } # as in")),
     ],
 )

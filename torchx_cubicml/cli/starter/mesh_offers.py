@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.source_files import dotted, imported_names, parsed_modules
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch import Launch
 
-_MAKERS = {"init_device_mesh": 1, "DeviceMesh": 1, "_unflatten": 1}  # function -> position of the shape
-_NAMES = {"_unflatten": 2}  # function -> position of the names, where they may be given without their keyword
+_MAKERS = {"init_device_mesh": "mesh_shape", "DeviceMesh": "mesh", "_unflatten": "mesh_sizes"}
 _STYLES = {"ColwiseParallel": "colwise", "RowwiseParallel": "rowwise"}
 _REMAINING = ("dp_shard", "dp", "dp_replicate")  # the first of these in a mesh takes the remaining ranks
 
@@ -32,7 +32,7 @@ def mesh_lines(launch: Launch, *, taken: Collection[str]) -> list[str]:
     >>> mesh_lines(Launch(program="not/here.py"), taken=())
     []
     """
-    calls = [(node, name) for _, tree in parsed_modules(launch) for node, name in _calls(tree)]
+    calls = [call for _, tree in parsed_modules(launch) for call in _calls(tree)]
     lines = [*_mesh(calls, taken), *_sequence(calls, taken), *_placements(calls)]
     heading = (
         "# The script makes its mesh and plans without flags. Hooks can change them, and a first launch tells whether:"
@@ -40,36 +40,52 @@ def mesh_lines(launch: Launch, *, taken: Collection[str]) -> list[str]:
     return [heading, *lines] if lines else []
 
 
-def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the calls of a module, each with the last part of the function's name; names of literals are filled in."""
-    imported, literals = imported_names(tree), _literals(tree)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SourceCall:
+    """Call in the source of a script.
+
+    Args:
+        node: the call.
+        name: last part of the function's name.
+        values: name of a variable -> the list, tuple or dict that is its only value in this file.
+    """
+
+    node: ast.Call
+    name: str
+    values: Mapping[str, ast.expr]
+
+    def argument(self, keyword: str, position: int | None = None) -> ast.expr | None:
+        """Return an argument by its keyword or its position, with the value in place of a variable's name."""
+        given = {each.arg: each.value for each in self.node.keywords}.get(keyword)
+        if given is None and position is not None and position < len(self.node.args):
+            given = self.node.args[position]
+        return self.values.get(given.id, given) if isinstance(given, ast.Name) else given
+
+
+def _calls(tree: ast.Module) -> Iterator[_SourceCall]:
+    """Yield the calls of a module."""
+    imported, values = imported_names(tree), _values(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = dotted(node.func) or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
-            node.args = [_filled(each, literals) for each in node.args]
-            for keyword in node.keywords:
-                keyword.value = _filled(keyword.value, literals)
-            yield node, imported.get(name, name).rpartition(".")[2]
+            yield _SourceCall(node=node, name=imported.get(name, name).rpartition(".")[2], values=values)
 
 
-def _literals(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the names that are assigned once, with their values."""
-    values: dict[str, list[ast.expr]] = {}
+def _values(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the variables that are assigned once, and to a list, a tuple or a dict."""
+    found: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
-                    values.setdefault(target.id, []).append(node.value)
-    return {name: found[0] for name, found in values.items() if len(found) == 1}
+                    found.setdefault(target.id, []).append(node.value)
+    once = {name: values[0] for name, values in found.items() if len(values) == 1}
+    return {name: value for name, value in once.items() if isinstance(value, ast.List | ast.Tuple | ast.Dict)}
 
 
-def _filled(node: ast.expr, literals: Mapping[str, ast.expr]) -> ast.expr:
-    return literals.get(node.id, node) if isinstance(node, ast.Name) else node
-
-
-def _mesh(calls: Sequence[tuple[ast.Call, str]], taken: Collection[str]) -> list[str]:
+def _mesh(calls: Sequence[_SourceCall], taken: Collection[str]) -> list[str]:
     """Return the entry of the only mesh of several axes whose names tell what they are."""
-    found = {mesh for node, name in calls if name in _MAKERS for mesh in _named_sizes(node, name)}
+    found = {mesh for call in calls if call.name in _MAKERS for mesh in _named_sizes(call)}
     if len(found) != 1:
         return []
     (mesh,) = found
@@ -91,13 +107,10 @@ def _mesh(calls: Sequence[tuple[ast.Call, str]], taken: Collection[str]) -> list
     ]
 
 
-def _named_sizes(node: ast.Call, function: str) -> list[tuple[tuple[str, int], ...]]:
+def _named_sizes(call: _SourceCall) -> list[tuple[tuple[str, int], ...]]:
     """Return the axes of a mesh with their sizes, 0 where the source states none; nothing without several names."""
-    keywords = {each.arg: each.value for each in node.keywords}
-    at = _NAMES.get(function)
-    named = keywords.get("mesh_dim_names", node.args[at] if at is not None and len(node.args) > at else None)
-    place = _MAKERS[function]
-    shape = keywords.get("mesh_shape", keywords.get("mesh_sizes", node.args[place] if len(node.args) > place else None))
+    named = call.argument("mesh_dim_names", 2 if call.name == "_unflatten" else None)
+    shape = call.argument(_MAKERS[call.name], 1)
     names = [each.value for each in _entries(named) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     sizes = [
         each.value if isinstance(each, ast.Constant) and type(each.value) is int and each.value > 0 else 0
@@ -105,7 +118,7 @@ def _named_sizes(node: ast.Call, function: str) -> list[tuple[tuple[str, int], .
     ]
     if len(names) < 2 or len(names) != len(_entries(named)):
         return []
-    sizes = sizes if len(sizes) == len(names) and function != "DeviceMesh" else [0] * len(names)
+    sizes = sizes if len(sizes) == len(names) and call.name != "DeviceMesh" else [0] * len(names)
     return [tuple(zip(names, sizes, strict=True))]
 
 
@@ -113,21 +126,21 @@ def _entries(node: ast.expr | None) -> list[ast.expr]:
     return node.elts if isinstance(node, ast.Tuple | ast.List) else []
 
 
-def _sequence(calls: Sequence[tuple[ast.Call, str]], taken: Collection[str]) -> list[str]:
-    if "sequence_parallel" in taken or all(name != "SequenceParallel" for _, name in calls):
+def _sequence(calls: Sequence[_SourceCall], taken: Collection[str]) -> list[str]:
+    if "sequence_parallel" in taken or all(call.name != "SequenceParallel" for call in calls):
         return []
     return ["# [parameters.sequence_parallel]", "# choices = [true, false]", '# hook = "sequence_parallel"']
 
 
-def _placements(calls: Sequence[tuple[ast.Call, str]]) -> list[str]:
+def _placements(calls: Sequence[_SourceCall]) -> list[str]:
     """Return one entry for each pair of column- and row-wise layers within one parent module of a plan."""
-    style_of = {id(node): _STYLES[name] for node, name in calls if name in _STYLES}
+    style_of = {id(call.node): _STYLES[call.name] for call in calls if call.name in _STYLES}
     groups: dict[str, dict[str, str]] = {}
-    for node, name in calls:
-        for plan in [*node.args, *(each.value for each in node.keywords)] if name == "parallelize_module" else ():
-            for key, style in zip(plan.keys, plan.values, strict=True) if isinstance(plan, ast.Dict) else ():
-                if isinstance(key, ast.Constant) and isinstance(key.value, str) and id(style) in style_of:
-                    groups.setdefault(key.value.rpartition(".")[0], {})[key.value] = style_of[id(style)]
+    for call in calls:
+        plan = call.argument("parallelize_plan", 2) if call.name == "parallelize_module" else None
+        for key, style in zip(plan.keys, plan.values, strict=True) if isinstance(plan, ast.Dict) else ():
+            if isinstance(key, ast.Constant) and isinstance(key.value, str) and id(style) in style_of:
+                groups.setdefault(key.value.rpartition(".")[0], {})[key.value] = style_of[id(style)]
     lines: list[str] = []
     for parent, keys in groups.items():
         if len(set(keys.values())) == 2:

@@ -169,6 +169,7 @@ class ParallelizeModuleHook:
                 seen = [getattr(one, "dim", None) for one in placements]
                 if seen != [sharded_dim(each, placement)]:
                     self._refusal = f"{CHANGED}{key} is not {placement}: its weight has {placements}"
+                    return
 
 
 hook = ParallelizeModuleHook

@@ -199,6 +199,7 @@ def distributed() -> nn.Module:
         ("layers.*.norm", {}, Model, "its style is SequenceParallel, and neither ColwiseParallel nor RowwiseParallel"),
         ("head", {"head": Own()}, Model, "its style is Own, and neither"),
         ("head", {}, lambda: nn.ModuleDict({"head": nn.Bilinear(2, 2, 2)}), "it is a Bilinear, and neither Linear nor"),
+        ("x", {"x": ColwiseParallel()}, Model, "it names no module of the model"),
         ("head", {"head": ColwiseParallel(input_layouts=Partial())}, Model, "its style has layouts besides Shard"),
         ("head", {}, tied, "its weight is shared with another module"),
         ("embedding", {}, with_padding, "it is an Embedding with padding_idx, max_norm"),
@@ -232,6 +233,13 @@ def test_a_placement_with_unequal_shards_is_illegal(mesh: DeviceMesh) -> None:
         facts = hook_facts("parallelize_module", hook)
         assert facts.pop("parallelize_module_hook", "") == refusal
         assert facts == {"parallelize_module_hook_illegal": ("colwise",)}
+
+
+def test_a_placement_that_is_illegal_for_one_module_is_legal_for_another(mesh: DeviceMesh) -> None:
+    own = {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": RowwiseParallel(input_layouts=Replicate())}
+    with hooked({"embedding": "colwise", "head": "plan"}) as hook:
+        assert weights(parallelized(mesh, own)) == {"embedding": "S(1)", "head": "S(1)"}
+        assert (hook.refusal(), hook.illegal_values()) == ("", ("colwise",))
 
 
 def test_names_that_are_in_no_plan_are_told(mesh: DeviceMesh) -> None:

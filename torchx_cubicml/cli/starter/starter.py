@@ -14,6 +14,7 @@ from torchx_cubicml.cli.starter.from_trainer import detect_trainer, trainer_text
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
 from torchx_cubicml.cli.starter.log_lines import log_section
 from torchx_cubicml.cli.starter.meanings import meaning_of
+from torchx_cubicml.cli.starter.mesh_offers import mesh_lines
 from torchx_cubicml.cli.starter.offers import offer_lines, offered_flags
 from torchx_cubicml.cli.starter.outputs import (
     imports_wandb,
@@ -74,6 +75,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
             table_lines(launch, flags),
             offer_lines(offered, taken={flag.meaning for flag in flags}),
             hook_lines(launch, taken={flag.meaning for flag in flags}, has_n_layers=_counts_layers(flags)),
+            mesh_lines(launch, taken={flag.meaning for flag in flags}),
             tune_lines(outputs, uses_wandb=uses_wandb, saving=saving),
             log_section(launch),
         ],

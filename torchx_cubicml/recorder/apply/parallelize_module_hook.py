@@ -140,18 +140,19 @@ class ParallelizeModuleHook:
         if mesh is None or getattr(mesh, "ndim", 1) != 1:
             return "the script's plan is for a mesh that its call does not state, or that has several axes"
         n_uses = _n_uses(whole_model(module))
+        unequal = ""
         for key, style in styles.items():
-            for each in matched(module, key):
-                found = problem(style, each, n_uses.get(id(getattr(each, "weight", None)), 0))
-                if found:
-                    return f"{key} cannot be placed otherwise: {found}"
-                self._illegal |= illegal_placements(style, each, mesh.size())
-        illegal = [key for key, style in styles.items() if self._is_change(key, style)]
-        illegal = [key for key in illegal if self._requested[key] in self._illegal]
-        if illegal:
-            self._is_of_values = True
-            return f"{self._requested[illegal[0]]} does not divide {illegal[0]} equally among {mesh.size()} ranks"
-        return ""
+            found = matched(module, key)
+            reasons = [problem(style, each, n_uses.get(id(getattr(each, "weight", None)), 0)) for each in found]
+            reason = next(filter(None, reasons), "" if found else "it names no module of the model")
+            if reason:
+                return f"{key} cannot be placed otherwise: {reason}"
+            illegal = {value for each in found for value in illegal_placements(style, each, mesh.size())}
+            self._illegal |= illegal
+            if self._requested[key] in illegal:
+                unequal = unequal or f"{self._requested[key]} does not divide {key} equally among {mesh.size()} ranks"
+        self._is_of_values = bool(unequal)
+        return unequal
 
     def _all_agree(self, wanted: Iterable[str], changes: Mapping[str, str]) -> bool:
         """Return whether a plan is changed on all ranks; they vote at their first plan."""
@@ -169,6 +170,7 @@ class ParallelizeModuleHook:
                 seen = [getattr(one, "dim", None) for one in placements]
                 if seen != [sharded_dim(each, placement)]:
                     self._refusal = f"{CHANGED}{key} is not {placement}: its weight has {placements}"
+                    return
 
 
 hook = ParallelizeModuleHook

@@ -84,6 +84,10 @@ class SequenceParallelHook:
             return f"{self._refusal}; {self._n_changed} plans were changed before that was known"
         return self._refusal or ("" if self._has_sequence else "the program has no sequence-parallel plan")
 
+    def refuses_values(self) -> bool:
+        """Return that a refusal holds for the program, whatever the values."""
+        return False
+
     def illegal_values(self) -> tuple[str, ...]:
         """Return nothing: both values are legal, or the hook refuses."""
         return ()

@@ -56,3 +56,4 @@ def test_names_of_objects_are_there() -> None:
     wrapped = torch.compile(module, backend="eager")
     assert wrapped._modules["_orig_mod"] is module
     assert callable(wrapped.get_compiler_config)
+    assert callable(vars(wrapped)["forward"])

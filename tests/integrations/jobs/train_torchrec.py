@@ -46,6 +46,7 @@ TABLES = {
         "hours": (24, 4, 1.0, "sum"),
     },
     "small": {"first": (1_000, 16, 2.0, "sum"), "second": (50, 8, 1.0, "mean"), "third": (300, 32, 5.0, "sum")},
+    "large": {"goods": (2_000_000, 64, 2.0, "sum"), "few": (50, 8, 1.0, "sum")},
     "sequence": {"bag": (2_000, 16, 3.0, "sum"), "clicks": (500, 16, 6.0, "none")},
 }
 Tables = dict[str, tuple[int, int, float, str]]

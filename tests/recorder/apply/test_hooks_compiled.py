@@ -201,6 +201,14 @@ def test_fsdp2_is_set_as_asked_before_and_after_compilation(how: str) -> None:
 
 
 @pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("how", ["blocks, then FSDP2", "FSDP2, then blocks in place", "FSDP2, then the model"])
+def test_a_hook_leaves_nothing_to_compile_again(how: str) -> None:
+    plain, hooked = Run(how, {}), Run(how, {"fsdp_precision": "fp32"})
+    assert hooked.facts == {}
+    assert hooked.backend.n_graphs == plain.backend.n_graphs
+
+
+@pytest.mark.usefixtures("_alone")
 def test_fsdp1_around_a_compiled_block_belongs_to_the_model() -> None:
     hooked = Run("FSDP1 around compiled blocks", {"fsdp_precision": FORMATS, "fsdp": "NO_SHARD"})
     assert hooked.facts == {}

@@ -85,7 +85,8 @@ class ActivationCheckpointingHook:
             self._probe.release()
             self._refusal = self._refusal or self._difference(self._probe.layer_words)
             self._probe = None
-        n_unseen = self._forward.n_unseen if self._forward is not None else 0
+        forward = self._forward
+        n_unseen = forward.n_unseen if forward is not None and not forward.objection else 0
         if has_compiled() and (n_unseen or self._refusal == _NO_MODEL):
             self._refusal = _COMPILED
         if self._forward is not None and (self._only_checks or self._refusal):

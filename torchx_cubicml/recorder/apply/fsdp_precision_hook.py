@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 from torchx_cubicml.recorder.apply.fsdp_precision_calls import Fsdp1Precision, Fsdp2Precision
 from torchx_cubicml.recorder.apply.module_calls import before_every_call
+from torchx_cubicml.recorder.model.kernels import compiled_modules
 from torchx_cubicml.recorder.model.layers import unwrap
 from torchx_cubicml.recorder.model.precision import autocast_type
 from torchx_cubicml.recorder.model.size import short_format
@@ -68,7 +69,8 @@ class FsdpPrecisionHook(FsdpHook):
             if not self._only_checks:
                 self._refusal += "; their parameters alone have the requested one"
         self._uncalled.pop(id(inside), None)
-        if found or not self._uncalled:
+        # A compiler would compile again once the global hook is gone, so the first call must tell.
+        if found or not self._uncalled or any(True for _ in compiled_modules(module)):
             self._stop()
 
     def _concerns(self, inside: nn.Module) -> bool:

@@ -102,13 +102,17 @@ def has_compiled() -> bool:
 def compiled_modules(root: nn.Module) -> Iterator[nn.Module]:
     """Yield the parts of a model that are compiled: wrappers of ``torch.compile``, and modules compiled in place."""
     for module in root.modules():
-        if user_class(module).__name__ == "OptimizedModule" or vars(module).get("_compiled_call_impl") is not None:
+        if _is_wrapper(module) or vars(module).get("_compiled_call_impl") is not None:
             yield module
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    return user_class(module).__name__ == "OptimizedModule"
 
 
 def _compiled_parts(root: nn.Module) -> Iterator[object]:
     for module in compiled_modules(root):
-        if user_class(module).__name__ == "OptimizedModule":
+        if _is_wrapper(module):
             yield module
         in_place = vars(module).get("_compiled_call_impl")
         if in_place is not None:

@@ -198,6 +198,14 @@ def test_a_crowded_measurement_keeps_its_error_once(tmp_path: Path) -> None:
     assert again.measurement == read.measurement
 
 
+def test_a_time_beyond_the_calendar_is_dropped() -> None:
+    first = replace(
+        Trial.completed(workload={}, config={}, tokens_per_second=9.0), started_at="0001-01-01T00:00:00+00:00"
+    )
+    last = replace(first, trial_id="x", started_at="9999-12-31T00:00:00+00:00", ended_at="9999-12-31T00:00:00+00:00")
+    assert [trial.started_at for trial in exported([first, last]).trials] == ["2000-01-01T00:00:00+00:00", ""]
+
+
 def test_planned_trials_are_left_out() -> None:
     plan = Trial(trial_id="a", workload={}, config={}, state=State.PLANNED)
     assert exported([plan]).trials == ()

@@ -125,9 +125,12 @@ class _Shift:
     first: datetime
 
     def of(self, text: str) -> str:
-        """Return a shifted time, to the second; empty for a text that is no time."""
+        """Return a shifted time, to the second; empty for a text that is no time, or one beyond the calendar."""
         time = parse_time(text)
-        return (_FIRST_START + (time - self.first)).isoformat(timespec="seconds") if time is not None else ""
+        try:
+            return (_FIRST_START + (time - self.first)).isoformat(timespec="seconds") if time is not None else ""
+        except OverflowError:
+            return ""
 
 
 def _anonymous(

@@ -94,7 +94,7 @@ def test_a_launch_is_recorded_whatever_its_command(
     writer = EventWriter(ends[1], str(tmp_path), command=RecordedCommand(name="train.py", arguments=arguments))
     writer.take(line(STARTED))
     writer.take(line(ENDED))
-    writer.close(deadline_s=5)
+    writer.close(deadline_s=60)
     (trial,) = TrialStore(str(tmp_path))
     assert (trial.workload, trial.arguments) == ({"program": "train.py"}, recorded)
     assert ends[0].recv(10_000) == WRITTEN + DONE

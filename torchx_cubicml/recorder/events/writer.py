@@ -12,8 +12,8 @@ import queue
 import socket
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError, RecordError
@@ -138,6 +138,7 @@ class EventWriter:
 
     def _append(self, store: TrialStore, event: Event) -> None:
         """Append an event; without its command if no reader would accept it with that."""
+        event = self._with_provenance(event)
         full = self._with_command(event)
         try:
             store.append(full)
@@ -146,17 +147,28 @@ class EventWriter:
                 raise
             store.append(event)
 
-    def _with_command(self, event: Event) -> Event:
-        """Return the first event of a launch with its command and provenance; without those that fail."""
+    @cached_property
+    def _digest_key(self) -> str:
+        return made_digest_key(self._store)
+
+    def _with_provenance(self, event: Event) -> Event:
+        """Return the first event of a launch with its provenance; unchanged if that fails."""
         if event.kind is not EventKind.STARTED:
             return event
-        with suppress(Exception):  # as above; the launch itself is recorded
-            key = made_digest_key(self._store)
-            with suppress(Exception):
-                event = with_provenance(event, self._command.path if self._command is not None else None, key)
-            if self._command is not None:
-                event = self._command.recorded_in(event, key)
-        return event
+        program = self._command.path if self._command is not None else None
+        try:
+            return with_provenance(event, program, self._digest_key)
+        except Exception:  # noqa: BLE001 - as above; the launch itself is recorded
+            return event
+
+    def _with_command(self, event: Event) -> Event:
+        """Return the first event of a launch with its command; unchanged if there is no key for its digests."""
+        if self._command is None or event.kind is not EventKind.STARTED:
+            return event
+        try:
+            return self._command.recorded_in(event, self._digest_key)
+        except Exception:  # noqa: BLE001 - as above; the launch itself is recorded
+            return event
 
     def _report_once(self, problem: str) -> None:
         if self._failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,3 +37,29 @@ def test_launches_with_another_undeclared_setting_are_left_out(tmp_path: Path, l
     TrialStore(url).add(trial)
     found = suggest._read_context(component, argparse.Namespace(space=str(space), store=url))
     assert [each.trial_id for each in found.trials] == ([trial.trial_id] if is_used else [])
+
+
+def test_the_whole_command_has_the_options_of_the_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    space, url = tmp_path / "space.toml", str(tmp_path / "store")
+    space.write_text("[parameters.partition]\nchoices = ['fast', 'slow', 'new']\nscheduler = 'partition'\n")
+    command = ("dist.ddp", "-j", "1x1", "--script", "train.py", "--", "--lr", "1")
+    typed = ComponentLaunch.parse(command[0], command[1:]).launch
+    launch = replace(typed, scheduler="slurm", scheduler_options={"partition": "slow"})
+    workload, config = read_config(launch, load_space(str(space)))
+    for partition, rate in (("slow", 100.0), ("fast", 300.0), ("slow", 101.0), ("fast", 301.0)):
+        TrialStore(url).add(
+            Trial.completed(workload=workload, config={**config, "partition": partition}, tokens_per_second=rate)
+        )
+    parser = argparse.ArgumentParser()
+    suggest.add_arguments(parser)
+    options = ["--space", str(space), "--store", url, "-s", "slurm", "-cfg", "time=10,partition=slow", "--json"]
+    assert suggest.run(parser.parse_args([*options, "--", *command])) == 0
+    found = json.loads(capsys.readouterr().out)
+    # An ordinary launch keeps its partition.
+    assert found["next"]["command"] == ["torchx", "run", "-s", "slurm", "-cfg", "time=10,partition=slow", *command]
+    assert [each["command"][2:6] for each in found["worth_trying"]] == [
+        ["-s", "slurm", "-cfg", "time=10,partition=new"]
+    ]

@@ -23,4 +23,5 @@ def test_the_keys_of_a_result_stay() -> None:
         "values_set_aside",
         "refused",
         "ending",
+        "scheduler_args",
     }

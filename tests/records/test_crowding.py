@@ -275,12 +275,6 @@ def test_a_gain_from_crowded_measurements_is_claimed_if_larger_than_their_error(
         [replace(trial(n, **facts).measurement, tokens_per_second=speed + n) for n in range(3)]  # type: ignore[type-var]
         for speed in (1000.0, 1000.0 * faster)
     ]
-    believed = [
-        [with_crowding([replace(trial(**facts), measurement=each)])[0].measurement for each in side]
-        for side in measured
-    ]
-    sides = [
-        Repeats.of({"a": n}, [each for each in side if each is not None], objective="tokens_per_second")
-        for n, side in enumerate(believed)
-    ]
+    believed = [[with_crowding([replace(trial(**facts), measurement=each)])[0] for each in side] for side in measured]
+    sides = [Repeats.of({"a": n}, side, objective="tokens_per_second") for n, side in enumerate(believed)]
     assert compare(*sides, objective="tokens_per_second", noise=0.03).claims_gain is is_claimed

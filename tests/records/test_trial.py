@@ -265,13 +265,13 @@ class TestTrial:
 
     @pytest.mark.parametrize(
         ("devices", "rate"),
-        [(1, 4000.0), (8, 500.0), (0, None), (-8, None), (8.0, None), ("8", None)],
+        [(1, 14_400_000.0), (8, 1_800_000.0), (0, None), (-8, None), (8.0, None), ("8", None)],
         ids=repr,
     )
     def test_only_a_count_of_devices_divides(self, devices: Value, rate: float | None) -> None:
         trial = Trial.completed(workload={}, config={"world_size": devices}, tokens_per_second=4000.0)
-        assert trial.per_device("tokens_per_second") == rate
-        assert replace(trial, measurement=None).per_device("tokens_per_second") is None
+        assert trial.throughput("tokens_per_device_hour") == rate
+        assert replace(trial, measurement=None).throughput("tokens_per_device_hour") is None
 
     @pytest.mark.parametrize("attempts", [1, 2, 2**64])
     def test_a_trial_can_have_so_many_attempts(self, attempts: int) -> None:
@@ -447,13 +447,6 @@ class TestFreezing:
 def test_other_fields_of_a_measurement_are_checked(fields: dict[str, object]) -> None:
     with pytest.raises(RecordError, match=next(iter(fields))):
         Measurement(**fields)
-
-
-def test_throughput_per_device_is_computed() -> None:
-    trial = Trial.completed(workload={"world_size": 8}, config={}, tokens_per_second=4000.0)
-    assert trial.per_device("tokens_per_second") == 500.0
-    assert trial.per_device("samples_per_second") is None
-    assert Trial.completed(workload={}, config={}, tokens_per_second=1.0).per_device("tokens_per_second") is None
 
 
 RUN = Measurement(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.tuner.comparison import Comparison, Repeats, compare
 
 OBJECTIVE = "tokens_per_second"
@@ -155,9 +155,12 @@ def test_measurements_in_another_unit_are_no_repeats() -> None:
         Measurement(tokens_per_second=30.0, samples_per_second=5.0, relative_error=0.3),
         Measurement(tokens_per_second=12.0),
     ]
-    found = Repeats.of({}, measurements, objective=OBJECTIVE)
+    trials = [
+        Trial(trial_id="t", workload={}, config={}, state=State.COMPLETED, measurement=each) for each in measurements
+    ]
+    found = Repeats.of({}, trials, objective=OBJECTIVE)
     assert found.throughputs == (10.0, 30.0, 12.0)
     assert found.uncertainties[:2] == (0.1, 0.3)
     assert found.middle == 12.0
     with pytest.raises(RecordError, match="at least one"):
-        Repeats.of({}, measurements[1:2], objective=OBJECTIVE)
+        Repeats.of({}, trials[1:2], objective=OBJECTIVE)

@@ -193,6 +193,19 @@ class TestSpent:
         assert tune_state.device_hours(4) == pytest.approx(3000 / 3600 * 4)
         assert tune_state.usual_run_s() == (1000.0, 1000.0)
 
+    def test_device_hours_follow_the_size_of_each_launch(self, tmp_path: Path) -> None:
+        tune_state = self.state(tmp_path, Noon())
+        for number in range(1, 4):
+            tune_state.plan(f"launch-1-000{number}", OWN, {})
+        first, second, _ = tune_state.open_launches()
+        tune_state.settled(first, Cost(run_s=1000.0, queue_s=0.0, devices=8), JobEnd.SUCCEEDED)
+        tune_state.settled(second, Cost(run_s=2000.0, queue_s=0.0), JobEnd.SUCCEEDED)
+        assert tune_state.device_hours(2) == pytest.approx((8000 + 4000) / 3600)
+        spent = tune_state.spent(2, running_s=[1500.0])
+        # The one in flight has as many devices as the settled ones on average, weighted by their time.
+        assert spent.used_device_hours == pytest.approx((12000 + 1500 * 4) / 3600)
+        assert spent.launch_device_hours == pytest.approx(1500 * 4 / 3600)
+
     def test_a_launch_that_never_had_a_job_is_none(self, tmp_path: Path) -> None:
         tune_state = self.state(tmp_path, Noon())
         tune_state.plan("launch-1-0001", OWN, {})

@@ -87,7 +87,7 @@ class SelectedTrials:
 
 def select_trials(trials: Iterable[Trial], *, space: SearchSpace, workload: Workload) -> SelectedTrials:
     """Return the comparable trials, at the statistic of the space; configs of the workload with all derived values."""
-    found = expire_lost_trials([space.priced(trial.at(space.statistic)) for trial in trials], workload)
+    found = expire_lost_trials([trial.at(space.statistic).priced(space.prices) for trial in trials], workload)
     comparable, advice = comparable_trials(found, workload, any_device=space.chooses_machine)
     own: list[Trial] = []
     others: list[Trial] = []

@@ -116,7 +116,7 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
     """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
     from torchx_cubicml.launch import with_measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
-    from torchx_cubicml.records.prices import rate_of
+    from torchx_cubicml.records.cost import rate_of
 
     trials = [trial.at(prepared.space.statistic) for trial in trials]
     space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)

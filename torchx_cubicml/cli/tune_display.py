@@ -12,8 +12,8 @@ from rich.text import Text
 from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
+from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.crowding import crowded_share
-from torchx_cubicml.records.prices import PER_COST
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting

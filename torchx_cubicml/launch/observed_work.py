@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.prices import rate_of
+from torchx_cubicml.records.cost import rate_of
 from torchx_cubicml.records.standard_names import WORKLOAD_SIZES
 from torchx_cubicml.records.workload import about_equal, recency, value_key
 

@@ -56,9 +56,11 @@ def option_texts(text: str) -> dict[str, str]:
 
     >>> option_texts("partition=a,b,time=10;job_dir=/tmp")
     {'partition': 'a,b', 'time': '10', 'job_dir': '/tmp'}
+    >>> option_texts("")
+    {}
     """
     found = list(_PAIR.finditer(text))
-    ends = [*(match.start() for match in found[1:]), len(text)]
+    ends = [*(match.start() for match in found), len(text)][1:]
     return {match[1]: text[match.end() : end].strip() for match, end in zip(found, ends, strict=True)}
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Self, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.prices import PER_COST, PRICE, cost_per_second, rate_of
+from torchx_cubicml.records.cost import PER_COST, PRICE, Prices, cost_per_second, rate_of
 from torchx_cubicml.records.provenance import Trust
 
 Scalar: TypeAlias = bool | int | float | str
@@ -407,6 +407,11 @@ class Trial:
         """
         measurement = self.measurement.at(statistic) if self.measurement is not None else None
         return self if measurement is self.measurement else replace(self, measurement=measurement)
+
+    def priced(self, prices: Prices | None) -> Trial:
+        """Return this trial with the price of its device hour as an observed fact, if that is known."""
+        price = prices.price(self.fact(prices.name)) if prices is not None else None
+        return self if price is None else replace(self, observed={**self.observed, PRICE: price})
 
     def throughput(self, objective: str) -> float | None:
         """Return the throughput in the unit of ``objective``; ``None`` where it, or what the job costs, is unknown.

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from torchx_cubicml.records.cost import Prices
     from torchx_cubicml.records.log_pattern import LogPattern
-    from torchx_cubicml.records.prices import Prices
-    from torchx_cubicml.records.trial import Config, Scalar, Trial, Value, Workload
+    from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.legality import LegalityRule, RuleEffect
@@ -193,10 +193,6 @@ class SearchSpace:
             item.binding is not None and item.binding.kind in OF_MACHINE and len(item.choices) > 1
             for item in self.parameters
         )
-
-    def priced(self, trial: Trial) -> Trial:
-        """Return the trial with the price of its device hour, where prices are known."""
-        return trial if self.prices is None else self.prices.priced(trial)
 
     def without_rules(self) -> Self:
         """Return this space without implied rules: for configs that were chosen under them, or that ran."""

@@ -11,6 +11,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin, State
+from torchx_cubicml.space.constraints import is_count
 from torchx_cubicml.tuner.launch_state import (
     Cancellation,
     FinishedLaunch,
@@ -290,7 +291,11 @@ class PendingLaunches:
             attempts = trial_log.attempts(pending.launch_id)
             end = trial_log.last_event_at(pending.launch_id) or now
             run_s = sum((last - first).total_seconds() for first, last in attempts)
-        return Cost(run_s=run_s, queue_s=max(0.0, (end - pending.submitted_at).total_seconds() - run_s))
+        queue_s, devices = (
+            max(0.0, (end - pending.submitted_at).total_seconds() - run_s),
+            pending.config.get("world_size"),
+        )
+        return Cost(run_s=run_s, queue_s=queue_s, devices=devices if is_count(devices) else 0)
 
     def _trial(self, pending: PendingLaunch) -> Trial:
         trial = self._tune_state.trial_log.of_launch(pending.launch_id)

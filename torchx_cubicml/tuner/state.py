@@ -34,11 +34,13 @@ class Cost:
         run_s: seconds that its job ran.
         queue_s: seconds that its job waited.
         launched: false if there never was a job.
+        devices: world size of the job; 0 if unknown.
     """
 
     run_s: float
     queue_s: float
     launched: bool = True
+    devices: int = 0
 
 
 class TuneState:
@@ -61,6 +63,8 @@ class TuneState:
         self._settled: dict[str, Note] = {}
         self._lifetime = Lifetime()
         self._run_s = 0.0
+        self._device_s = 0.0  # of launches of known world size
+        self._run_s_of_unknown = 0.0  # of the others
         self._runs_s: list[float] = []  # of launches that succeeded
         self._n_launched = 0
         self._planned: set[str] = set()
@@ -114,6 +118,7 @@ class TuneState:
     def settled(self, launch_id: str, cost: Cost, end: str) -> None:
         """Write to the journal that a launch is over."""
         facts = {"run_s": cost.run_s, "queue_s": cost.queue_s, "launched": cost.launched, "end": end}
+        facts |= {"devices": cost.devices} if cost.devices else {}
         self._write(NoteKind.SETTLED, launch_id, facts)
 
     def alive(self) -> None:
@@ -184,20 +189,21 @@ class TuneState:
         """Return the resources spent; a launch in flight counts the mean of settled ones, or its own time if longer.
 
         Args:
-            world_size: world size of a launch.
+            world_size: world size of a launch whose own is unknown; one in flight counts as the mean of settled ones.
             running_s: run time in seconds of each launch in flight that runs.
         """
         mean_s = self._run_s / self._n_launched if self._n_launched else 0.0
         in_flight = len(self._planned) - len(self._settled)
         waiting = max(0, in_flight - len(running_s))
+        devices = self.device_hours(world_size) * 3600 / self._run_s if self._run_s else world_size
         expected_s = self._run_s + mean_s * waiting + sum(max(mean_s, each) for each in running_s)
         return Spent(
             launches=self._n_launched + in_flight,
-            device_hours=expected_s / 3600 * world_size,
-            used_device_hours=(self._run_s + sum(running_s)) / 3600 * world_size,
+            device_hours=expected_s / 3600 * devices,
+            used_device_hours=(self._run_s + sum(running_s)) / 3600 * devices,
             hours=self._lifetime.hours(self._clock.now()),
             launch_hours=mean_s / 3600,
-            launch_device_hours=mean_s / 3600 * world_size,
+            launch_device_hours=mean_s / 3600 * devices,
         )
 
     def usual_run_s(self) -> tuple[float, float] | None:
@@ -205,8 +211,8 @@ class TuneState:
         return (min(self._runs_s), max(self._runs_s)) if self._runs_s else None
 
     def device_hours(self, world_size: int) -> float:
-        """Return the device hours of the launches that are over."""
-        return self._run_s / 3600 * world_size
+        """Return the device hours of the launches that are over; ``world_size`` is that of one whose own is unknown."""
+        return (self._device_s + self._run_s_of_unknown * world_size) / 3600
 
     def _write(self, kind: NoteKind, launch_id: str, facts: Mapping[str, object]) -> None:
         note = Note(kind=kind, tune_id=self.tune_id, launch_id=launch_id, time=self._now(), facts=facts)
@@ -221,6 +227,9 @@ class TuneState:
         if note.kind is NoteKind.SETTLED:
             self._settled[note.launch_id] = note
             self._run_s += note.number("run_s")
+            devices = note.number("devices")
+            self._device_s += note.number("run_s") * devices
+            self._run_s_of_unknown += 0.0 if devices else note.number("run_s")
             if note.text("end") == JobEnd.SUCCEEDED:
                 self._runs_s.append(note.number("run_s"))
             self._n_launched += note.facts.get("launched") is not False

@@ -19,8 +19,8 @@ from torchx_cubicml.tuner.polling import StoreRetry
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from torchx_cubicml.records.cost import Prices
     from torchx_cubicml.records.event import Event
-    from torchx_cubicml.records.prices import Prices
     from torchx_cubicml.records.trial import Trial
 
 _TRAINING_EVENTS = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})
@@ -87,7 +87,7 @@ class TrialLog:
         return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
 
     def _priced(self, trials: list[Trial]) -> list[Trial]:
-        return trials if self._prices is None else list(map(self._prices.priced, trials))
+        return trials if self._prices is None else [trial.priced(self._prices) for trial in trials]
 
     def planned(self, launch_id: str) -> Event | None:
         """Return the planned event of a launch."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.argument_words import with_underscores
-from torchx_cubicml.records.prices import PER_COST, PER_CURRENCY, rate_of
+from torchx_cubicml.records.cost import PER_COST, PER_CURRENCY, rate_of
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES, RATES, STATISTICS
 from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from torchx_cubicml.records.trial import Trial, Value
 
 
 PER_DEVICE_HOUR = ("tokens_per_device_hour", "samples_per_device_hour")
@@ -41,7 +39,7 @@ class Prices:
     name: str
     of_value: Mapping[str, float]
 
-    def price(self, value: Value | None) -> float | None:
+    def price(self, value: object) -> float | None:
         """Return the price for a value; ``None`` where there is none.
 
         >>> Prices(name="partition", of_value={"fast": 3.2}).price("fast")
@@ -49,13 +47,8 @@ class Prices:
         """
         return self.of_value.get(text_of_value(value)) if value is not None else None
 
-    def priced(self, trial: Trial) -> Trial:
-        """Return the trial with the price of its device hour as an observed fact, if that is known."""
-        price = self.price(trial.fact(self.name))
-        return trial if price is None else replace(trial, observed={**trial.observed, PRICE: price})
 
-
-def text_of_value(value: Value) -> str:
+def text_of_value(value: object) -> str:
     """Return the key of a value in a table of prices.
 
     >>> text_of_value("fast"), text_of_value(True), text_of_value(2)
@@ -64,7 +57,7 @@ def text_of_value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def cost_per_second(objective: str, *, devices: Value | None, price: Value | None) -> float | None:
+def cost_per_second(objective: str, *, devices: object, price: object) -> float | None:
     """Return what a job costs in a second, in the unit that the objective divides by; ``None`` where unknown.
 
     >>> cost_per_second("tokens_per_device_hour", devices=2, price=None) == 2 / 3600

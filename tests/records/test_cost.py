@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import RecordError, SpaceError
-from torchx_cubicml.records.prices import PER_COST, PRICE, Prices, cost_per_second
+from torchx_cubicml.records.cost import PER_COST, PRICE, Prices, cost_per_second
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -24,7 +24,7 @@ def trial(partition: str, *, world_size: int | None = 2) -> Trial:
 
 
 def test_throughput_per_device_hour_and_per_currency() -> None:
-    fast = PRICES.priced(trial("fast"))
+    fast = trial("fast").priced(PRICES)
     assert fast.observed[PRICE] == 4.0
     assert fast.throughput("tokens_per_second") == 100.0
     assert fast.throughput("tokens_per_device_hour") == 100.0 * 3600 / 2
@@ -33,7 +33,7 @@ def test_throughput_per_device_hour_and_per_currency() -> None:
 
 
 def test_what_is_unknown_gives_no_throughput() -> None:
-    assert PRICES.priced(trial("other")).throughput("tokens_per_currency") is None
+    assert trial("other").priced(PRICES).throughput("tokens_per_currency") is None
     assert trial("fast").throughput("tokens_per_currency") is None
     assert trial("fast", world_size=None).throughput("tokens_per_device_hour") is None
     with pytest.raises(RecordError, match="unknown objective"):

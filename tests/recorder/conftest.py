@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,3 +18,12 @@ def _nothing_is_compiled() -> Iterator[None]:
     if counters:
         sys.modules["torch._dynamo"].reset()
         counters.clear()
+
+
+@pytest.fixture(autouse=True)
+def _stays_frozen() -> Iterator[None]:
+    """After a test that unfreezes all objects, those that were loaded are left out of searches again."""
+    yield
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()

@@ -24,7 +24,7 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
-        self.dropout = nn.Dropout(0.2)
+        self.dropout = nn.Dropout(0.0 if "compiled" in HOW else 0.2)  # a compiled one draws other numbers
 
     def forward(self, x, *, scale):
         inside = checkpoint(self.up, x, use_reentrant=False) if HOW == "script-in-layers" else self.up(x)
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 def wrapped_early(block):
     if HOW == "fsdp1-in-constructor":
-        return FullyShardedDataParallel(block, device_id=torch.device("cpu"))
+        return fsdp1(block)
     return fully_shard(block) if HOW == "fsdp2-in-constructor" else block
 
 
@@ -55,35 +55,48 @@ def two_copies():
     return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
 
 
+def fsdp1(module, **changes):
+    return FullyShardedDataParallel(module, device_id=torch.device("cpu"), **changes)
+
+
+def in_fsdp1(model):
+    if HOW in {"fsdp1-policy", "fsdp1-originals", "fsdp1-hybrid"}:
+        policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+        changes = {"use_orig_params": HOW == "fsdp1-originals"}
+        if HOW == "fsdp1-hybrid":
+            changes |= {"device_mesh": two_copies(), "sharding_strategy": ShardingStrategy.HYBRID_SHARD}
+        return fsdp1(model, auto_wrap_policy=policy, **changes)
+    if HOW == "fsdp1-by-hand":
+        model.embedding = fsdp1(model.embedding)
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = fsdp1(block)
+    if HOW == "fsdp1-compiled-blocks":
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = fsdp1(torch.compile(block, backend="aot_eager"), use_orig_params=True)
+        return fsdp1(model, use_orig_params=True)
+    return fsdp1(model)
+
+
+def in_fsdp2(model):
+    if HOW == "fsdp2-in-constructor":
+        return fully_shard(model)
+    if HOW == "fsdp2-compiled-blocks":  # as torchtitan does
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = torch.compile(block, backend="aot_eager", fullgraph=True)
+    mesh = two_copies() if HOW == "fsdp2-hybrid" else None
+    in_order = HOW == "fsdp2-in-order" or HOW.startswith("fsdp2-compiled")
+    for block in model.blocks if dist.get_rank() == 0 or in_order else reversed(model.blocks):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for block in model.blocks if HOW == "fsdp2-compiled-in-place" else ():
+        block.compile(backend="aot_eager")
+    return torch.compile(model, backend="aot_eager") if HOW == "fsdp2-compiled-whole" else model
+
+
 def wrapped(model):
     if HOW in {"ddp", "script-in-layers"}:
         return DistributedDataParallel(model)
-    return wrapped_in_fsdp1(model) if HOW.startswith("fsdp1") else wrapped_in_fsdp2(model)
-
-
-def wrapped_in_fsdp1(model):
-    wrap = functools.partial(FullyShardedDataParallel, device_id=torch.device("cpu"))
-    if HOW == "fsdp1-in-constructor":
-        return wrap(model)
-    if HOW == "fsdp1-by-hand":
-        model.embedding = wrap(model.embedding)
-        for index, block in enumerate(model.blocks):
-            model.blocks[index] = wrap(block)
-        return wrap(model)
-    changes = {"use_orig_params": HOW == "fsdp1-originals"}
-    if HOW == "fsdp1-hybrid":
-        changes |= {"device_mesh": two_copies(), "sharding_strategy": ShardingStrategy.HYBRID_SHARD}
-    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    return wrap(model, auto_wrap_policy=policy, **changes)
-
-
-def wrapped_in_fsdp2(model):
-    if HOW == "fsdp2-in-constructor":
-        return fully_shard(model)
-    mesh = two_copies() if HOW == "fsdp2-hybrid" else None
-    for block in model.blocks if dist.get_rank() == 0 or HOW == "fsdp2-in-order" else reversed(model.blocks):
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    return in_fsdp1(model) if HOW.startswith("fsdp1") else in_fsdp2(model)
 
 
 def train():

@@ -20,10 +20,11 @@ def _nothing_is_compiled() -> Iterator[None]:
         counters.clear()
 
 
-@pytest.fixture(autouse=True)
-def _stays_frozen() -> Iterator[None]:
-    """After a test that unfreezes all objects, those that were loaded are left out of searches again."""
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Let searches among live objects see those that were loaded, as in most programs."""
+    gc.unfreeze()
     yield
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

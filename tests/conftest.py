@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from contextlib import suppress
@@ -39,6 +40,12 @@ PORTS = count(10_000 + 97 * os.getpid() % 20_000)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the file that takes longest first; the processes that share the tests then end together."""
     items.sort(key=lambda item: item.path.name != "test_generated.py")
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that was loaded out of searches among live objects, which would take most of the time of a test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

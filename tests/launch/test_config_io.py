@@ -110,7 +110,7 @@ def typed_forms(declared: Parameter, value: Value) -> list[list[str]]:
     return forms
 
 
-@settings(max_examples=1000)
+@settings(max_examples=250)
 @given(commands())
 def test_writing_back_what_was_read_changes_nothing(
     case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
@@ -119,7 +119,7 @@ def test_writing_back_what_was_read_changes_nothing(
     assert write_config(before, declared, read_config(before, declared)[1]) == before
 
 
-@settings(max_examples=1000)
+@settings(max_examples=250)
 @given(commands())
 def test_written_values_are_read_back_and_others_stay(
     case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
@@ -406,7 +406,7 @@ def test_an_unbound_parameter_follows_from_the_others() -> None:
         read_config(launch("--micro_batch_size", "2", "--global", "17"), declared)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=250)
 @given(
     st.sampled_from(["--{}=", "{}=", "--a.{}", "--{}"]),
     st.lists(st.integers(0, 99), min_size=2, max_size=3, unique=True),

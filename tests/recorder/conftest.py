@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,3 +18,13 @@ def _nothing_is_compiled() -> Iterator[None]:
     if counters:
         sys.modules["torch._dynamo"].reset()
         counters.clear()
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Let searches among live objects see those that were loaded, as in most programs."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

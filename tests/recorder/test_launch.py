@@ -357,7 +357,7 @@ def test_a_hook_that_raises_leaves_the_training_alone(tmp_path: Path) -> None:
         "def fail(self, optimizer):\n    raise RuntimeError('injected')\n"
         "Training.step = fail\n"
     )
-    ended = start("train_ddp.py", folder=tmp_path, PYTHONPATH=str(tmp_path)).end()
+    ended = start("train_ddp.py", folder=tmp_path, processes=1, PYTHONPATH=str(tmp_path)).end()
     assert ended.code == 0
     assert ended.wall_s() > 0
     (warning,) = ended.warnings()

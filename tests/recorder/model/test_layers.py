@@ -3,7 +3,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -23,9 +22,6 @@ from torchx_cubicml.recorder.model.layers import (
     unwrap,
     user_class,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Block(nn.Module):
@@ -119,11 +115,9 @@ def test_a_program_without_torch_has_no_modules() -> None:
 
 
 @pytest.fixture
-def frozen() -> Iterator[None]:
+def frozen(thawed: None) -> None:
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("frozen")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING
 
+import pytest
 import torch.distributed.device_mesh
 import torch.distributed.pipelining
 import torch.utils.data
@@ -11,9 +11,6 @@ from torch import nn
 
 from torchx_cubicml.recorder.model.layers import modules_around
 from torchx_cubicml.recorder.model.live_objects import LiveObjects, live_instances, live_instances_of
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Base:
@@ -24,6 +21,7 @@ class Derived(Base):
     pass
 
 
+@pytest.mark.usefixtures("thawed")
 def test_objects_are_found_by_their_class_while_they_live() -> None:
     one, other = Base(), Derived()
     assert sorted(map(id, live_instances(Base))) == sorted(map(id, (one, other)))
@@ -61,18 +59,16 @@ class Trainer:
         self.model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 
 
+@pytest.mark.usefixtures("thawed")
 def test_frozen_objects_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, loader = Trainer(), torch.utils.data.DataLoader([0], batch_size=1)
     monkeypatch.setitem(globals(), "TRAINER", trainer)
     monkeypatch.setitem(globals(), "LOADER", loader)
     gc.collect()
     gc.freeze()
-    try:
-        assert any(each is loader for each in live_instances(torch.utils.data.DataLoader))
-        around = modules_around([trainer.model[0].weight])
-        count = gc.get_freeze_count()
-    finally:
-        gc.unfreeze()
+    assert any(each is loader for each in live_instances(torch.utils.data.DataLoader))
+    around = modules_around([trainer.model[0].weight])
+    count = gc.get_freeze_count()
     assert count > 0
     assert around == [trainer.model[0], trainer.model]
 

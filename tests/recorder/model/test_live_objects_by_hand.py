@@ -5,15 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 
 from torchx_cubicml.recorder.model import live_objects
 from torchx_cubicml.recorder.model.live_objects import LiveObjects, live_instances, live_instances_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Thing:
@@ -52,12 +48,6 @@ class Holder:
         vars(self).update(values)
 
 
-@pytest.fixture
-def frozen() -> Iterator[None]:
-    yield
-    gc.unfreeze()
-
-
 def test_a_class_is_found_with_all_below_it() -> None:
     things = [Thing(), Left(), Right(), Both()]
     for kind in (Thing, Left, Right, Both):
@@ -74,7 +64,7 @@ def test_a_class_is_known_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None
     assert live_instances_of("a.module", "absent") == []
 
 
-@pytest.mark.usefixtures("frozen")
+@pytest.mark.usefixtures("thawed")
 def test_frozen_objects_are_found_from_globals(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, held, slotted, deep = Thing(), Thing(), Thing(), Thing()
     values = {

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,6 +63,20 @@ def test_checkpointing_by_operator_is_selective() -> None:
         model.blocks[index] = checkpoint_wrapper(block, checkpoint_fn=checkpoint, context_fn=contexts)
     facts = observe(model, None, HookObservations(activation_checkpointing="full"), world_size=1)
     assert (facts["activation_checkpointing"], facts["selective_recompute"]) == ("selective", "op")
+
+
+def test_megatrons_config_tells_recomputation_deep_in_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ModuleType("megatron.core.parallel_state")
+    state.model_parallel_is_initialized = lambda: True  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "megatron", ModuleType("megatron"))
+    monkeypatch.setitem(sys.modules, state.__name__, state)
+    model = Model()
+    seen = HookObservations(activation_checkpointing="none", n_checkpointed=0)
+    for granularity, told in (("selective", ("selective", "core_attn", 2)), (None, ("none", None, 0))):
+        model.config = SimpleNamespace(recompute_granularity=granularity, recompute_modules=["core_attn"])  # type: ignore[assignment]
+        facts = observe(model, None, seen, world_size=1)
+        names = ("activation_checkpointing", "selective_recompute", "checkpointed_modules")
+        assert tuple(facts.get(name) for name in names) == told
 
 
 @pytest.mark.parametrize(

@@ -135,13 +135,16 @@ def observe(
         facts["pp_degree"] = 1
     is_part = pipeline is None and facts.get("pp_degree", 1) != 1  # a stage of another library's pipeline
     n_layers = 0 if is_part else len(repeated_blocks(root))
+    recomputation = _activation_checkpointing(root, seen)
+    # The probe does not see as deep into a layer as Megatron-Core's attention core; the config names what is recomputed.
+    is_told = recomputation == "none" and "selective_recompute" in facts
     known: dict[str, Value | None] = {
         "n_layers": n_layers or None,
         "precision": _precisions(root, seen, sharding) or None,
         "float8_modules": count_float8_modules(root),
-        "activation_checkpointing": _activation_checkpointing(root, seen) or None,
+        "activation_checkpointing": "selective" if is_told else recomputation or None,
         "selective_recompute": facts.get("selective_recompute") or _selective_recompute(root) or None,
-        "checkpointed_modules": _n_checkpointed(root, seen),
+        "checkpointed_modules": n_layers if is_told else _n_checkpointed(root, seen),
         "tp_overlap": facts.get("tp_overlap", overlaps_tensor_parallelism(root, facts.get("tp_degree"))),
         "attention_kernel": seen.attention_kernel or None,
         "device": _device_name(root) or None,

@@ -136,7 +136,7 @@ def observe(
     is_part = pipeline is None and facts.get("pp_degree", 1) != 1  # a stage of another library's pipeline
     n_layers = 0 if is_part else len(repeated_blocks(root))
     recomputation = _activation_checkpointing(root, seen)
-    # The probe does not see as deep into a layer as Megatron-Core's attention core; the config names what is recomputed.
+    # The probe does not see Megatron-Core's attention core, deep in a layer; the config names what is recomputed.
     is_told = recomputation == "none" and "selective_recompute" in facts
     known: dict[str, Value | None] = {
         "n_layers": n_layers or None,

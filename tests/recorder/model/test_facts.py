@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from torch._inductor import config as inductor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.model.facts import HookObservations, observe
 from torchx_cubicml.recorder.model.kernels import is_compiled, overlaps_tensor_parallelism
 
@@ -77,6 +79,18 @@ def test_megatrons_config_tells_recomputation_deep_in_a_layer(monkeypatch: pytes
         facts = observe(model, None, seen, world_size=1)
         names = ("activation_checkpointing", "selective_recompute", "checkpointed_modules")
         assert tuple(facts.get(name) for name in names) == told
+
+
+@pytest.mark.parametrize("is_selective", [False, True])
+def test_wrappers_that_fsdp_shards_are_seen(is_selective: bool) -> None:
+    policy = {"context_fn": lambda: create_selective_checkpoint_contexts([])} if is_selective else {}
+    model = Model()
+    with fake_ranks(2):
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = fully_shard(checkpoint_wrapper(block, **policy))  # its class is now another
+        facts = observe(fully_shard(model), None, HookObservations(), world_size=2)
+    names = ("activation_checkpointing", "selective_recompute", "checkpointed_modules")
+    assert tuple(facts.get(name) for name in names) == (("selective", "op", 2) if is_selective else ("full", None, 2))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torchx_cubicml.recorder.model.deepspeed_engine import read_engine
 from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
 from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled, overlaps_tensor_parallelism
-from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks, unwrap
+from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks, unwrap, user_class
 from torchx_cubicml.recorder.model.sequence_parallel import sequence_parallel_facts
 from torchx_cubicml.recorder.model.sharding import read_sharding
 from torchx_cubicml.recorder.model.size import (
@@ -196,7 +196,7 @@ def _n_checkpointed(root: nn.Module, seen: HookObservations) -> int | None:
 
 
 def _wrappers(root: nn.Module) -> list[nn.Module]:
-    return [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
+    return [module for module in root.modules() if user_class(module).__name__ == "CheckpointWrapper"]
 
 
 def _has_policy(wrapper: Any) -> bool:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
+from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.apply.activation_checkpointing_hook import ActivationCheckpointingHook
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.trial import State, Trial
@@ -233,6 +236,17 @@ def test_layers_that_others_handle_are_left_alone(kind: str) -> None:
     }.get(kind, "the model is compiled")
     assert hook.refusal() == reason
     assert kind == "scripted" or calls(getattr(model, "_orig_mod", model)) == [1] * 4
+
+
+def test_wrappers_that_fsdp_shards_are_the_scripts_own() -> None:
+    model = Model()
+    with fake_ranks(2):
+        for index, layer in enumerate(model.layers):
+            model.layers[index] = fully_shard(checkpoint_wrapper(layer))
+        hook = hooked(MIXED)
+        gradients(model)
+        hook.release()
+    assert hook.refusal() == "the script checkpoints layers itself"
 
 
 def test_a_check_changes_nothing_and_leaves_nothing() -> None:

@@ -35,5 +35,7 @@ def test_trainer_is_recorded_as_it_trained(tmp_path: Path, layout: str) -> None:
     assert facts(trial, *batch) == (local, report["seq_len"], report["accumulation"], local * data)
     assert facts(trial, "n_params", "n_layers") == (report["n_params"], report["n_layers"])
     assert facts(trial, "param_dtype", "reduce_dtype", "max_grad_norm") == ("bf16", "fp32", 1.0)
+    assert report["checkpointing"] == "SelectiveAC.Config"
+    assert facts(trial, "activation_checkpointing", "selective_recompute") == ("selective", "op")
     strategy = "FULL_SHARD" if degrees["dp_shard"] > 1 else "NO_SHARD"
     assert trial.observed["sharding_strategy"] == (strategy,) * report["n_layers"]

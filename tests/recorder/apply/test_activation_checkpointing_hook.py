@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from tests.recorder.apply.hooked_launch import launch_hooked, unhooked_losses
+from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.apply.activation_checkpointing_hook import ActivationCheckpointingHook
 
 if TYPE_CHECKING:
@@ -230,6 +233,17 @@ def test_layers_that_others_handle_are_left_alone(kind: str) -> None:
     }[kind]
     assert hook.refusal() == reason
     assert kind == "scripted" or calls(getattr(model, "_orig_mod", model)) == [1] * 4
+
+
+def test_wrappers_that_fsdp_shards_are_the_scripts_own() -> None:
+    model = Model()
+    with fake_ranks(2):
+        for index, layer in enumerate(model.layers):
+            model.layers[index] = fully_shard(checkpoint_wrapper(layer))
+        hook = hooked(MIXED)
+        gradients(model)
+        hook.release()
+    assert hook.refusal() == "the script checkpoints layers itself"
 
 
 def test_a_check_changes_nothing_and_leaves_nothing() -> None:

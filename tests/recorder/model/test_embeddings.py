@@ -5,7 +5,7 @@ from torch import nn
 
 from tests.recorder.model import recommenders as stand_ins
 from tests.recorder.model.recommenders import Interaction, Pooling, SequenceTable, Table, sharded, torchrec
-from torchx_cubicml.recorder.model.embeddings import embedding_facts, format_ranks
+from torchx_cubicml.recorder.model.embeddings import embedding_facts, format_ranks, train_pipeline
 
 __all__ = ["torchrec"]
 ADS, PAGES = Table(name="ads", num_embeddings=1000), Table(name="pages", embedding_dim=8, pooling=Pooling.MEAN)
@@ -61,3 +61,15 @@ def test_ranks_are_a_text_that_can_be_read_back(ranks: list[int], text: str) -> 
     assert format_ranks(ranks) == text
     bounds = [word.split("-") for word in text.split("+") if word]
     assert [rank for bound in bounds for rank in range(int(bound[0]), int(bound[-1]) + 1)] == ranks
+
+
+def test_the_pipeline_is_that_whose_progress_is_running() -> None:
+    def progress(self: object) -> str:
+        return train_pipeline()
+
+    module = "torchrec.distributed.train_pipeline.train_pipelines"
+    pipeline = type("TrainPipelineSparseDist", (), {"__module__": module, "progress": progress})
+    derived = type("OurPipeline", (pipeline,), {})
+    other = type("TrainPipeline", (), {"progress": progress})
+    assert train_pipeline() == ""
+    assert [kind().progress() for kind in (pipeline, derived, other)] == ["TrainPipelineSparseDist"] * 2 + [""]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -7,8 +9,10 @@ import torch
 from torch import nn
 from torch._inductor import config as inductor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.model.facts import HookObservations, observe
 from torchx_cubicml.recorder.model.kernels import is_compiled, overlaps_tensor_parallelism
 
@@ -61,6 +65,32 @@ def test_checkpointing_by_operator_is_selective() -> None:
         model.blocks[index] = checkpoint_wrapper(block, checkpoint_fn=checkpoint, context_fn=contexts)
     facts = observe(model, None, HookObservations(activation_checkpointing="full"), world_size=1)
     assert (facts["activation_checkpointing"], facts["selective_recompute"]) == ("selective", "op")
+
+
+def test_megatrons_config_tells_recomputation_deep_in_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ModuleType("megatron.core.parallel_state")
+    state.model_parallel_is_initialized = lambda: True  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "megatron", ModuleType("megatron"))
+    monkeypatch.setitem(sys.modules, state.__name__, state)
+    model = Model()
+    seen = HookObservations(activation_checkpointing="none", n_checkpointed=0)
+    for granularity, told in (("selective", ("selective", "core_attn", 2)), (None, ("none", None, 0))):
+        model.config = SimpleNamespace(recompute_granularity=granularity, recompute_modules=["core_attn"])  # type: ignore[assignment]
+        facts = observe(model, None, seen, world_size=1)
+        names = ("activation_checkpointing", "selective_recompute", "checkpointed_modules")
+        assert tuple(facts.get(name) for name in names) == told
+
+
+@pytest.mark.parametrize("is_selective", [False, True])
+def test_wrappers_that_fsdp_shards_are_seen(is_selective: bool) -> None:
+    policy = {"context_fn": lambda: create_selective_checkpoint_contexts([])} if is_selective else {}
+    model = Model()
+    with fake_ranks(2):
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = fully_shard(checkpoint_wrapper(block, **policy))  # its class is now another
+        facts = observe(fully_shard(model), None, HookObservations(), world_size=2)
+    names = ("activation_checkpointing", "selective_recompute", "checkpointed_modules")
+    assert tuple(facts.get(name) for name in names) == (("selective", "op", 2) if is_selective else ("full", None, 2))
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def _obstacle(root: nn.Module, layers: Sequence[nn.Module]) -> str:
 
 def _checkpoints_itself(part: nn.Module) -> bool:
     """Return whether a module is torch's wrapper, or has the switch of the models of transformers turned on."""
-    return type(part).__name__ == "CheckpointWrapper" or vars(part).get("gradient_checkpointing") is True
+    return user_class(part).__name__ == "CheckpointWrapper" or vars(part).get("gradient_checkpointing") is True
 
 
 def _keeps_statistics(part: nn.Module) -> bool:

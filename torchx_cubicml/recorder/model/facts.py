@@ -11,7 +11,7 @@ from torchx_cubicml.recorder.model.deepspeed_engine import read_engine
 from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
 from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled, overlaps_tensor_parallelism
-from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks, unwrap
+from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks, unwrap, user_class
 from torchx_cubicml.recorder.model.sequence_parallel import sequence_parallel_facts
 from torchx_cubicml.recorder.model.sharding import read_sharding
 from torchx_cubicml.recorder.model.size import (
@@ -137,13 +137,16 @@ def observe(
         facts["pp_degree"] = 1
     is_part = pipeline is None and facts.get("pp_degree", 1) != 1  # a stage of another library's pipeline
     n_layers = 0 if is_part else len(repeated_blocks(root))
+    recomputation = _activation_checkpointing(root, seen)
+    # The probe does not see Megatron-Core's attention core, deep in a layer; the config names what is recomputed.
+    is_told = recomputation == "none" and "selective_recompute" in facts
     known: dict[str, Value | None] = {
         "n_layers": n_layers or None,
         "precision": _precisions(root, seen, sharding) or None,
         "float8_modules": count_float8_modules(root),
-        "activation_checkpointing": _activation_checkpointing(root, seen) or None,
+        "activation_checkpointing": "selective" if is_told else recomputation or None,
         "selective_recompute": facts.get("selective_recompute") or _selective_recompute(root) or None,
-        "checkpointed_modules": _n_checkpointed(root, seen),
+        "checkpointed_modules": n_layers if is_told else _n_checkpointed(root, seen),
         "tp_overlap": facts.get("tp_overlap", overlaps_tensor_parallelism(root, facts.get("tp_degree"))),
         "attention_kernel": seen.attention_kernel or None,
         "device": _device_name(root) or None,
@@ -197,7 +200,7 @@ def _n_checkpointed(root: nn.Module, seen: HookObservations) -> int | None:
 
 
 def _wrappers(root: nn.Module) -> list[nn.Module]:
-    return [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
+    return [module for module in root.modules() if user_class(module).__name__ == "CheckpointWrapper"]
 
 
 def _has_policy(wrapper: Any) -> bool:

@@ -61,7 +61,11 @@ def test_each_fact_and_mapping_is_written_once() -> None:
         ["program", "0123abcd"],
     ]
     assert table["mappings"] == [[0, 1], [2, 3], [4, 5, 6], [7], [8], []]
-    assert [[*row[:3], *row[13:]] for row in table["trials"]] == [[0, 1, 2, 3, 4], [0, 5, 5, 5, 5], [0, 5, 5, 5, 5]]
+    assert [[*row[:3], *row[13:]] for row in table["trials"]] == [
+        [0, 1, 2, 3, 4, 5, 5, "own"],
+        [0, 5, 5, 5, 5, 5, 5, "own"],
+        [0, 5, 5, 5, 5, 5, 5, "own"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,9 @@ def test_each_fact_and_mapping_is_written_once() -> None:
         (("trials", 0, 13), 9, LookupError),
         (("trials", 0, 14), 9, LookupError),
         (("trials", 0, 14), 0, RecordError),  # facts are no digests
+        (("trials", 0, 15), 9, LookupError),
+        (("trials", 0, 16), 9, LookupError),
+        (("trials", 0, 17), "friend", LookupError),
         (("pairs",), 5, RecordError),
         (("mappings",), 5, RecordError),
         (("trials",), 5, RecordError),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Value
 
-_MAPPINGS = ("workload", "config", "observed", "provenance", "command")
+_MAPPINGS = ("workload", "config", "observed")
 _ARGUMENTS = "arguments"
 _MEASURED = tuple(Measurement.__dataclass_fields__)
 _STATES, _ORIGINS = {str(state): state for state in State}, {str(origin): origin for origin in Origin}
@@ -73,19 +73,20 @@ def _row(trial: Trial, number_of: Callable[[Mapping[str, Value]], int]) -> list[
         *(getattr(trial, name) for name in _TEXTS),
         str(trial.state),
         str(trial.origin),
-        str(trial.trust),
         trial.attempts,
         [getattr(trial.measurement, name) for name in _MEASURED] if trial.measurement is not None else None,
         trial.suggestion,
         number_of({} if trial.arguments is None else {_ARGUMENTS: trial.arguments}),
         number_of(trial.digests or {}),
+        number_of(trial.provenance),
+        number_of(trial.command),
+        str(trial.trust),
     ]
 
 
 def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
-    workload, config, observed, provenance, command, *rest = row
-    trial_id, launch_id, reason, started_at, ended_at, *rest = rest
-    state, origin, trust, attempts, measurement, suggestion, arguments, digests = rest
+    workload, config, observed, trial_id, launch_id, reason, started_at, ended_at, *rest = row
+    state, origin, attempts, measurement, suggestion, arguments, digests, provenance, command, trust = rest
     known = mappings[arguments].get(_ARGUMENTS)
     texts = trial_id, launch_id, reason, started_at, ended_at
     if not all(type(text) is str for text in texts) or not isinstance(suggestion, dict | None):

@@ -81,7 +81,7 @@ def test_secrets_are_not_bound() -> None:
 
 
 def test_one_place_is_stated() -> None:
-    with pytest.raises(SpaceError, match=r"^x.toml: parameters.p: needs exactly one of flag, .*, torchrun, got none$"):
+    with pytest.raises(SpaceError, match=r"^x.toml: parameters.p: needs exactly one of flag, .*, scheduler, got none$"):
         read_binding(table())
     with pytest.raises(SpaceError, match=r"got flag and env and torchrun$"):
         read_binding(table(torchrun="--nnodes", env="A", flag="-a"))

@@ -25,6 +25,9 @@ class Engine(nn.Module):
     def zero_optimization_stage(self) -> int:
         return 3
 
+    def gradient_clipping(self) -> float:
+        return 1.5
+
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
@@ -48,10 +51,18 @@ def test_stage_degrees_and_sizes_are_those_of_the_engine(engine: Engine) -> None
     for root in (engine, engine.module):
         layout = read_engine(root)
         assert layout is not None
-        assert layout.facts() == {"zero_stage": 3, "tp_degree": 1, "cp_degree": 2, "pp_degree": 1}
+        assert layout.facts() == {"zero_stage": 3, "tp_degree": 1, "cp_degree": 2, "pp_degree": 1, "max_grad_norm": 1.5}
         sharding = layout.applied_to(read_sharding(root, world_size=8))
         assert (sharding.dp_degree, sharding.n_params, sharding.n_trainable_params) == (4, 20, 15)
     assert read_engine(nn.Linear(3, 5)) is None
+
+
+@pytest.mark.parametrize("limit", [0.0, 0, None, True, "1.0"])
+def test_no_limit_of_the_norm_is_no_fact(engine: Engine, monkeypatch: pytest.MonkeyPatch, limit: object) -> None:
+    monkeypatch.setattr(Engine, "gradient_clipping", lambda _: limit)
+    layout = read_engine(engine)
+    assert layout is not None
+    assert "max_grad_norm" not in layout.facts()
 
 
 def test_part_of_a_model_has_no_size(engine: Engine) -> None:

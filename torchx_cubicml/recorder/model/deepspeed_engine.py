@@ -1,4 +1,4 @@
-"""DeepSpeed's engine in this process: the parameters that it trains, its ZeRO stage, and its parallel degrees.
+"""DeepSpeed's engine in this process: the parameters that it trains, its ZeRO stage, parallel degrees and clipping.
 
 From stage 1 on, ZeRO hands flat partitions to the optimizer, which no module holds; at stage 3 the modules hold empty
 parameters. The engine knows the model and its size. All is read from the engine's own attributes; a fact whose
@@ -33,6 +33,8 @@ class EngineLayout:
         degrees: of tensor, sequence and pipeline parallelism under their standard names, as far as they are known.
         n_params: of the whole model; ``None`` if unknown, as for a part of a model.
         n_trainable_params: likewise.
+        max_grad_norm: limit of the norm of the gradients, which ZeRO applies without torch's functions; ``None`` where
+            they are not clipped.
     """
 
     zero_stage: int | None = None
@@ -40,6 +42,7 @@ class EngineLayout:
     degrees: dict[str, int]
     n_params: int | None = None
     n_trainable_params: int | None = None
+    max_grad_norm: float | None = None
 
     def applied_to(self, sharding: Sharding) -> Sharding:
         """Return the sharding with the degree and the counts of the engine."""
@@ -50,7 +53,8 @@ class EngineLayout:
     def facts(self) -> dict[str, Value]:
         """Return the facts that no wrapper shows, under their standard names."""
         stage: dict[str, Value] = {"zero_stage": self.zero_stage} if self.zero_stage is not None else {}
-        return stage | self.degrees
+        clipping: dict[str, Value] = {"max_grad_norm": self.max_grad_norm} if self.max_grad_norm is not None else {}
+        return stage | self.degrees | clipping
 
 
 def engine_parameters(optimizer: Optimizer | None) -> list[nn.Parameter]:
@@ -89,6 +93,7 @@ def _layout(engine: Any) -> EngineLayout:
         degrees=known,
         n_params=sum(size for size, _ in sizes) if is_whole else None,
         n_trainable_params=sum(size for size, is_trained in sizes if is_trained) if is_whole else None,
+        max_grad_norm=_max_grad_norm(engine),
     )
 
 
@@ -96,6 +101,12 @@ def _stage(engine: Any) -> int | None:
     ask = getattr(engine, "zero_optimization_stage", None)
     stage = ask() if callable(ask) else None
     return int(stage) if isinstance(stage, int) and 0 <= stage <= 3 else None
+
+
+def _max_grad_norm(engine: Any) -> float | None:
+    ask = getattr(engine, "gradient_clipping", None)
+    limit = ask() if callable(ask) else None
+    return float(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0 else None
 
 
 def _parameters(engine: Any) -> list[nn.Parameter]:

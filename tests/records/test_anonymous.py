@@ -206,6 +206,18 @@ def test_a_time_beyond_the_calendar_is_dropped() -> None:
     assert [trial.started_at for trial in exported([first, last]).trials] == ["2000-01-01T00:00:00+00:00", ""]
 
 
+@pytest.mark.parametrize(("order", "kept"), [("dp,tp", True), ("pp", True), ("dp,secret", False), ("", False)])
+def test_an_order_of_known_axes_is_kept(order: str, kept: bool) -> None:
+    shared = shareable_text("mesh_order", order, device_name=device_name)
+    assert shared == (order if kept else None)
+
+
+def test_a_pipeline_of_torchrec_is_kept_and_one_of_the_owner_is_not() -> None:
+    names = ("TrainPipelineSparseDist", "AcmeTrainPipeline")
+    shared = [shareable_text("train_pipeline", name, device_name=device_name) for name in names]
+    assert shared == ["TrainPipelineSparseDist", None]
+
+
 def test_planned_trials_are_left_out() -> None:
     plan = Trial(trial_id="a", workload={}, config={}, state=State.PLANNED)
     assert exported([plan]).trials == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -280,7 +281,10 @@ def simulated(rng: np.random.Generator, workload: int, number: int) -> Trial:
 def test_a_predictor_learns_as_much_from_an_export(predictor: str, split: str) -> None:
     rng = np.random.default_rng(7)
     trials = [simulated(rng, workload, number) for workload in range(3) for number in range(40)]
-    shared = anonymous_trials(trials, device_name=device_name).trials
+    pseudonyms = random.Random(1)  # their order breaks ties, which changes tau by up to 0.015
+    shared = anonymous_trials(
+        trials, device_name=device_name, random_hex=lambda: f"{pseudonyms.getrandbits(48):012x}"
+    ).trials
     before, after = (evaluate(each, predictor=predictor, split=split) for each in (trials, shared))
     assert after.n_test == before.n_test
     assert after.tau == pytest.approx(before.tau, abs=0.01)

@@ -14,7 +14,7 @@ import pytest
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.kept_command import kept_command
-from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED
+from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED, Trust
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.store import TrialStore
 
@@ -64,6 +64,18 @@ def test_the_kept_command_is_printed_alone(capsys: pytest.CaptureFixture[str]) -
 def test_a_command_that_was_not_kept_is_an_error() -> None:
     with pytest.raises(RecordError, match="t1 holds no command: it was launched without --keep-command"):
         print_command(TRIAL)
+
+
+def test_the_command_of_others_comes_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    print_command(replace(TRIAL, command=KEPT, trust=Trust.PUBLIC))
+    assert "trust level public): read it before you run it" in capsys.readouterr().err
+    print_command(replace(TRIAL, command=KEPT))
+    assert "trust level" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("commit", ["abcd; rm -rf ~", "--force", "ab" * 20 + "\n", "\x1b[2J"])
+def test_a_commit_that_is_no_hash_gives_no_command(commit: str) -> None:
+    assert repeat_lines(replace(TRIAL, provenance={COMMIT: commit})) == []
 
 
 SCRIPT = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from torchx.cli.main import main
 
 from torchx_cubicml.records.event import Event, EventKind, trial_events
+from torchx_cubicml.records.kept_command import kept_command
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, UNCOMMITTED, Trust
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
 from torchx_cubicml.space.toml.reader import space_digest
@@ -241,3 +243,23 @@ def test_imported_trials_get_a_trust_level(tmp_path: Path) -> None:
     words = ("import", tmp_path / "jobs.csv", "--yes", "--trust", "public", "--store", tmp_path / "s")
     assert torchx(*words)[0] == 0
     assert {trial.trust for trial in TrialStore(str(tmp_path / "s"))} == {Trust.PUBLIC}
+
+
+def test_no_text_of_a_record_steers_the_terminal(tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07\u202e"
+    trial = Trial(
+        trial_id="t1",
+        state=State.USER_ERROR,
+        workload={"program": evil, evil: evil},
+        config={evil: (evil, evil)},
+        command=kept_command([evil], variables={"DEPTH": evil}, hooks={evil: evil}, files={evil: evil}),
+        provenance={SPACE: evil, COMMIT: evil},
+        reason=evil,
+    )
+    store = TrialStore(str(tmp_path))
+    store.add(trial)
+    store.add(replace(trial, trial_id=f"t{evil}", command={}))
+    for words in (["list"], ["show", "t1"], ["show", f"t{evil}"], ["show", "t1", "--command"], ["show", "t"]):
+        printed = "".join(torchx(*words, "--store", tmp_path)[1:])
+        assert "owned" in printed
+        assert not {"\x1b", "\x07", "\u202e"} & {*printed}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.records.kept_command import command_notes, command_text, kept_command
-from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.redaction import mask, printable
 
 PLAIN = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=8).filter(
     lambda text: mask(text) == text
@@ -25,6 +26,9 @@ def kept(*words: str, **variables: str) -> dict[str, object]:
 @given(st.lists(PLAIN, max_size=5), st.dictionaries(st.sampled_from(["DEPTH", "NCCL_ALGO"]), PLAIN))
 def test_a_shell_reads_the_words_back(words: list[str], variables: dict[str, str]) -> None:
     text = command_text(kept_command(["t.py", *words], variables=variables, hooks={}, files={}))
+    assert printable(text).replace("\n", "") == text.replace("\n", "")
+    if "$'" in text:  # of control characters, which shlex does not read
+        return
     assert shlex.split(text) == [*(f"{name}={value}" for name, value in variables.items()), "t.py", *words]
 
 
@@ -37,6 +41,18 @@ def test_variables_reach_the_program() -> None:
         ["/bin/sh", "-c", text], capture_output=True, text=True, check=True, env={**os.environ, "X": "y"}
     )
     assert done.stdout == "1 2 ['a b', '$X']\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_reads_control_characters_back() -> None:
+    words = ["it's\x1b[2J", "a\\b\x07", "\u202eé", "\t'\r\n", "\udcff"]
+    program = "import os, sys; sys.stdout.buffer.write(b'|'.join(map(os.fsencode, sys.argv[1:])))"
+    text = command_text(kept_command([sys.executable, "-c", program, *words], variables={}, hooks={}, files={}))
+    assert printable(text) == text
+    done = subprocess.run(
+        ["bash", "-c", text], capture_output=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout == b"|".join(map(os.fsencode, words))
 
 
 @pytest.mark.parametrize(

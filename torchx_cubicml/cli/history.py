@@ -15,8 +15,9 @@ from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.value_text import config_text, value_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
+from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
-from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
     if len(found) == 1:
         return found[0]
     if found:
-        matches = ", ".join(trial.trial_id for trial in found[:5])
+        matches = printable(", ".join(trial.trial_id for trial in found[:5]))
         raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin with it: {matches}")
     if not trials:
         raise RecordError(f"no trial {prefix!r} in store {where}: it is empty")
@@ -148,7 +149,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
             f"{throughput_text(trial.measurement)}{crowded}",
             config_text(trial.config) or config_text(_observed_config(trial)),
         )
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     wide_console().print(table)
 
 
@@ -164,15 +165,15 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
     table.add_column(overflow="fold")
     lines = measurement_lines(trial.measurement)
     for index, line in enumerate([*lines, *([crowding] if lines and crowding else [])]):
-        table.add_row(Text("" if index else "measured"), Text(line))
+        table.add_row(Text("" if index else "measured"), Text(printable(line)))
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):
             for label, text in _dict_rows(name, value):
-                table.add_row(Text(label), Text(text))
+                table.add_row(Text(printable(label)), Text(printable(text)))
         else:
             table.add_row(Text(name), Text(value_text(value)))
     for index, line in enumerate(repeat_lines(trial)):
-        table.add_row(Text("" if index else "to repeat"), Text(line))
+        table.add_row(Text("" if index else "to repeat"), Text(printable(line)))
     wide_console().print(table)
 
 
@@ -180,9 +181,10 @@ def _dict_rows(name: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]
     """Return the rows of one group of facts; those of embedding tables have a row per table, not per fact."""
     lines = table_lines(values)
     for inner, item in values.items():
-        if item in (None, "", ()) or (lines and inner in PER_TABLE):
-            continue
-        yield f"{name}.{inner}", _labelled_text(inner, item)
+        if name == "command" and inner == WORDS:
+            yield name, command_text(values)
+        elif item not in (None, "", ()) and not (lines and inner in PER_TABLE):
+            yield f"{name}.{inner}", _labelled_text(inner, item)
         if inner == "n_embedding_tables":
             yield from (("", line) for line in lines)
 

@@ -11,7 +11,7 @@ from torchx_cubicml.cli.history_merge import merge_json
 from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
-from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -146,10 +146,10 @@ def _print_fields(rows: Sequence[tuple[str, int, str]], export: AnonymousTrials,
         table.add_row(Text(name), Text(str(count)), Text(examples))
     wide_console().print(table)
     if export.renamed:
-        names = ", ".join(f"{_printable(name)} -> {pseudonym}" for name, pseudonym in export.renamed.items())
+        names = ", ".join(f"{printable(name)} -> {pseudonym}" for name, pseudonym in export.renamed.items())
         sys.stdout.write(f"renamed, with ranks for numbers: {names}\n")
     if export.left_out:
-        sys.stdout.write(f"left out of what was observed: {', '.join(map(_printable, export.left_out))}\n")
+        sys.stdout.write(f"left out of what was observed: {', '.join(map(printable, export.left_out))}\n")
     sys.stdout.write("left out of each trial: arguments, digests, suggestion, owner, commit, command; planned trials\n")
 
 
@@ -159,10 +159,6 @@ def _fields_json(rows: Sequence[tuple[str, int, str]], export: AnonymousTrials) 
         "renamed": dict(export.renamed),
         "left_out": list(export.left_out),
     }
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _warn(lines: Iterable[str]) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.base import print_json, store_url
 from torchx_cubicml.cli.history_merge import add_trust
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.provenance import Trust
+from torchx_cubicml.records.provenance import Trust, least_trusted
+from torchx_cubicml.records.redaction import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if len(problems) > _MAX_PRINTED:
         printed.append(f"and {len(problems) - _MAX_PRINTED} more")
     for line in [*printed, *remarks]:
-        print(f"torchx-cubicml: {line}", file=sys.stderr)  # noqa: T201 - the command line's own output
+        print(f"torchx-cubicml: {printable(line)}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if args.json:
         payload = {"imported": n_new, "known": n_known, "problems": problems}
         print_json({**payload, "remarks": remarks} if remarks else payload)
@@ -165,6 +166,6 @@ def _from_log(path: Path, url: str, trust: Trust) -> tuple[int, int, list[str]]:
     known = {trial.trial_id for trial in store if trial.state.ended}
     new = {(event.trial_id, event.attempt): event for event in events if event.trial_id not in known}
     for event in new.values():
-        store.append(replace(event, trust=trust))
+        store.append(replace(event, trust=least_trusted((event.trust, trust))))
     n_new = len({event.trial_id for event in new.values()})
     return n_new, len({event.trial_id for event in events}) - n_new, problems

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.base import print_json
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
-from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -83,6 +83,6 @@ def merge_text(source: str, target: str, result: MergeResult) -> str:
     text = f"merged {mask(source)} into {mask(target)}: {', '.join(counts)}"
     if not result.differing:
         return text
-    named = ", ".join(result.differing[:_MAX_NAMED])
+    named = printable(", ".join(result.differing[:_MAX_NAMED]))
     more = f" and {len(result.differing) - _MAX_NAMED} more" if len(result.differing) > _MAX_NAMED else ""
     return f"{text}; {len(result.differing)} with other events stay as the target has them: {named}{more}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import most_measured_objective, print_json, store_url, wide_console
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.suggestion import promised_round
 from torchx_cubicml.records.workload import is_same_workload
 
@@ -61,7 +61,7 @@ def _print(program: str, objective: str, table: RoundTable) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    title = f"Rounds of {program}, {objective.replace('_', ' ')} of the whole job"
+    title = f"Rounds of {printable(program)}, {objective.replace('_', ' ')} of the whole job"
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     shown.add_column("round", no_wrap=True)
     for heading in ("launches", "measured", "median", "best", "best so far", "Kendall's tau"):

@@ -26,6 +26,7 @@ from torchx_cubicml.cli.jobs_table.table_trials import table_trials
 from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import Trust
+from torchx_cubicml.records.redaction import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -118,12 +119,12 @@ def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: Giv
     for heading in ("column", "read as", "reading", "example"):
         table.add_column(heading, overflow="fold")
     for row in proposal_rows(source, plans, given.text):
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     for name, value in given.facts.items():
         table.add_row(Text("--fact"), Text(name), Text("of every row"), Text(str(value)))
     wide_console().print(table)
     for line in [*source.notes, *left_over_lines(source, plans), *skipped_lines(source), *question_lines(plans)]:
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"{printable(line)}\n")
 
 
 def _answers(plans: Sequence[ColumnPlan]) -> dict[str, str]:

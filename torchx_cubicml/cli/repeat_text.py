@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.value_text import config_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.kept_command import command_notes, command_text
-from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED
+from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED, Trust
+from torchx_cubicml.records.redaction import printable
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
 _STATE_OF_FILES = {True: ", with changes that were not committed", False: "", None: ", perhaps with changes"}
+_COMMIT = re.compile(r"[0-9a-f]{4,64}")  # a word of a command, so nothing else passes
 _SIZES = ("nnodes", "world_size")
 
 
@@ -26,27 +30,33 @@ def print_command(trial: Trial) -> None:
     text = command_text(trial.command)
     if not text:
         raise RecordError(
-            f"trial {trial.trial_id} holds no command: it was launched without --keep-command; `history show` says "
-            "what it holds"
+            f"trial {printable(trial.trial_id)} holds no command: it was launched without --keep-command; "
+            "`history show` says what it holds"
         )
-    for note in [*checkout_lines(trial), *command_notes(trial.command)]:
-        print(f"torchx-cubicml: {note}", file=sys.stderr)  # noqa: T201 - the command line's own output
+    for note in [*_trust_notes(trial), *checkout_lines(trial), *command_notes(trial.command)]:
+        print(f"torchx-cubicml: {printable(note)}", file=sys.stderr)  # noqa: T201 - the command line's own output
     sys.stdout.write(f"{text}\n")
 
 
+def _trust_notes(trial: Trial) -> list[str]:
+    if trial.trust is Trust.OWN:
+        return []
+    return [f"this command comes from others (trust level {trial.trust}): read it before you run it"]
+
+
 def checkout_lines(trial: Trial) -> list[str]:
-    """Return the line that restores the program's checkout; none where its commit is unknown."""
-    commit = trial.provenance.get(COMMIT)
+    """Return the line that restores the program's checkout; none where its commit is unknown, or is no hash."""
+    commit = str(trial.provenance.get(COMMIT, ""))
     changes = trial.provenance.get(UNCOMMITTED)
     state = _STATE_OF_FILES[changes if isinstance(changes, bool) else None]
-    return [f"git checkout {commit}{state}"] if commit else []
+    return [f"git checkout {commit}{state}"] if _COMMIT.fullmatch(commit) else []
 
 
 def repeat_lines(trial: Trial) -> list[str]:
     """Return how to repeat the run of a trial from its record; empty where neither commit nor command is known."""
     lines = checkout_lines(trial)
     if trial.command:
-        return [*lines, f"torchx cubicml history show {trial.trial_id} --command"]
+        return [*lines, f"torchx cubicml history show {shlex.quote(trial.trial_id)} --command"]
     if not lines:
         return []
     sizes = {name: trial.observed[name] for name in _SIZES if name in trial.observed}

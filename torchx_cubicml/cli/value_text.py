@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.redaction import printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,13 +16,13 @@ def config_text(config: Mapping[str, object]) -> str:
     >>> config_text({"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")})
     'micro_batch_size=8 sharding_strategy=2xNO_SHARD,FULL_SHARD'
     """
-    return " ".join(f"{name}={value_text(value)}" for name, value in config.items())
+    return " ".join(f"{printable(name)}={value_text(value)}" for name, value in config.items())
 
 
 def value_text(value: object) -> str:
-    """Return one value as text for people; see ``config_text``."""
+    """Return one value as text for people, without control characters; see ``config_text``."""
     if not isinstance(value, tuple | list):
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
     runs: list[tuple[object, int]] = []
     for item in value:
         if runs and runs[-1][0] == item:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.redaction import MASK, mask, names_secret
+from torchx_cubicml.records.redaction import MASK, mask, names_secret, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.records.trial import Value
 
-_WORDS = "words"
+WORDS = "words"
+"""Name of the words in a kept command."""
 _HOOK, _FILE = "hook ", "file "
 
 
@@ -44,7 +45,7 @@ def kept_command(
         for previous, word in zip(("", *words), words, strict=False)
     ]
     return {
-        _WORDS: (*map(mask, settings), *masked),
+        WORDS: (*map(mask, settings), *masked),
         **{f"{_HOOK}{name}": value for name, value in hooks.items()},
         **{f"{_FILE}{place}": value for place, value in files.items()},
     }
@@ -56,12 +57,34 @@ def _masked(word: str) -> str:
 
 
 def command_text(command: Mapping[str, Value]) -> str:
-    """Return the words of a kept command as one line for a shell; empty without any."""
-    words = command.get(_WORDS, ())
+    """Return the words of a kept command ready for a shell; empty without any."""
+    words = command.get(WORDS, ())
     texts = [str(word) for word in words] if isinstance(words, tuple) else []
     start = next((number for number, text in enumerate(texts) if not _is_setting(text)), len(texts))
-    settings = (f"{name}={shlex.quote(value)}" for name, _, value in (text.partition("=") for text in texts[:start]))
-    return " ".join((*settings, *map(shlex.quote, texts[start:])))
+    settings = (f"{name}={_quoted(value)}" for name, _, value in (text.partition("=") for text in texts[:start]))
+    return " ".join((*settings, *map(_quoted, texts[start:])))
+
+
+def _quoted(word: str) -> str:
+    r"""Return a word as a shell reads it; one with control characters as bash, ksh and zsh do (ANSI-C quoting).
+
+    >>> print(_quoted("a b"), _quoted("it's \x1b[2J"))
+    'a b' $'it\'s \x1b[2J'
+    """
+    if printable(word) == word:
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escaped, word))}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if printable(character) == character:
+        return character
+    errors = (
+        "surrogateescape" if "\udc80" <= character <= "\udcff" else "replace"
+    )  # a byte of an argument, as Python reads it
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors=errors))
 
 
 def command_notes(command: Mapping[str, Value]) -> list[str]:
@@ -76,7 +99,7 @@ def command_notes(command: Mapping[str, Value]) -> list[str]:
         for name, value in command.items()
         if name.startswith(_FILE)
     ]
-    words = command.get(_WORDS, ())
+    words = command.get(WORDS, ())
     if isinstance(words, tuple) and any(MASK in str(word) for word in words):
         notes.append(f"{MASK} stands for a secret: give your own")
     return notes

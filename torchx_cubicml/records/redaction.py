@@ -1,4 +1,4 @@
-"""Redaction of secrets before a text reaches a record or a terminal.
+"""Redaction of secrets and control characters before a text reaches a record or a terminal.
 
 A value is masked for its shape, or for the name before it. Machine-learning terms (``tokens_per_second``,
 ``eos_token``, ``num_key_value_heads``) are not secrets. Nor is an ordinary word after ``key:`` or ``token:``, as in
@@ -107,6 +107,15 @@ def mask(text: str) -> str:
     'Unknown config key: prefetch_factor; key: ***'
     """
     return _mask_named(_SIGNED.sub(rf"\g<name>{MASK}", _SHAPED.sub(MASK, text)))
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` with a question mark for each character that could steer a terminal; line ends stay.
+
+    >>> printable("train\x1b[2J.py\nline 2")
+    'train?[2J.py\nline 2'
+    """
+    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
 
 
 def names_secret(name: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.axis_names import AXIS_NAMES
-from torchx_cubicml.records.hook_table import RESHARD_SIZES
+from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES, hook_fact, illegal_hook_fact
 from torchx_cubicml.records.standard_names import FLAG_ALIASES, STANDARD_PARAMETERS, WORKLOAD_SIZES
 from torchx_cubicml.records.standard_words import SPELLINGS, SWITCHES, standard_word, switch_value
 
@@ -34,7 +34,7 @@ KEPT_NAMES = frozenset(
         *("float8_modules", "checkpointed_modules", "compile_mode", "tied_embeddings", "activation"),
         *("expert_d_ff", "shared_expert_d_ff", "n_dense_layers", "n_experts", "n_active_experts", "capacity_factor"),
         *("n_embedding_tables", "embedding_tables", "embedding_rows", "embedding_dims", "embedding_pooling"),
-        *("embedding_pooling_types", "embedding_ranks"),
+        *("embedding_pooling_types", "embedding_ranks", "train_pipeline"),
         # Of the optimizer and of parallelism.
         *("optimizer", "optimizer_fused", "optimizer_foreach", "max_grad_norm", "max_grad_value"),
         *("optimizer_offload_fraction", "dp_degree", "zero_stage", "virtual_pp_degree", "pp_stages"),
@@ -47,9 +47,8 @@ KEPT_NAMES = frozenset(
 LEFT_OUT = frozenset(
     {
         *("host", "job_id", "visible_devices", "runs_as_typed"),
-        *("fsdp_hook", "fsdp_hook_illegal", "fsdp_precision_hook", "fsdp_precision_hook_illegal", "mesh_hook"),
-        *("torchrec_hook", "torchrec_hook_illegal", "torchrec_kernel_hook", "torchrec_kernel_hook_illegal"),
-        *("torchrec_reserved_hook", "activation_checkpointing_hook", "sequence_parallel_hook"),
+        *map(hook_fact, HOOKS),
+        *map(illegal_hook_fact, HOOKS),
     }
 )
 """Observed facts that name a place or hold a message."""
@@ -74,6 +73,12 @@ _WORDS: dict[str, frozenset[str]] = {
             *("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam", "Adadelta", "Adafactor", "Adagrad"),
             *("ASGD", "LBFGS", "RMSprop", "Rprop", "Muon", "Lion", "LAMB", "FusedAdam", "FusedLAMB", "FusedSGD"),
             *("DeepSpeedCPUAdam", "DistributedOptimizer", "KeyedOptimizerWrapper", "CombinedOptimizer", "AdamW8bit"),
+        }
+    ),
+    "train_pipeline": frozenset(
+        {
+            *("TrainPipelineBase", "TrainPipelineSparseDist", "TrainPipelineFusedSparseDist", "TrainPipelinePT2"),
+            *("TrainPipelineSemiSync", "PrefetchTrainPipelineSparseDist", "TrainPipelineSparseDistCompAutograd"),
         }
     ),
     "pp_schedule": frozenset(
@@ -130,6 +135,10 @@ def _mesh(text: str) -> str | None:
     return ",".join(known) if len(known) == len(axes) else None
 
 
+def _axes(text: str) -> str | None:
+    return text if all(axis in _AXES for axis in text.split(",")) else None
+
+
 _PARSED: dict[str, Callable[[str], str | None]] = {
     **dict.fromkeys(
         ("python_version", "torch_version", "cuda_version", "nccl_version", "driver_version", "compute_capability"),
@@ -137,4 +146,5 @@ _PARSED: dict[str, Callable[[str], str | None]] = {
     ),
     "embedding_ranks": _ranks,
     "mesh": _mesh,
+    "mesh_order": _axes,
 }

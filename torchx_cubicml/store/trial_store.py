@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.event import Event, fold_events, trial_events
-from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.store.backend import MAX_OBJECT_BYTES, Backend, Listing
 from torchx_cubicml.store.local import LocalBackend
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
@@ -157,11 +157,7 @@ def skipped_warnings(url: str, skipped: Sequence[str]) -> tuple[str, ...]:
     """Return one warning that names some of the skipped objects; none where nothing was skipped."""
     if not skipped:
         return ()
-    named = "; ".join(_printable(mask(text)[:500]) for text in skipped[:_MAX_NAMED])
+    named = "; ".join(printable(mask(text)[:500]).replace("\n", "?") for text in skipped[:_MAX_NAMED])
     more = f" and {len(skipped) - _MAX_NAMED} more" if len(skipped) > _MAX_NAMED else ""
     plural = "s" if len(skipped) > 1 else ""
     return (f"skipped {len(skipped)} unreadable object{plural} in store {mask(url)}: {named}{more}",)
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)

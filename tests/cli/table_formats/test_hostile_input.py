@@ -14,6 +14,7 @@ import pytest
 
 from torchx_cubicml.cli.table_formats import excel
 from torchx_cubicml.cli.table_formats.mlflow_runs import is_mlflow
+from torchx_cubicml.cli.table_formats.records import flattened
 from torchx_cubicml.cli.table_formats.registry import read_source
 from torchx_cubicml.errors import RecordError
 
@@ -236,6 +237,48 @@ def test_the_rows_that_a_parquet_file_claims_are_bounded(tmp_path: Path, monkeyp
     monkeypatch.setattr(reader, "MOST_CELLS", 2999)
     with pytest.raises(RecordError, match=r"has 3,000 cells of .* MiB: more than 2,999 or 1024 MiB cannot be read"):
         read_source(tmp_path / "a.parquet")
+
+
+def test_a_list_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from torchx_cubicml.cli.table_formats import parquet as reader
+
+    parquet.write_table(
+        pyarrow.table({"sizes": [[1] * 3000], "tp": [1]}), tmp_path / "a.parquet"
+    )  # repeats cost nothing
+    assert (tmp_path / "a.parquet").stat().st_size < 2000
+    monkeypatch.setattr(reader, "MOST_CELLS", 2999)
+    with pytest.raises(RecordError, match=r"has 3,001 cells"):
+        read_source(tmp_path / "a.parquet")
+
+
+def test_numbers_of_thousands_of_digits_are_no_numbers(tmp_path: Path) -> None:
+    digits = "9" * 5000
+    header = "job_id,dp_degree,sharding_degree,mp_degree,pp_degree,ips,max_mem_usage"
+    (tmp_path / "a.csv").write_text(f"{header}\n1,{digits},1,4,1,9.5,100\n")
+    assert "world_size" not in read_source(tmp_path / "a.csv").headings
+    config = json.dumps({"training": {"global_batch_size": digits, "seq_len": digits}})
+    lines = (f" iteration {step}/ 9 | elapsed time per iteration (ms): 100.0 | loss: 1 |" for step in range(1, 9))
+    (tmp_path / "a.log").write_text("\n".join((f"Running with configs: {config}", *lines)))
+    read_source(tmp_path / "a.log", "logs")
+    with pytest.raises(RecordError, match="a number has too many digits"):
+        flattened({"x": 1 << 20_000})
+
+
+def test_one_far_cell_in_a_long_sheet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    from torchx_cubicml.cli.table_formats import excel
+
+    book = openpyxl.Workbook()
+    for _ in range(50):
+        book.active.append(["tp", 1])
+    book.active.cell(row=2, column=2000, value="x")
+    book.save(tmp_path / "a.xlsx")
+    monkeypatch.setattr(excel, "MOST_CELLS", 50 * 1000)
+    with pytest.raises(RecordError, match="more than 50,000 cells: split it"):
+        read_source(tmp_path / "a.xlsx")
 
 
 def test_the_log_of_a_run_of_wandb_counts_before_its_empty_summary(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def _rows(place: Place, found: Iterable[tuple[object, ...]]) -> Iterator[tuple[i
     for number, values in enumerate(found, start=1):
         n_cells += len(values) + 1
         if n_cells > MOST_CELLS:
-            raise RecordError(f"{place.text} has more than {MOST_CELLS:,} cells: split it")
+            raise RecordError(_too_many(place))
         cells = [cell_text(value) for value in values]
         while cells and not cells[-1]:
             cells.pop()
@@ -71,7 +71,13 @@ def _rows(place: Place, found: Iterable[tuple[object, ...]]) -> Iterator[tuple[i
 
 def _table(place: Place, rows: list[tuple[int, list[str]]], title: str, others: list[str]) -> SourceTable:
     width = max(len(row) for _, row in rows)
+    if width * len(rows) > MOST_CELLS:  # one far cell makes every row long
+        raise RecordError(_too_many(place))
     start = next((index for index, (_, row) in enumerate(rows) if sum(map(bool, row)) > 1), 0)  # titles stand above
     padded = [(number, [*row, *[""] * (width - len(row))]) for number, row in rows[start:]]
     notes = [f"read sheet {title!r}; other sheets: {', '.join(others[:6])}"] if others else []
     return replace(table_of_rows(place, padded, counted="row"), notes=tuple(notes))
+
+
+def _too_many(place: Place) -> str:
+    return f"{place.text} has more than {MOST_CELLS:,} cells: split it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.table_formats.records import table_of_records
+from torchx_cubicml.cli.table_formats.records import table_of_records, whole_number
 from torchx_cubicml.cli.table_formats.text import read_text_table
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def _record(row: Mapping[str, str]) -> dict[str, str]:
     record["activation_checkpointing"] = granularity if switch in {"true", "1"} else "none" if switch else ""
     if row.get("sharding_degree") == "1":  # its stage then has no effect
         record["zero_stage"] = "0"
-    degrees = [row.get(name, "") for name in _DEGREES]
-    if not row.get("num_gpus") and all(map(str.isdecimal, degrees)):
-        record["world_size"] = str(math.prod(map(int, degrees)))
+    degrees = [size for name in _DEGREES if (size := whole_number(row.get(name, ""))) is not None]
+    if not row.get("num_gpus") and len(degrees) == len(_DEGREES):
+        record["world_size"] = str(math.prod(degrees))
     is_out_of_memory = row.get("max_mem_usage") == "OOM"
     if is_out_of_memory:
         record["peak memory (MiB)"] = ""

@@ -44,7 +44,9 @@ def read_parquet(place: Place) -> SourceTable:
 def _check_size(place: Place, metadata: object) -> None:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]  # type: ignore[attr-defined]
     unpacked = sum(group.total_byte_size for group in groups)
-    cells = metadata.num_rows * metadata.num_columns  # type: ignore[attr-defined]
+    columns = range(metadata.num_columns)  # type: ignore[attr-defined]
+    entries = sum(group.column(index).num_values for group in groups for index in columns)  # of lists, too
+    cells = max(metadata.num_rows * len(columns), entries)  # type: ignore[attr-defined]
     if unpacked > _MOST_UNPACKED or cells > MOST_CELLS:
         raise RecordError(
             f"{place.text} has {cells:,} cells of {unpacked / 2**20:,.0f} MiB: more than {MOST_CELLS:,} or "

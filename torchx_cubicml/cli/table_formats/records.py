@@ -20,6 +20,7 @@ MOST_CELLS = 2**24
 """Cells of one table, empty ones included."""
 
 _MOST_COLUMNS = 4096
+_MOST_DIGITS = 18
 _MOST_DEPTH = 32
 _MOST_KEY = 256  # characters of a path of keys
 
@@ -63,16 +64,24 @@ def cell_text(value: object) -> str:
     """
     if value is None:
         return ""
-    if isinstance(value, bool | list | dict):
-        try:
-            text = json.dumps(value, default=str)
-        except (RecursionError, ValueError) as error:
-            raise RecordError("a list is nested too deeply") from error
-    else:
-        text = str(value).strip()
+    try:
+        text = json.dumps(value, default=str) if isinstance(value, bool | list | dict) else str(value).strip()
+    except RecursionError as error:
+        raise RecordError("a list is nested too deeply") from error
+    except ValueError as error:  # Python writes no whole number of thousands of digits
+        raise RecordError("a number has too many digits") from error
     if len(text) > MOST_CELL:
         raise RecordError(f"a value is longer than {MOST_CELL:,} characters: {text[:24]!r}...")
     return text
+
+
+def whole_number(text: str) -> int | None:
+    """Return a whole number of at most 18 digits; ``None`` for another text.
+
+    >>> whole_number("8"), whole_number("8.5"), whole_number("9" * 5000)
+    (8, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def table_of_records(

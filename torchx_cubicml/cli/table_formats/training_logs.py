@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.table_formats.log_facts import OUT_OF_MEMORY, megatron_facts, peak_memory_gib, torchtitan_facts
-from torchx_cubicml.cli.table_formats.records import table_of_records
+from torchx_cubicml.cli.table_formats.records import table_of_records, whole_number
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.recorder.logs.formats import LOG_FORMATS, read_line
 from torchx_cubicml.recorder.logs.measurement import measure_readings
@@ -129,7 +129,7 @@ def _rates(log: _ParsedLog, facts: dict[str, str]) -> dict[str, str]:
     """Return the throughput under the name that says its unit and scope."""
     if log.log_format is None:
         return {}
-    batch, length = _whole(facts.get("global_batch_size")), _whole(facts.get("seq_len"))
+    batch, length = (whole_number(facts.get(name, "")) for name in ("global_batch_size", "seq_len"))
     is_per_device = "tokens_per_second_per_device" in log.log_format.groups
     measured = measure_readings(
         log.readings,
@@ -144,7 +144,3 @@ def _rates(log: _ParsedLog, facts: dict[str, str]) -> dict[str, str]:
     if measured.tokens_per_second:
         return {"tokens_per_second": f"{measured.tokens_per_second:.6g}"}
     return {"samples_per_second": f"{measured.samples_per_second:.6g}"} if measured.samples_per_second else {}
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None

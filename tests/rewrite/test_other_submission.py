@@ -44,7 +44,7 @@ def test_a_faster_partition_is_named_and_not_taken() -> None:
     assert choice.rejection_reason == ""
     assert choice.config == {"micro_batch_size": 2, "partition": "slow"}
     note = other_submission_note(found)
-    assert note.startswith("-cfg partition=fast has a predicted gain of +")
+    assert note.startswith("the best known config has -cfg partition=fast and a predicted gain of +")
     assert "this launch cannot set the scheduler's options" in note
 
 

@@ -4,25 +4,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.records.test_cost import SPACE as PRICED_SPACE
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.tuner import Budget, TuneRequest, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PRICED = """
-objective = "tokens_per_currency"
-[prices]
-partition = { fast = 4.0, slow = 0.5 }
-[parameters.partition]
-choices = ["fast", "slow"]
-scheduler = "partition"
-"""
-
 
 def request(folder: Path, partition: str) -> TuneRequest:
     space = folder / "space.toml"
-    space.write_text(PRICED)
+    space.write_text(PRICED_SPACE)
     return TuneRequest(
         component="dist.ddp",
         component_args=("-j", "1x2", "--script", "train.py"),

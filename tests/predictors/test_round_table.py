@@ -50,6 +50,17 @@ def test_a_store_without_rounds_has_its_first_launches_alone() -> None:
     assert (only.number, only.launches, only.measured, only.best_so_far) == (0, 2, 1, 10.0)
 
 
+def test_a_prediction_in_another_unit_is_no_prediction() -> None:
+    per_hour = {"round_number": 1, "objective": "tokens_per_device_hour"}
+    trials = [
+        replace(launch(minute, measured), suggestion={**per_hour, "throughput": measured * 1800})
+        for minute, measured in enumerate((10.0, 30.0, 20.0))
+    ]
+    taus = [round_table(trials, objective=name).tau for name in (OBJECTIVE, "tokens_per_device_hour")]
+    assert taus == [None, 1.0]
+    assert round_table(trials, objective="tokens_per_device_hour").rounds[0].best == 30.0 * 1800
+
+
 def test_a_hostile_prediction_is_no_number() -> None:
     trials = [
         replace(launch(minute, 10.0), suggestion={"round_number": number, "throughput": "fast"})

@@ -50,6 +50,7 @@ def test_prices_of_a_space_file() -> None:
     [
         (", slow = 0.5", "", "the choice 'slow' has no price"),
         ("slow = 0.5", "slow = 0", "a number above 0"),
+        ("{ fast = 4.0, slow = 0.5 }", "{}", "has no price"),
         ("{ fast = 4.0, slow = 0.5 }", "4.0", "must be a table"),
         ("partition = { fast", "queue = { fast", r"prices.queue: must be a parameter or a workload fact"),
         ("[prices]\npartition = { fast = 4.0, slow = 0.5 }", "", r"needs a table \[prices\]"),

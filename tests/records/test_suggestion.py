@@ -30,6 +30,7 @@ def test_a_suggestion_is_written_as_json() -> None:
         "config": {"tp_degree": 2, "sharding": ["A", "B"]},
         **PREDICTED,
         **UNKNOWN,
+        "objective": None,
         "round_number": None,
         "nearest": [{"trial_id": "a", "differs": "tp_degree 1", "throughput": 110.0, "uncertainty": 0.0}],
     }

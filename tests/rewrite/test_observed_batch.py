@@ -101,3 +101,10 @@ def test_a_faster_batch_that_is_not_allowed_is_named(speed: float, text: str, sa
     assert faster_batch_note(space, trials[:2], workload=WORKLOAD, current=OWN) == ""
     assert faster_batch_note(space, trials[2:], workload=WORKLOAD, current=OWN) == ""
     assert faster_batch_note(space, trials, workload={"program": "train.py"}, current=OWN) == ""
+
+
+def test_a_batch_of_lower_cost_is_told_in_its_unit() -> None:
+    space = parse_space(f'objective = "tokens_per_device_hour"\n{MICRO}', where="space.toml")
+    trials = [trial_of(OWN, 100.0), trial_of({**OWN, "micro_batch_size": 32}, 160.0)]
+    note = faster_batch_note(space, trials, workload=WORKLOAD, current=OWN)
+    assert note.startswith("a launch with a global batch size of 64 had 1.60x the tokens_per_device_hour of the best")

@@ -44,8 +44,18 @@ def test_a_faster_partition_is_named_and_not_taken() -> None:
     assert choice.rejection_reason == ""
     assert choice.config == {"micro_batch_size": 2, "partition": "slow"}
     note = other_submission_note(found)
-    assert note.startswith("-cfg partition=fast has a predicted gain of +")
+    assert note.startswith("the best known config has -cfg partition=fast and a predicted gain of +")
     assert "this launch cannot set the scheduler's options" in note
+
+
+def test_launches_on_another_partition_do_not_hide_those_on_the_own_one() -> None:
+    found = case(600.0)  # the latest ran on the fast partition
+    devices = {"slow": "A100", "fast": "H100"}
+    trials = [replace(each, observed={"device": devices[str(each.config["partition"])]}) for each in found.trials]
+    suggestion = advise(replace(found, trials=trials))
+    assert suggestion is not None
+    assert suggestion.config == {"micro_batch_size": 2, "partition": "slow"}
+    assert "left out" not in suggestion.reason
 
 
 def test_nothing_is_said_of_a_slower_partition() -> None:

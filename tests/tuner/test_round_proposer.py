@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.advisor import ProposalMethod
+from torchx_cubicml.advisor import ProposalMethod, Study
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import promised_round
@@ -19,6 +19,7 @@ from torchx_cubicml.tuner.round_proposer import RoundProposer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config
 
 SPACE = """
@@ -111,6 +112,18 @@ def test_without_rounds_each_launch_is_one(prepared: Prepared) -> None:
     alone = replace(prepared, request=replace(prepared.request, rounds=False))
     numbers = [promised_round(trial.suggestion) for _, trial in tuned(alone, RANDOM + 3)]
     assert numbers[RANDOM:] == [1, 2, 3]
+
+
+def test_a_round_that_runs_out_of_configs_is_followed_by_the_next(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_two(self: Study, *, count: int, method: ProposalMethod, round_number: int) -> list[Suggestion]:
+        return search(self, count=min(count, 2), method=method, round_number=round_number)
+
+    search = Study.search_by_predictor
+    monkeypatch.setattr(Study, "search_by_predictor", of_two)
+    numbers = [promised_round(trial.suggestion) for _, trial in tuned(prepared, RANDOM + 4, restarts=True)]
+    assert numbers[RANDOM:] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,15 @@ def test_one_launch_at_a_time_where_a_host_cannot_be_divided(
     assert all(f"one at a time, not {parallel}: only NVIDIA devices can be divided" in text for text in texts)
 
 
+def test_launches_that_ask_for_different_devices_run_one_at_a_time(prepared: Prepared) -> None:
+    option = Binding(kind=BindingKind.COMPONENT, name="--gpu")
+    space = replace(prepared.space, parameters=(Parameter(name="gpus", choices=(1, 2), binding=option),))
+    found = share_host(
+        replace(asked(prepared, parallel=3, processes=1), space=space), HostRunner(SimulatedCluster(), 8), [], wanted=3
+    )
+    assert found.text == ("launches run one at a time, not 3: launches differ in the devices that they ask for (--gpu)")
+
+
 def test_devices_are_in_use_together(prepared: Prepared) -> None:
     cluster = SimulatedCluster(fates=("done",), observed=ON_DEVICES)
     steps = run_through(asked(prepared, parallel=3, processes=2, visible="5,1,4,3"), cluster, 8, [])

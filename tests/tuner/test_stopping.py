@@ -76,6 +76,12 @@ def test_an_unmeasurable_objective_ends_a_tune(prepared: Prepared) -> None:
         refuse(prepared, State.COMPLETED, own=False)
 
 
+def test_an_objective_per_cost_is_replaced_by_another_one(prepared: Prepared) -> None:
+    per_hour = replace(prepared, space=replace(prepared.space, objective="samples_per_device_hour"))
+    with pytest.raises(LaunchError, match=r'samples_per_device_hour cannot .* objective = "tokens_per_device_hour"'):
+        refuse(per_hour, State.COMPLETED, own=False)
+
+
 @pytest.mark.parametrize(
     ("tuned", "others", "words"),
     [

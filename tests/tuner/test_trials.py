@@ -205,6 +205,8 @@ class TestSpent:
         # The one in flight has as many devices as the settled ones on average, weighted by their time.
         assert spent.used_device_hours == pytest.approx((12000 + 1500 * 4) / 3600)
         assert spent.launch_device_hours == pytest.approx(1500 * 4 / 3600)
+        spent = tune_state.spent(2, running_s=[1800.0], running_on=[64])
+        assert spent.used_device_hours == spent.device_hours == pytest.approx((12000 + 1800 * 64) / 3600)
 
     def test_a_launch_that_never_had_a_job_is_none(self, tmp_path: Path) -> None:
         tune_state = self.state(tmp_path, Noon())

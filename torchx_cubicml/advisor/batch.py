@@ -156,7 +156,8 @@ class ProposalMethod:
             ``None`` lists a small space and uses evolution on a larger one.
         predictor: the only predictor of the search, as in the paper, key of ``PREDICTORS``; ``None`` for the advisor's
             own surrogate.
-        random_launches: configs drawn at random that replace the planned initial design, >= 0; 0 keeps the design.
+        random_launches: first configs, the user's own and others drawn at random, that replace the planned initial
+            design, >= 0; 0 keeps the design.
 
     Raises:
         SpaceError: a name is unknown, or a count is negative.

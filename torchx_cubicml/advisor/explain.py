@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.suggestion import NearTrial, Suggestion
 from torchx_cubicml.searchers.base import identity
 
@@ -114,6 +115,7 @@ def build_suggestions(
             gain_high=gain_high,
             doubt=max(_lowest_uncertainty(posterior, config), own_doubt),
             n_baseline=len(own.measured) if own is not None else 0,
+            objective=posterior.space.objective if posterior.space.objective in PER_COST else None,
             nearest=nearest,
         )
         suggestions.append(suggestion)

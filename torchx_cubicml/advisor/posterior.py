@@ -193,7 +193,7 @@ class Posterior:
     def by_predictor(self, name: str, *, rng: np.random.Generator) -> Self:
         """Return the posterior of one predictor alone, a key of ``PREDICTORS``, fitted to all workloads."""
         surrogate = CrossWorkloadSurrogate.of(replace(self.data, predictor=name), rng=rng)
-        return replace(self, surrogate=surrogate)
+        return replace(self, surrogate=per_cost(surrogate, objective=self.space.objective, prices=self.space.prices))
 
     def optimistic(self) -> Self:
         """Return the posterior with an optimistic prior mean, for search only; see ``Surrogate.optimistic``."""

@@ -217,11 +217,11 @@ class Study:
             round_number: number of the round, >= 1, which each suggestion bears.
         """
         method.check(self.posterior.space)
-        rng = deepcopy(self.rng)
+        predictor, rng = method.predictor or DEFAULT_PREDICTOR, deepcopy(self.rng)
         with one_thread():
-            posterior = self.posterior.by_predictor(method.predictor or DEFAULT_PREDICTOR, rng=rng)
+            posterior = self.posterior.by_predictor(predictor, rng=rng)
             configs = round_configs(posterior, method, count=count, rng=rng)
-            why = f"round {round_number}: found by {method.searcher or 'evolution'}, predicted by {method.predictor}"
+            why = f"round {round_number}: found by {method.searcher or 'evolution'}, predicted by {predictor}"
             found = build_suggestions(posterior, [(config, why) for config in configs], self.current)
         return [replace(each, round_number=round_number) for each in found]
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import most_measured_objective, print_json, store_url, wide_console
 from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.cost import PER_COST, PER_DEVICE_HOUR
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.records.suggestion import promised_round
+from torchx_cubicml.records.suggestion import promised_objective, promised_round
 from torchx_cubicml.records.workload import is_same_workload
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     groups = _tuned_in_rounds(read_recorded(url)[0])
     if not groups:
         raise StoreError(f"store {mask(url)} has no rounds: `tune --predictor NAME --rounds` records them")
-    objectives = [most_measured_objective(group) for group in groups]
+    objectives = [_objective(group) for group in groups]
     tables = [round_table(group, objective=objective) for group, objective in zip(groups, objectives, strict=True)]
     if args.json:
         print_json(
@@ -56,12 +57,24 @@ def _tuned_in_rounds(trials: Sequence[Trial]) -> list[list[Trial]]:
     return groups
 
 
+def _objective(trials: Sequence[Trial]) -> str:
+    """Return the unit of the table: the last round's, if it is per device hour; else the throughput most trials have.
+
+    The price of a device hour is not recorded, so an objective per currency is not shown.
+    """
+    rounds = [trial for trial in trials if promised_round(trial.suggestion) is not None]
+    latest = max(rounds, key=lambda trial: trial.started_at)
+    objective = promised_objective(latest.suggestion)
+    return objective if objective in PER_DEVICE_HOUR else most_measured_objective(trials)
+
+
 def _print(program: str, objective: str, table: RoundTable) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    title = f"Rounds of {printable(program)}, {objective.replace('_', ' ')} of the whole job"
+    of_job = "" if objective in PER_COST else " of the whole job"
+    title = f"Rounds of {printable(program)}, {objective.replace('_', ' ')}{of_job}"
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     shown.add_column("round", no_wrap=True)
     for heading in ("launches", "measured", "median", "best", "best so far", "Kendall's tau"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.predictors.evaluation import correlations
-from torchx_cubicml.records.suggestion import promised_round
+from torchx_cubicml.records.suggestion import promised_round, promised_throughput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ class RoundFigures:
         number: of the round, >= 1; 0 for the launches before the first.
         launches: number of launches.
         measured: those with a throughput.
-        median: median throughput of the whole job, in the unit of the objective; ``None`` without one.
+        median: median throughput, in the unit of the objective; ``None`` without one.
         best: highest throughput of the round; ``None`` without one.
         best_so_far: highest throughput up to the end of the round (the frontier); ``None`` without one.
         tau: Kendall's tau between predicted and measured throughput within the round, -1 to 1; ``None`` where fewer
@@ -74,7 +74,7 @@ def round_table(trials: Iterable[Trial], *, objective: str) -> RoundTable:
 
     Args:
         trials: of one workload, in any order.
-        objective: name of the throughput.
+        objective: name of the throughput, or of one per device hour. Predictions in another unit do not count.
     """
     numbered = [(promised_round(trial.suggestion), trial) for trial in trials]
     begin = min((trial.started_at for number, trial in numbered if number is not None), default="")
@@ -87,7 +87,7 @@ def round_table(trials: Iterable[Trial], *, objective: str) -> RoundTable:
     figures: list[RoundFigures] = []
     best_so_far: float | None = None
     for each, launches in sorted(by_round.items()):
-        measured = [value for trial in launches if (value := _measured(trial, objective)) is not None]
+        measured = [value for trial in launches if (value := trial.throughput(objective)) is not None]
         best = max(measured, default=None)
         best_so_far = max(filter(None, (best, best_so_far)), default=None)
         figures.append(
@@ -107,17 +107,8 @@ def round_table(trials: Iterable[Trial], *, objective: str) -> RoundTable:
     )
 
 
-def _measured(trial: Trial, objective: str) -> float | None:
-    return trial.measurement.throughput(objective) if trial.measurement is not None else None
-
-
-def _predicted(trial: Trial) -> float | None:
-    value = (trial.suggestion or {}).get("throughput")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _tau(trials: Sequence[Trial], objective: str) -> float | None:
-    pairs = [(_predicted(trial), _measured(trial, objective)) for trial in trials]
+    pairs = [(promised_throughput(trial.suggestion, objective), trial.throughput(objective)) for trial in trials]
     known = np.array([pair for pair in pairs if None not in pair], dtype=np.float64).reshape(-1, 2)
     if len(known) < _FEWEST:
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.cost import PER_COST
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -47,6 +49,7 @@ class Suggestion:
         doubt: measurement uncertainty: standard deviation of the logarithm of throughput, as the runs report it. It is
             the lowest over the runs of this config or of the user's own, whichever is larger; 0.0 where unknown.
         n_baseline: measurements of the user's own config, on which the gain rests.
+        objective: unit of the throughputs where that is one of ``PER_COST``; ``None`` for those of the whole job.
         round_number: round of a tune that fits its predictor once a round, >= 1; ``None`` for other launches.
         nearest: up to three trials of this workload for comparison, the most similar first; only set by ``suggest``.
     """
@@ -64,6 +67,7 @@ class Suggestion:
     gain_high: float | None = None
     doubt: float = 0.0
     n_baseline: int = 0
+    objective: str | None = None
     round_number: int | None = None
     nearest: tuple[NearTrial, ...] = ()
 
@@ -74,7 +78,8 @@ class Suggestion:
 
     def promise(self) -> dict[str, object]:
         """Return the part stored with a launch, as JSON values: the prediction and the reason."""
-        left_out = {"config", "nearest", *(() if self.round_number is not None else ("round_number",))}
+        unset = {name for name in ("objective", "round_number") if getattr(self, name) is None}
+        left_out = {"config", "nearest", *unset}
         return {name: value for name, value in self.to_json().items() if name not in left_out}
 
 
@@ -86,3 +91,26 @@ def promised_round(promise: Mapping[str, object] | None) -> int | None:
     """
     number = (promise or {}).get("round_number")
     return number if isinstance(number, int) and not isinstance(number, bool) and number >= 1 else None
+
+
+def promised_throughput(promise: Mapping[str, object] | None, objective: str) -> float | None:
+    """Return the predicted throughput stored with a launch; ``None`` without one, or if it is in another unit.
+
+    >>> promised_throughput({"throughput": 9.0}, "tokens_per_second")
+    9.0
+    >>> promised_throughput({"throughput": 9.0, "objective": "tokens_per_currency"}, "tokens_per_second")
+    """
+    given = promise or {}
+    value, unit = given.get("throughput"), given.get("objective")
+    in_unit = unit == (objective if objective in PER_COST else None)
+    return float(value) if in_unit and isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def promised_objective(promise: Mapping[str, object] | None) -> str | None:
+    """Return the objective per cost that a prediction is in; ``None`` for a throughput of the whole job.
+
+    >>> promised_objective({"throughput": 9.0, "objective": "tokens_per_currency"})
+    'tokens_per_currency'
+    """
+    unit = (promise or {}).get("objective")
+    return unit if isinstance(unit, str) and unit in PER_COST else None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import same_value
+from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.json_fields import items_of, number_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.store.file_cache import code_stamp, read_cache, write_cache
@@ -43,6 +44,7 @@ _NO_NUMBERS = {
     "reason",
     "n_trials",
     "n_baseline",
+    "objective",
     "round_number",
     "nearest",
 }  # ``nearest`` and ``round_number`` are only for lists of suggestions: not cached
@@ -191,6 +193,7 @@ def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
         n_trials=_count(payload, "n_trials"),
         n_baseline=_count(payload, "n_baseline"),
         reason=_text(payload, "reason"),
+        objective=case.space.objective if case.space.objective in PER_COST else None,
         nearest=(),
         throughput=numbers["throughput"],
         low=numbers["low"],

@@ -182,8 +182,8 @@ def other_submission_note(case: DecisionContext) -> str:
         return ""
     words = ",".join(f"{option}={spell(value)}" for option, value in chosen.items())
     return (
-        f"-cfg {words} has a predicted gain of {best.gain - 1:+.0%}; this launch cannot set the scheduler's options "
-        "(torchx cubicml suggest prints the whole command)"
+        f"the best known config has -cfg {words} and a predicted gain of {best.gain - 1:+.0%}; this launch cannot set "
+        "the scheduler's options (torchx cubicml suggest prints the whole command)"
     )
 
 

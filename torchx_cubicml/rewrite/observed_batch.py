@@ -6,6 +6,7 @@ from collections import defaultdict
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.workload import value_key
 from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH
@@ -56,10 +57,11 @@ def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Wor
     (batch, _), fastest = max(others.items(), key=lambda pair: pair[1])
     if fastest < _WORTH_SAYING * max(kept):
         return ""
-    return (
-        f"a launch with a global batch size of {batch} was {fastest / max(kept):.2f}x as fast as the fastest with "
-        f"yours, {typed}; {_cure(space)} to allow it"
-    )
+    ratio = f"{fastest / max(kept):.2f}x"
+    words = f"was {ratio} as fast as the fastest"
+    if space.objective in PER_COST:
+        words = f"had {ratio} the {space.objective} of the best"
+    return f"a launch with a global batch size of {batch} {words} with yours, {typed}; {_cure(space)} to allow it"
 
 
 def _is_permitted(space: SearchSpace) -> bool:

@@ -188,11 +188,11 @@ class SearchSpace:
 
     @property
     def chooses_machine(self) -> bool:
-        """True if a parameter may choose the machine: an option of the component or of the scheduler."""
-        return any(
-            item.binding is not None and item.binding.kind in OF_MACHINE and len(item.choices) > 1
-            for item in self.parameters
-        )
+        """True if a parameter may choose the machine: an option of the component or of the scheduler.
+
+        One that is fixed to its own value counts, too: earlier launches may have had another one.
+        """
+        return any(item.binding is not None and item.binding.kind in OF_MACHINE for item in self.parameters)
 
     def without_rules(self) -> Self:
         """Return this space without implied rules: for configs that were chosen under them, or that ran."""

@@ -155,6 +155,11 @@ class PendingLaunches:
         now = self._clock.now()
         return [ran_s for pending in self.under_way if (ran_s := pending.ran_s(now)) is not None]
 
+    def running_on(self) -> list[int]:
+        """Return the world size of each launch of ``running_s``, 0 where unknown."""
+        now = self._clock.now()
+        return [_devices(pending) for pending in self.under_way if pending.ran_s(now) is not None]
+
     def cancel(self, pending: PendingLaunch, state: State, reason: str) -> None:
         """Cancel a launch; ``state`` and ``reason`` are recorded when its job is gone."""
         if pending.cancellation is None and pending.ended is None:
@@ -291,11 +296,8 @@ class PendingLaunches:
             attempts = trial_log.attempts(pending.launch_id)
             end = trial_log.last_event_at(pending.launch_id) or now
             run_s = sum((last - first).total_seconds() for first, last in attempts)
-        queue_s, devices = (
-            max(0.0, (end - pending.submitted_at).total_seconds() - run_s),
-            pending.config.get("world_size"),
-        )
-        return Cost(run_s=run_s, queue_s=queue_s, devices=devices if is_count(devices) else 0)
+        queue_s = max(0.0, (end - pending.submitted_at).total_seconds() - run_s)
+        return Cost(run_s=run_s, queue_s=queue_s, devices=_devices(pending))
 
     def _trial(self, pending: PendingLaunch) -> Trial:
         trial = self._tune_state.trial_log.of_launch(pending.launch_id)
@@ -306,3 +308,9 @@ class PendingLaunches:
     def _role(self) -> str:
         component = self._prepared.component
         return str(component.source.app.roles[component.role].name)
+
+
+def _devices(pending: PendingLaunch) -> int:
+    """Return the world size that a launch's config states; 0 where it states none."""
+    devices = pending.config.get("world_size")
+    return devices if is_count(devices) else 0

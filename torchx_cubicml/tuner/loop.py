@@ -359,7 +359,7 @@ class _Loop:
             )
 
     def _spent(self) -> Spent:
-        return self._tune_state.spent(self._world_size, self._pending.running_s())
+        return self._tune_state.spent(self._world_size, self._pending.running_s(), self._pending.running_on())
 
     def _enforce_budget(self) -> None:
         budget = self._prepared.request.budget

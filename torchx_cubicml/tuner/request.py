@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
-from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.component import ComponentLaunch
 from torchx_cubicml.launch.scheduler import scheduler_options
+from torchx_cubicml.records.cost import PER_CURRENCY
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url
 from torchx_cubicml.tuner.budget import Budget
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config, Workload
+    from collections.abc import Mapping
+
+    from torchx_cubicml.records.trial import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
 FEWEST_STEPS = 5  # with fewer, no steps are left after warm-up
@@ -145,6 +148,7 @@ def prepare(request: TuneRequest) -> Prepared:
     space = with_rule_facts(component.launch, space)
     bound = space.bind(workload=workload, current=current)  # raises for an impossible space
     request.method.check(bound)
+    _check_price(space, {**workload, **current}, where=request.space)
     return Prepared(
         request=request,
         component=component,
@@ -154,3 +158,12 @@ def prepare(request: TuneRequest) -> Prepared:
         store_url=absolute_url(request.store, for_launch=True),
         scratch=request.scratch or str(Path(tempfile.gettempdir()) / f"torchx-cubicml-{getpass.getuser()}"),
     )
+
+
+def _check_price(space: SearchSpace, values: Mapping[str, Value], *, where: str) -> None:
+    """Check that the user's own config has a price, if the objective divides by it: a gain is measured against it."""
+    if space.objective not in PER_CURRENCY or space.prices is None:
+        return
+    name = space.prices.name
+    if space.prices.price(values.get(name)) is None:
+        raise SpaceError(f"{where}: prices.{name}: no price for {values.get(name)!r:.60}, the value of your command")

@@ -17,6 +17,8 @@ from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.tuner.proposer import StudyProposer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.tuner.proposer import FinalReport, Snapshot
@@ -54,13 +56,19 @@ class RoundProposer:
         number = max(launched, default=1)
         if len(launched[number]) >= self.per_round:
             number += 1
+        left = self._left_of_round(snapshot, number, launched[number])
+        if not left and launched[number] and all(trial.state.ended for trial in launched[number]):
+            left = self._left_of_round(snapshot, number + 1, [])  # too few configs were found, or values are set aside
+        return left
+
+    def _left_of_round(self, snapshot: Snapshot, number: int, launched: Sequence[Trial]) -> list[Suggestion]:
         before = _before(snapshot, number)
         key = number, tuple(sorted(f"{trial.trial_id} {trial.state}" for trial in before))
         if key != self._key:
             past = replace(snapshot, trials=before, seed=self.seed + number)
             self._found = tuple(self.study.search_by_predictor(past, count=2 * self.per_round, round_number=number))
             self._key = key
-        done = {config_key(trial.config) for trial in launched[number]}
+        done = {config_key(trial.config) for trial in launched}
         legal = snapshot.space.bind(workload=snapshot.workload, current=snapshot.current)  # values may be set aside
         return [each for each in self._found if config_key(each.config) not in done and each.config in legal]
 

@@ -20,6 +20,7 @@ _NO_DEVICES = "only NVIDIA devices can be divided, and none is visible on this h
 _DERIVED = "the space file derives the number of processes; give it choices to divide the devices between launches"
 _NOT_STATED = "the command does not state the number of processes; give a number"
 _ON_PROCESSORS = "the training runs on the processors of this host, which launches side by side would share"
+_RESOURCES = ("-h", "--gpu")  # options of a component by which a launch asks for devices
 _OTHER_HOSTS = "a cluster scheduler such as slurm can run them on hosts of their own"
 
 
@@ -122,6 +123,10 @@ def _why_indivisible(prepared: Prepared) -> str:
     bindings = [parameter.binding for parameter in prepared.space.parameters if parameter.binding is not None]
     if any(binding.kind == BindingKind.ENV and binding.name == VISIBLE_DEVICES for binding in bindings):
         return f"the space file sets {VISIBLE_DEVICES} itself; take it out to divide the devices between launches"
+    chosen = [each.binding for each in prepared.space.parameters if each.binding and len(each.choices) > 1]
+    asked = [each.name for each in chosen if each.kind == BindingKind.COMPONENT and each.name in _RESOURCES]
+    if asked:
+        return f"launches differ in the devices that they ask for ({', '.join(asked)})"
     return ""
 
 

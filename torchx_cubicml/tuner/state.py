@@ -185,22 +185,27 @@ class TuneState:
         found = [self.trial_log.of_launch(launch_id) for launch_id in self._settled]
         return [trial for trial in found if trial is not None]
 
-    def spent(self, world_size: int, running_s: Sequence[float] = ()) -> Spent:
+    def spent(self, world_size: int, running_s: Sequence[float] = (), running_on: Sequence[int] = ()) -> Spent:
         """Return the resources spent; a launch in flight counts the mean of settled ones, or its own time if longer.
 
         Args:
-            world_size: world size of a launch whose own is unknown; one in flight counts as the mean of settled ones.
+            world_size: world size of a settled launch whose own is unknown; before one has settled, that of any other.
             running_s: run time in seconds of each launch in flight that runs.
+            running_on: their world sizes, 0 where unknown; by default all are. Such a launch counts as the mean of
+                settled ones, and so does one that waits.
         """
         mean_s = self._run_s / self._n_launched if self._n_launched else 0.0
         in_flight = len(self._planned) - len(self._settled)
         waiting = max(0, in_flight - len(running_s))
         devices = self.device_hours(world_size) * 3600 / self._run_s if self._run_s else world_size
-        expected_s = self._run_s + mean_s * waiting + sum(max(mean_s, each) for each in running_s)
+        sizes = [size or devices for size in running_on or [0] * len(running_s)]
+        running = list(zip(running_s, sizes, strict=True))
+        expected_s = mean_s * waiting * devices + sum(max(mean_s, each) * size for each, size in running)
+        used_s = sum(each * size for each, size in running)
         return Spent(
             launches=self._n_launched + in_flight,
-            device_hours=expected_s / 3600 * devices,
-            used_device_hours=(self._run_s + sum(running_s)) / 3600 * devices,
+            device_hours=self.device_hours(world_size) + expected_s / 3600,
+            used_device_hours=self.device_hours(world_size) + used_s / 3600,
             hours=self._lifetime.hours(self._clock.now()),
             launch_hours=mean_s / 3600,
             launch_device_hours=mean_s / 3600 * devices,

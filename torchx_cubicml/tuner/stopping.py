@@ -12,6 +12,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import number_text
 from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.cost import PER_COST, rate_of
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import OBJECTIVES, RATES, State
 from torchx_cubicml.tuner.certain_failures import repeated_failure
@@ -125,12 +126,20 @@ def _check_measurable(
             f"{changer}; {COUNT_WORK}"
         )
     if others:
-        wanted = f'set objective = "{others[0]}" in {prepared.request.space}'
+        wanted = f'set objective = "{_measured_objective(prepared, others)}" in {prepared.request.space}'
         raise LaunchError(f"{prepared.space.objective} cannot be measured in this training; {wanted}")
     raise LaunchError(
         "the first launch completed, but no steady state was measured: it makes too few optimizer steps, or none that "
         "can be observed (report them with torchx_cubicml.measure)"
     )
+
+
+def _measured_objective(prepared: Prepared, rates: Sequence[str]) -> str:
+    """Return the objective to state instead, of the measured ``rates``: per cost as the stated one, where possible."""
+    stated = prepared.space.objective
+    per = stated.partition("_per_")[2]
+    alike = (name for name in PER_COST if name.endswith(per) and name != stated and rate_of(name) in rates)
+    return next(alike, rates[0])
 
 
 def _check_own_config(first: Trial, finished: FinishedLaunch) -> None:

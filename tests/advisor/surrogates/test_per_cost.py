@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import Study
@@ -98,3 +99,15 @@ def test_the_cost_is_known_and_shifts_the_forecast(objective: str) -> None:
     (before,), (after,) = (each.gains([config], CURRENT).logarithm for each in (plain, divided))
     assert before - after == pytest.approx(math.log(4 * price))
     assert plain.forecast([config]).spread == pytest.approx(divided.forecast([config]).spread)
+
+
+@pytest.mark.parametrize("objective", ["tokens_per_device_hour", "tokens_per_currency"])
+def test_the_cost_shifts_the_forecast_of_one_predictor_too(objective: str) -> None:
+    plain, divided = (
+        study(name).posterior.by_predictor("boosting", rng=np.random.default_rng(0))
+        for name in ("tokens_per_second", objective)
+    )
+    config = {"partition": "fast", "nproc_per_node": 4, "micro_batch_size": 4, "world_size": 4}
+    (before,), (after,) = (each.forecast([config]).logarithm for each in (plain, divided))
+    price = 8.0 if objective == "tokens_per_currency" else 1.0
+    assert before - after == pytest.approx(math.log(4 * price / 3600))

@@ -35,6 +35,8 @@ def read_prices(root: TomlTable, standard: Mapping[str, str]) -> Prices | None:
     if not isinstance(section.raw(name), dict):
         raise section.error(name, f"must be a table: [prices] {_FORM}")
     table = section.table(name, legal=None)
+    if not len(table):
+        raise section.error(name, f"has no price: [prices] {_FORM}")
     return Prices(name=standard.get(name, name), of_value={value: _price(table, value) for value in table})
 
 

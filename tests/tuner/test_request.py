@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.records.test_cost import SPACE as PRICED_SPACE
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.tuner import Budget, TuneRequest, prepare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def request(folder: Path, partition: str) -> TuneRequest:
+    space = folder / "space.toml"
+    space.write_text(PRICED_SPACE)
+    return TuneRequest(
+        component="dist.ddp",
+        component_args=("-j", "1x2", "--script", "train.py"),
+        space=str(space),
+        store=str(folder / "store"),
+        scheduler="slurm",
+        scheduler_args=f"partition={partition}",
+        budget=Budget(launches=8),
+    )
+
+
+def test_the_users_own_config_needs_a_price(tmp_path: Path) -> None:
+    assert prepare(request(tmp_path, "fast")).current == {"partition": "fast"}
+    with pytest.raises(SpaceError, match=r"space.toml: prices.partition: no price for 'debug', the value of your comm"):
+        prepare(request(tmp_path, "debug"))

@@ -56,6 +56,20 @@ def test_an_output_that_is_used_element_wise_only(kind: type[Mlp]) -> None:
     assert only_feeds(kind(), ["up"], ["down"])
 
 
+@pytest.mark.parametrize("hooked", ["", "up", "act", "down"])
+def test_a_hook_is_another_use(hooked: str) -> None:
+    model = Method()
+    model.get_submodule(hooked).register_forward_hook(lambda *_: None)
+    assert not only_feeds(model, ["up"], ["down"])
+
+
+@pytest.mark.parametrize("hooked", ["0", "1"])
+def test_a_hook_in_a_sequence_is_another_use(hooked: str) -> None:
+    layers = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    layers.get_submodule(hooked).register_forward_hook(lambda *_: None)
+    assert not only_feeds(layers, ["0"], ["2"])
+
+
 def test_two_outputs_that_are_multiplied() -> None:
     assert only_feeds(Gated(), ["gate", "up"], ["down"])
     assert not only_feeds(Gated(), ["up"], ["down"])  # the other one would be a shard

@@ -27,6 +27,7 @@ OWN: dict[str, Value] = {
     "torchrec_reserved": 0.15,
     "sequence_parallel": True,
     "mesh.tp": 1,
+    "parallelize_module.up,down": "plan",
 }
 SPACE = """
 [workload]
@@ -62,6 +63,10 @@ hook = "sequence_parallel"
 mesh = ["dp_shard", "tp"]
 hook = "mesh"
 default = { tp = 1 }
+[parameters.mlp_placement]
+choices = ["plan", "replicated"]
+modules = ["up", "down"]
+hook = "parallelize_module"
 """
 
 
@@ -94,7 +99,7 @@ def test_a_tune_whose_hooks_cannot_serve_ends_with_the_own_config(tmp_path: Path
     refused = {line.partition(" ")[0] for line in ended.stdout.splitlines() if "its hook cannot set it: " in line}
     assert refused == {
         *("sharding_strategy", "precision", "activation_checkpointing", "embedding_sharding", "embedding_kernel"),
-        *("reserved_share", "sequence_parallel", "tp_degree"),
+        *("reserved_share", "sequence_parallel", "tp_degree", "mlp_placement"),
     }
     (trial,) = TrialStore(str(tmp_path / "store"))
     assert trial.measurement is not None

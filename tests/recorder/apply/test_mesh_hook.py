@@ -12,11 +12,12 @@ from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
 
 from tests.recorder.model.fake_ranks import fake_ranks
+from torchx_cubicml.recorder.apply import mesh_calls
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 from torchx_cubicml.recorder.apply.mesh_hook import MeshHook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torchx_cubicml.records.trial import Value
 
@@ -122,6 +123,36 @@ def test_a_mesh_of_one_axis_is_unflattened_otherwise() -> None:
     with hooked({"tp": 1, "dp_shard": 4, "dp_replicate": 1}) as hook:
         assert two._unflatten("dp", (2, 2), ("dp_replicate", "fsdp")).shape == (2, 2, 1)
         assert hook.refusal() == "the script unflattens an axis of a mesh of several axes, which stays as it is"
+
+
+@pytest.mark.parametrize(
+    "make", [by_ranks, lambda _: device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("fsdp", "tp"))]
+)
+def test_a_failure_while_a_mesh_is_prepared_leaves_the_script_its_own(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[object], DeviceMesh]
+) -> None:
+    failures: list[Exception] = []
+
+    def guard(call: Callable[..., object]) -> Callable[..., None]:
+        def guarded(*args: object) -> None:
+            try:
+                call(*args)
+            except ValueError as error:
+                failures.append(error)
+
+        return guarded
+
+    def fail(*_: object) -> None:
+        raise ValueError("of ours")
+
+    monkeypatch.setattr(mesh_calls, "_ranks", fail)
+    hook = MeshHook({"tp": 2, "dp_shard": 2, "order": "tp,dp_shard"}, peers=Ranks(), guard=guard)
+    hook.install()
+    try:
+        assert make([[0, 1], [2, 3]]).mesh.tolist() == [[0, 1], [2, 3]]
+    finally:
+        hook.release()
+    assert [str(error) for error in failures] == ["of ours"]
 
 
 def test_a_mesh_of_given_groups_stays_as_it_is() -> None:

@@ -95,7 +95,10 @@ def test_wrappers_that_fsdp_shards_are_seen(is_selective: bool) -> None:
 
 @pytest.mark.parametrize(
     ("wrapped", "every"),
-    [((0, 2, 4), "2"), ((1, 3, 5), "2"), ((2, 5), "3"), ((0,), "6"), ((0, 1), None), ((3, 5), None), (range(6), None)],
+    [
+        *(((0, 2, 4), "2"), ((1, 3, 5), "2"), ((2, 5), "3"), ((3,), "4"), ((5,), "6")),
+        *(((0,), None), ((2,), None), ((0, 1), None), ((3, 5), None), (range(6), None)),
+    ],
 )
 def test_every_nth_layer_is_told_by_the_places_of_wrappers(wrapped: Sequence[int], every: str | None) -> None:
     model = Model(6)

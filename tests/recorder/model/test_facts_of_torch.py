@@ -144,6 +144,15 @@ def test_the_precision_of_each_layer_is_that_of_autocast_first(monkeypatch: pyte
     assert facts(Model(), **seen, layer_autocast=("",) * 2)["precision"] == ("fp16",) * 3  # of other layers
 
 
+def test_a_part_of_a_model_has_no_count_of_its_recomputed_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    degrees = {"pp_degree": 2, "selective_recompute": "core_attn"}
+    stage = SimpleNamespace(facts=lambda: degrees, layout=None, dp_degree=None, low_precision="")
+    monkeypatch.setattr(module, "read_sharding", lambda *_, **__: stage)
+    found = facts(Model(), activation_checkpointing="none", n_checkpointed=0)
+    assert found["activation_checkpointing"] == "selective"
+    assert not {"n_layers", "checkpointed_modules"} & found.keys()
+
+
 def test_a_shared_sequence_hides_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = SimpleNamespace(facts=lambda: {"cp_degree": 2}, tp_degree=1)
     shared = SimpleNamespace(facts=lambda: {"cp_degree": 2}, layout=layout, dp_degree=2, low_precision="")

@@ -75,6 +75,16 @@ def test_autocast_shows_within_a_layer() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         train(blocks, set())
     assert probe.autocast_type == "torch.bfloat16"
+    assert probe.layer_autocast == ("torch.bfloat16",) * 2
+
+
+def test_autocast_of_a_layer_that_has_not_run_is_unknown() -> None:
+    blocks = nn.ModuleList(Block() for _ in range(2))
+    probe = PrecisionProbe(list(blocks), bare)
+    train(nn.Sequential(blocks[0]), set())
+    assert probe.layer_autocast == ()
+    train(blocks, set())
+    assert probe.layer_autocast == ("", "")
 
 
 def test_an_older_torch_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Memory limit of recommenders: the odds that the tables and the dense part of the fullest rank fit in its device.
 
-The formula's bytes get one factor, and the process a constant part. Both are MAP estimates from the peaks and the ends
-of recorded launches. TorchRec's planner places tables in what it does not reserve, so they have a limit of their own.
+The formula's bytes get one factor, and the process has a constant part. Both are MAP estimates from the peaks and the
+ends of recorded launches. TorchRec's planner places tables in what it does not reserve, so they have a limit of their
+own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _OTHER_FAILURES = -3.0  # log odds of a failure for another reason
 _RESERVED = 1e9  # bytes of the device's context and of libraries
 _FACTOR_SD, _RESERVED_SD = 0.5, 0.7  # prior standard deviations of their logarithms
 _NOISE = 0.1  # log error of a peak up to which the loss is quadratic, beyond it linear
-_GRID = np.linspace(-3.0, 3.0, 61)  # in prior standard deviations
+_OFFSETS = tuple(range(-6, 7))  # of a grid, in its steps
+_STEPS = (0.5, 0.1)  # of one grid after the other, in prior standard deviations
 _MOST_LOGIT = 30.0
 
 
@@ -57,7 +59,7 @@ def calibrate_limit(
     certain: NDArray[np.float64],
     peak_bytes: NDArray[np.float64],
 ) -> RecommenderLimit:
-    """Return the limit of the largest posterior, on a grid over both constants.
+    """Return the limit of the largest posterior, on a grid over both constants and on a finer one around its best.
 
     Args:
         layout: ``n`` trainings, all covered; none at all is legal.
@@ -68,16 +70,27 @@ def calibrate_limit(
     if not len(ran):
         return RecommenderLimit()
     parts, has_peak = _bytes(layout), np.isfinite(peak_bytes)
-    best, limit = np.inf, RecommenderLimit()
-    for of_factor in _GRID.tolist():
-        for of_reserved in _GRID.tolist():
-            factor, reserved = np.exp(_FACTOR_SD * of_factor), _RESERVED * np.exp(_RESERVED_SD * of_reserved)
-            errors = np.log((parts.sum(axis=1) * factor + reserved)[has_peak] / peak_bytes[has_peak])
-            loss = 0.5 * (of_factor**2 + of_reserved**2) + (np.sqrt(1.0 + (errors / _NOISE) ** 2) - 1.0).sum()
-            loss -= _log_likelihood(_pressure(parts, layout, factor, reserved), ran, certain)
-            if loss < best:
-                best, limit = loss, RecommenderLimit(factor=float(factor), reserved=float(reserved))
-    return limit
+
+    def negative_log_posterior(deviations: tuple[float, float]) -> float:
+        limit = _limit(deviations)
+        errors = np.log((parts.sum(axis=1) * limit.factor + limit.reserved)[has_peak] / peak_bytes[has_peak])
+        robust_loss = (np.sqrt(1.0 + (errors / _NOISE) ** 2) - 1.0).sum()
+        likelihood = _log_likelihood(_pressure(parts, layout, limit.factor, limit.reserved), ran, certain)
+        return float(0.5 * (deviations[0] ** 2 + deviations[1] ** 2) + robust_loss - likelihood)
+
+    best = (0.0, 0.0)
+    for step in _STEPS:
+        grid = [(best[0] + step * one, best[1] + step * other) for one in _OFFSETS for other in _OFFSETS]
+        best = min(grid, key=negative_log_posterior)
+    return _limit(best)
+
+
+def _limit(deviations: tuple[float, float]) -> RecommenderLimit:
+    """Return the limit whose constants are some prior standard deviations from their medians."""
+    return RecommenderLimit(
+        factor=float(np.exp(_FACTOR_SD * deviations[0])),
+        reserved=float(_RESERVED * np.exp(_RESERVED_SD * deviations[1])),
+    )
 
 
 def _bytes(layout: RecommenderLayout) -> NDArray[np.float64]:

@@ -43,9 +43,11 @@ def only_feeds(parent: nn.Module, sources: Collection[str], sinks: Collection[st
     """
     from torch import nn
 
+    if any(_has_hooks(child) for name, child in parent.named_children() if name in {*sources, *sinks}):
+        return False
     if type(parent) is nn.Sequential:
         return _feeds_in_sequence(parent, sources, sinks)
-    if "forward" in vars(parent) or parent._forward_hooks or parent._forward_pre_hooks:
+    if "forward" in vars(parent) or _has_hooks(parent):
         return False
     function = type(parent).forward
     tree = _parsed(function)
@@ -89,8 +91,14 @@ def _feeds_in_sequence(parent: nn.Module, sources: Collection[str], sinks: Colle
     return not is_open and seen == {*sources, *sinks}
 
 
-def _is_elementwise(module: object) -> bool:
-    return type(module).__module__.startswith("torch.nn.modules.") and type(module).__name__ in _MODULES
+def _has_hooks(module: nn.Module) -> bool:
+    """Return whether a hook sees what a module takes or returns."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _is_elementwise(module: nn.Module) -> bool:
+    is_known = type(module).__module__.startswith("torch.nn.modules.") and type(module).__name__ in _MODULES
+    return is_known and not _has_hooks(module)
 
 
 class _Flow:

@@ -7,6 +7,7 @@ can make another mesh. ``DeviceMesh.from_group`` cannot: the script has made the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -63,8 +64,8 @@ class MeshMaker(Protocol):
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh that a call of the program makes; ``None`` for torch's own calls, and where torch raises."""
 
-    def make(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> object:
-        """Return another mesh of the same axes.
+    def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
+        """Return a call of torch alone that makes another mesh of the same axes, and returns it.
 
         Args:
             make: makes the program's call with the arguments as they are then.
@@ -85,15 +86,15 @@ class ByShape:
         fixed = _OWN_BACKENDS if call.arguments.get("backend_override") else ""
         return _named(call, call.arguments.get("mesh_shape"), fixed_order=fixed)
 
-    def make(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> object:
-        """Return the mesh of another shape; one of another order by the constructor."""
+    def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
+        """Return the call for another shape; that of the constructor for another order."""
         call.arguments["mesh_shape"] = tuple(shape)
         if list(order) == sorted(order):
-            return make()
+            return make
         from torch.distributed.device_mesh import DeviceMesh
 
-        names = tuple(call.arguments["mesh_dim_names"])
-        return DeviceMesh(str(call.arguments["device_type"]), _ranks(shape, order), mesh_dim_names=names)
+        names, device = tuple(call.arguments["mesh_dim_names"]), str(call.arguments["device_type"])
+        return partial(DeviceMesh, device, _ranks(shape, order), mesh_dim_names=names)
 
 
 class ByRanks:
@@ -110,11 +111,15 @@ class ByRanks:
         sizes, ranks = flat(given)
         return _named(call, sizes, ranks=ranks)
 
-    def make(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> object:
-        """Construct the mesh of other ranks."""
-        call.arguments["mesh"] = _ranks(shape, order)
-        make()
-        return call.arguments["self"]
+    def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
+        """Return the call that constructs the mesh of other ranks."""
+        call.arguments["mesh"], mesh = _ranks(shape, order), call.arguments["self"]
+
+        def constructed() -> object:
+            make()
+            return mesh
+
+        return constructed
 
 
 class ByUnflattening:
@@ -129,16 +134,16 @@ class ByUnflattening:
         problem = _OF_SEVERAL if len(sizes) != 1 else ""
         return _named(
             call,
-            call.arguments["mesh_sizes"],
+            call.arguments.get("mesh_sizes"),
             ranks=ranks if len(sizes) == 1 else None,
             problem=problem,
             fixed_order=_UNFLATTENED,
         )
 
-    def make(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> object:
-        """Return the mesh of another shape."""
+    def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
+        """Return the call for another shape."""
         call.arguments["mesh_sizes"] = tuple(shape)
-        return make()
+        return make
 
 
 class ByGroups:
@@ -152,9 +157,9 @@ class ByGroups:
         sizes, ranks = flat(call.arguments.get("mesh"))
         return _named(call, sizes, ranks=ranks, problem=_FROM_GROUPS)
 
-    def make(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> object:
-        """Return the program's own mesh."""
-        return make()
+    def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
+        """Return the program's own call."""
+        return make
 
 
 METHODS: tuple[MeshMaker, ...] = (ByRanks(), ByUnflattening(), ByGroups())

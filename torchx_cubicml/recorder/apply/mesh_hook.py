@@ -34,7 +34,7 @@ _ORDER = "order"
 
 
 class MeshHook:
-    """Hook around ``init_device_mesh``, until the first step.
+    """Hook around the functions that make a mesh, until the first step.
 
     Args:
         value: size by axis, and ``order`` with the axes from the outermost to the innermost, if that is requested.
@@ -170,9 +170,10 @@ class MeshHook:
         axes = [*map(mesh_axis, found.names)]
         shape = tuple(self._sizes[axis] for axis in axes)
         order = tuple(axes.index(axis) for axis in self._order or map(mesh_axis, found.order))
+        prepared = maker.prepared(make, call, shape, order)  # now, under the guard
 
         def changed() -> object:
-            mesh = maker.make(make, call, shape, order)
+            mesh = prepared()
             self._guarded_watch(mesh)
             return mesh if maker.returns_mesh else None
 

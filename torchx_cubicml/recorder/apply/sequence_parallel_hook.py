@@ -62,12 +62,7 @@ class SequenceParallelHook:
 
     def install(self) -> None:
         """Wrap ``parallelize_module``."""
-        try:
-            from torch.distributed.tensor.parallel import parallelize_module as function
-        except ImportError as error:  # a torch built without it
-            self._refusal = f"this torch has no parallelize_module: {error}"
-            return
-        self._wrapped.wrap(function, self._replaced)
+        self._refusal = self._wrapped.wrap_parallelize_module(self._replaced)
 
     def release(self) -> None:
         """Restore ``parallelize_module``; modules that are already parallelised stay as they are."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Call: TypeAlias = "Callable[[], object]"
+Replaced: TypeAlias = "Callable[[Call, inspect.BoundArguments], Call | None]"
 
 
 class WrappedFunctions:
@@ -29,9 +30,7 @@ class WrappedFunctions:
         self._is_within = self._is_released = False
         self._undo: list[Callable[[], None]] = []
 
-    def wrap(
-        self, function: Callable[..., object], replaced: Callable[[Call, inspect.BoundArguments], Call | None]
-    ) -> None:
+    def wrap(self, function: Callable[..., object], replaced: Replaced) -> None:
         """Wrap a function in all modules of torch that hold it.
 
         Args:
@@ -44,9 +43,16 @@ class WrappedFunctions:
         for module in [each for each in list(sys.modules.values()) if _holds(each, name, function)]:
             self._place(module, name, hooked)
 
-    def wrap_method(
-        self, owner: type, name: str, replaced: Callable[[Call, inspect.BoundArguments], Call | None]
-    ) -> None:
+    def wrap_parallelize_module(self, replaced: Replaced) -> str:
+        """Wrap ``parallelize_module``, likewise; return the reason why this torch has none, empty if it has."""
+        try:
+            from torch.distributed.tensor.parallel import parallelize_module
+        except ImportError as error:  # a torch built without it
+            return f"this torch has no parallelize_module: {error}"
+        self.wrap(parallelize_module, replaced)
+        return ""
+
+    def wrap_method(self, owner: type, name: str, replaced: Replaced) -> None:
         """Wrap a method of a class, likewise; nothing if this torch has no such method."""
         kept = vars(owner).get(name)
         if isinstance(kept, staticmethod):
@@ -61,9 +67,7 @@ class WrappedFunctions:
         self._undo.clear()
         self._is_released = True
 
-    def _wrapper(
-        self, original: Callable[..., object], replaced: Callable[[Call, inspect.BoundArguments], Call | None]
-    ) -> Callable[..., object]:
+    def _wrapper(self, original: Callable[..., object], replaced: Replaced) -> Callable[..., object]:
         signature = inspect.signature(original)
 
         def collect(calls: list[Call], args: tuple[object, ...], kwargs: dict[str, object]) -> None:

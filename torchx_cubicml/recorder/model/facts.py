@@ -75,7 +75,7 @@ class HookObservations:
         samples: per forward of this process; ``None`` if unknown.
         seq_len: tokens per sample; ``None`` if unknown.
         autocast_type: number format that autocast was set to; empty if it was off.
-        layer_autocast: likewise within each repeated layer; empty without a probe of the layers.
+        layer_autocast: likewise within each repeated layer; empty unless a probe saw all of them run.
         activation_checkpointing: read by a probe of the layers, one word or one per layer; empty without one.
         n_checkpointed: repeated layers that the probe saw recomputed, in whole or in part; ``None`` without one.
         attention_kernel: read from the autograd graph of a forward; empty if the graph does not show it.
@@ -146,7 +146,7 @@ def observe(
         "float8_modules": count_float8_modules(root),
         "activation_checkpointing": "selective" if is_told else recomputation or None,
         "selective_recompute": facts.get("selective_recompute") or _selective_recompute(root) or None,
-        "checkpointed_modules": n_layers if is_told else _n_checkpointed(root, seen),
+        "checkpointed_modules": n_layers or None if is_told else _n_checkpointed(root, seen),
         "tp_overlap": facts.get("tp_overlap", overlaps_tensor_parallelism(root, facts.get("tp_degree"))),
         "attention_kernel": seen.attention_kernel or None,
         "device": _device_name(root) or None,
@@ -209,7 +209,10 @@ def _has_policy(wrapper: Any) -> bool:
 
 
 def _selective_recompute(root: nn.Module) -> str:
-    """Return ``op`` if a policy selects operations, ``n`` if each n-th layer is recomputed; empty if unknown."""
+    """Return ``op`` if a policy selects operations, ``n`` if each n-th layer is recomputed; empty if unknown.
+
+    One layer alone is the n-th; the first one alone does not tell how many follow it.
+    """
     wrappers = _wrappers(root)
     if any(map(_has_policy, wrappers)):
         return "op"
@@ -217,7 +220,7 @@ def _selective_recompute(root: nn.Module) -> str:
     places = [place for place, block in enumerate(blocks) if id(unwrap(block)) in wrapped]
     if not places or len(places) == len(blocks):
         return ""
-    every = places[1] - places[0] if len(places) > 1 else len(blocks)
+    every = places[1] - places[0] if len(places) > 1 else places[0] + 1
     return str(every) if places[0] < every and places == [*range(places[0], len(blocks), every)] else ""
 
 

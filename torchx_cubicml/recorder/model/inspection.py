@@ -168,7 +168,7 @@ class ModelInspection:
         return replace(
             seen,
             autocast_type=probe.autocast_type or seen.autocast_type,
-            layer_autocast=tuple(probe.autocast_types),
+            layer_autocast=probe.layer_autocast,
             activation_checkpointing=self._checkpointing(probe) if work is not None else "",
             n_checkpointed=probe.n_checkpointed if work is not None else None,
         )

@@ -38,7 +38,7 @@ class PrecisionProbe:
         self, blocks: Sequence[nn.Module], guard: Guard, *, on_recomputed: Callable[[Node], None] | None = None
     ) -> None:
         self.autocast_type = ""  # of the layer that first ran under it
-        self.autocast_types = [""] * len(blocks)
+        self._autocast_types: list[str | None] = [None] * len(blocks)  # None: the layer has not run
         self._n_blocks = len(blocks)
         self._block_of = [ref(block) for block in blocks]
         self._recomputed_blocks: set[int] = set()
@@ -75,6 +75,12 @@ class PrecisionProbe:
             return None
         return sum(word != "none" for word in self.layer_words)
 
+    @property
+    def layer_autocast(self) -> tuple[str, ...]:
+        """Autocast's number format within each layer, empty where it is off; nothing unless all layers have run."""
+        seen = tuple(each for each in self._autocast_types if each is not None)
+        return seen if len(seen) == self._n_blocks else ()
+
     def release(self) -> None:
         """Remove all hooks."""
         while self._removals:
@@ -96,9 +102,9 @@ class PrecisionProbe:
         return observe
 
     def _note_autocast(self, index: int, module: nn.Module) -> None:
-        if not self.autocast_types[index]:
-            self.autocast_types[index] = autocast_type(module)
-            self.autocast_type = self.autocast_type or self.autocast_types[index]
+        if not self._autocast_types[index]:
+            found = self._autocast_types[index] = autocast_type(module)
+            self.autocast_type = self.autocast_type or found
 
     def _word_of(self, index: int) -> str:
         if self._is_recomputed(index):

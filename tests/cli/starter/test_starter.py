@@ -340,7 +340,7 @@ class TestTrainers:
         bound = space.bind(workload=workload, current=config)
         assert config in bound
         assert bound.size() > 3
-        assert text.count("not available") == 2 * (trainer == "torchtitan")  # of what its command does not say
+        assert text.count("not available") == 5 * (trainer == "torchtitan")  # of what its command does not say
         assert unredirected_outputs(user, space) == ()
 
     def test_megatron(self) -> None:

@@ -245,6 +245,14 @@ def test_imported_trials_get_a_trust_level(tmp_path: Path) -> None:
     assert {trial.trust for trial in TrialStore(str(tmp_path / "s"))} == {Trust.PUBLIC}
 
 
+def test_a_printed_trial_never_rises(tmp_path: Path) -> None:
+    trial = Trial(trial_id="t1", workload={"program": "t.py"}, config={}, state=State.USER_ERROR, trust=Trust.PUBLIC)
+    begin, end = trial_events(trial)
+    (tmp_path / "job.log").write_text(f"CUBICML_TRIAL {json.dumps({**begin.to_json(), **end.to_json()})}\n")
+    assert torchx("import", "--log", tmp_path / "job.log", "--trust", "team", "--store", tmp_path / "s")[0] == 0
+    assert [trial.trust for trial in TrialStore(str(tmp_path / "s"))] == [Trust.PUBLIC]
+
+
 def test_no_text_of_a_record_steers_the_terminal(tmp_path: Path) -> None:
     evil = "\x1b]0;owned\x07\u202e"
     trial = Trial(

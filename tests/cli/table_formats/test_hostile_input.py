@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from torchx_cubicml.cli.jobs_table.layouts import split_columns
 from torchx_cubicml.cli.table_formats import excel
 from torchx_cubicml.cli.table_formats.mlflow_runs import is_mlflow
 from torchx_cubicml.cli.table_formats.records import flattened
@@ -267,10 +268,15 @@ def test_numbers_of_thousands_of_digits_are_no_numbers(tmp_path: Path) -> None:
         flattened({"x": 1 << 20_000})
 
 
+@pytest.mark.parametrize("cell", ["x" * 60_000, "9" * 60_000, "x9 " * 20_000], ids=["letters", "digits", "both"])
+def test_a_long_cell_is_not_searched_for_several_facts(tmp_path: Path, cell: str) -> None:
+    (tmp_path / "a.json").write_text(json.dumps([{"parallelism": cell, "TP/PP": cell, "GPUs": cell}] * 2))
+    source = read_source(tmp_path / "a.json")
+    assert split_columns(source) == (source, {})  # by its patterns, this would take minutes
+
+
 def test_one_far_cell_in_a_long_sheet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     openpyxl = pytest.importorskip("openpyxl")
-    from torchx_cubicml.cli.table_formats import excel
-
     book = openpyxl.Workbook()
     for _ in range(50):
         book.active.append(["tp", 1])

@@ -18,6 +18,7 @@ _SEPARATORS = r"\s*[/,;|x\u00d7*+:_-]\s*|\s+"
 _BETWEEN_NAMES = r"\s*[/,;|\u00d7*+:-]\s*|\s+x\s+|(?<=[A-Z])x(?=[A-Z])"
 _LABELLED = re.compile(r"([A-Za-z]+)\s*[=:]?\s*(\d+)|(\d+)\s*([A-Za-z]+)")
 _DEVICES = re.compile(r"(\d+)\s*[x\u00d7*]?\s*((?:NVIDIA|AMD)?\s*[A-Za-z]{1,4}\d+.*)", re.IGNORECASE)
+_LONGEST = 256  # characters of such a cell; the patterns take quadratic time
 _NOT_FOUND = ""
 
 
@@ -33,7 +34,7 @@ def split_columns(source: SourceTable) -> tuple[SourceTable, dict[str, str]]:
 
 
 def _split(heading: str, known: Sequence[str], cells: Sequence[str]) -> dict[str, list[str]]:
-    if not known:
+    if not known or max(map(len, (heading, *known))) > _LONGEST:
         return {}
     return _by_heading(heading, known, cells) or _by_labels(known, cells) or _by_device(heading, known, cells)
 

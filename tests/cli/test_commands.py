@@ -405,6 +405,20 @@ def test_history_rounds_shows_each_round(store: str, tmp_path: Path) -> None:
     assert table["tau"] == 1.0
 
 
+def test_history_rounds_shows_rates_per_device_hour_as_predicted(tmp_path: Path) -> None:
+    for unit, best in (("tokens_per_device_hour", 300.0 * 1800), ("tokens_per_currency", 300.0)):
+        trials = TrialStore(str(tmp_path / unit))
+        for number, measured in enumerate((300.0, 200.0, 150.0)):
+            trial = Trial.completed(
+                workload={"program": "train.py", "world_size": 2}, config={"batch": number}, tokens_per_second=measured
+            )
+            promise = {"round_number": 1, "throughput": 9.0 - number, "objective": unit}
+            trials.add(replace(trial, started_at=f"2026-01-01T00:0{number}:00+00:00", suggestion=promise))
+        (table,) = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path / unit).stdout)
+        assert table["rounds"][0]["best"] == pytest.approx(best)
+        assert table["tau"] == (1.0 if unit == "tokens_per_device_hour" else None)
+
+
 def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> None:
     store = TrialStore(str(tmp_path / "store"))
     for number in range(3):

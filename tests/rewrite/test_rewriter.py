@@ -195,6 +195,17 @@ def test_a_launch_is_rewritten_from_what_others_showed(options: Options) -> None
     assert text.endswith("    to switch this off           --mode record")
 
 
+def test_a_gain_per_cost_is_told_with_its_unit(options: Options) -> None:
+    fill(options)
+    Path(options.space).write_text(f'objective = "tokens_per_device_hour"\n{SPACE}')
+    first, again = rewrite(LAUNCH, options), rewrite(LAUNCH, options)
+    assert re.search(r"\n    predicted gain in tokens per device hour +\+\d+ % ", "\n".join(first.lines))
+    assert first == again  # the second from the cache
+    assert first.contract is not None
+    assert first.contract.suggestion is not None
+    assert first.contract.suggestion["objective"] == "tokens_per_device_hour"
+
+
 def test_rewriting_is_repeatable(options: Options) -> None:
     fill(options)
     assert rewrite(LAUNCH, options) == rewrite(LAUNCH, options)

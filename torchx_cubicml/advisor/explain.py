@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.messages import per_cost_text
 from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.suggestion import NearTrial, Suggestion
 from torchx_cubicml.searchers.base import identity
@@ -158,7 +159,8 @@ def _reason(
     parts = [why]
     if gain is not None:
         low, median, high = gain
-        parts.append(f"expected {against_baseline(median, low, high)}" if low < high else "")
+        of_cost = per_cost_text(posterior.space.objective)
+        parts.append(f"expected {against_baseline(median, low, high)} {of_cost}".rstrip() if low < high else "")
     if not why:
         near = [f"most similar trial: {each.differs}" for each in nearest[:1]]
         parts += near or ["explores untried values"]

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.spelling import spell
+from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEDIAN
 
@@ -118,6 +119,15 @@ def rate_text(value: float, objective: str) -> str:
     """
     work, _, per = objective.partition("_per_")
     return f"{number_text(value)} {work}/{'s' if per == 'second' else per.replace('_', ' ')}"
+
+
+def per_cost_text(objective: str) -> str:
+    """Return the words after a gain that is one of an objective per cost; empty for a throughput of the whole job.
+
+    >>> per_cost_text("tokens_per_device_hour"), per_cost_text("tokens_per_second")
+    ('in tokens per device hour', '')
+    """
+    return f"in {objective.replace('_', ' ')}" if objective in PER_COST else ""
 
 
 def interval_text(uncertainty: float) -> str:

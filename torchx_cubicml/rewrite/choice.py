@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
 from torchx_cubicml.launch.bindings.spelling import spell
+from torchx_cubicml.launch.messages import per_cost_text
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.trial import Origin
@@ -181,9 +182,10 @@ def other_submission_note(case: DecisionContext) -> str:
     if not chosen:
         return ""
     words = ",".join(f"{option}={spell(value)}" for option, value in chosen.items())
+    gain = f"{best.gain - 1:+.0%} {per_cost_text(space.objective)}".rstrip()
     return (
-        f"the best known config has -cfg {words} and a predicted gain of {best.gain - 1:+.0%}; this launch cannot set "
-        "the scheduler's options (torchx cubicml suggest prints the whole command)"
+        f"the best known config has -cfg {words} and a predicted gain of {gain}; this launch cannot set the "
+        "scheduler's options (torchx cubicml suggest prints the whole command)"
     )
 
 

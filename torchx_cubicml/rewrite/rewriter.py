@@ -31,6 +31,7 @@ from torchx_cubicml.launch.messages import (
     gain_text,
     interval_text,
     message_line,
+    per_cost_text,
     statistic_text,
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
@@ -332,11 +333,12 @@ def _with_block(
 ) -> RewrittenLaunch:
     suggestion, rows = choice.suggestion, change_rows(space, current, choice.config)
     gain = {name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")}
+    words = "predicted gain", per_cost_text(space.objective), statistic_text(space.statistic)
     doubt = interval_text(suggestion.doubt)
     rows = [
         *rows,
         (
-            f"predicted gain {statistic_text(space.statistic)}".rstrip(),
+            " ".join(filter(None, words)),
             gain_text(gain) if suggestion.throughput is not None else "unknown; this launch measures it",
         ),
         *_baseline_rows(choice),

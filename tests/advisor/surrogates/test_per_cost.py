@@ -86,6 +86,8 @@ def test_the_best_machine_follows_the_objective(objective: str, partition: str, 
     assert best is not None
     assert (best.config["partition"], best.config["nproc_per_node"]) == (partition, processes)
     per = {"tokens_per_second": 1.0, "tokens_per_device_hour": 3600 / processes, "tokens_per_currency": 3600.0}
+    unit = "" if objective == "tokens_per_second" else f" in {objective.replace('_', ' ')}"
+    assert best.reason.endswith(f"x){unit}")
     assert best.throughput == pytest.approx(rate(partition, processes, 2) * per[objective], rel=0.05)
 
 

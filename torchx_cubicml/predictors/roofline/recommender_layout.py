@@ -123,7 +123,7 @@ class RecommenderLayout:
             load=EmbeddingLoad.of(tables, seconds),
             replicated=(tables.bytes * tables.has("data_parallel")).sum(axis=1),
             exchanges=_exchanges(tables),
-            is_pipelined=pipeline.numbers(lambda word: float("sparsedist" in word.lower()), width=1)[:, 0],
+            is_pipelined=pipeline.numbers(_exchanges_ahead, width=1)[:, 0],
             reserved_share=np.where(numbers["reserved_share"] > 0.0, numbers["reserved_share"], 1.0),
             **{name: hardware[name] for name in ("memory", "memory_bandwidth", "link", "network", "peak")},
         )
@@ -141,6 +141,11 @@ class RecommenderLayout:
 def has_tables(row: Mapping[str, Value]) -> bool:
     """Return whether a row tells of embedding tables, one by one or all as one kind."""
     return "embedding_rows" in row or "n_embedding_tables" in row
+
+
+def _exchanges_ahead(pipeline: str) -> float:
+    """Return 1.0 for TorchRec's ``TrainPipelineSparseDist`` and the pipelines derived from it, else 0.0."""
+    return float(any(name in pipeline.lower() for name in ("sparsedist", "semisync")))
 
 
 def tables_of_unknown_plan(row: Mapping[str, Value]) -> int:

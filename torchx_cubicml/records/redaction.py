@@ -110,12 +110,14 @@ def mask(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` with a question mark for each character that could steer a terminal; line ends stay.
+    r"""Return ``text`` with a question mark for each character that could steer a terminal.
+
+    Line ends stay. So does half a surrogate, a byte of a file name that is no UTF-8: the output stream escapes it.
 
     >>> printable("train\x1b[2J.py\nline 2")
     'train?[2J.py\nline 2'
     """
-    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
+    return "".join(each if each.isprintable() or each == "\n" or "\ud800" <= each <= "\udfff" else "?" for each in text)
 
 
 def names_secret(name: str) -> bool:

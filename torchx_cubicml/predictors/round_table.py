@@ -15,6 +15,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.evaluation import correlations
 from torchx_cubicml.records.suggestion import promised_round
+from torchx_cubicml.records.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,7 +114,9 @@ def _measured(trial: Trial, objective: str) -> float | None:
 
 def _predicted(trial: Trial) -> float | None:
     value = (trial.suggestion or {}).get("throughput")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if LEAST_THROUGHPUT <= value <= MOST_THROUGHPUT else None
 
 
 def _tau(trials: Sequence[Trial], objective: str) -> float | None:

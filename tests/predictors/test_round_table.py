@@ -61,9 +61,22 @@ def test_a_prediction_in_another_unit_is_no_prediction() -> None:
     assert round_table(trials, objective="tokens_per_device_hour").rounds[0].best == 30.0 * 1800
 
 
-def test_a_hostile_prediction_is_no_number() -> None:
+@pytest.mark.parametrize(
+    "predicted",
+    ["fast", 10**400, float("nan"), -1.0, True, None],
+    ids=["text", "huge", "nan", "negative", "bool", "none"],
+)
+def test_a_hostile_prediction_counts_for_no_correlation(predicted: object) -> None:
     trials = [
-        replace(launch(minute, 10.0), suggestion={"round_number": number, "throughput": "fast"})
+        replace(launch(minute, 10.0 + minute), suggestion={"round_number": 1, "throughput": predicted})
+        for minute in range(4)
+    ]
+    assert round_table(trials, objective=OBJECTIVE).tau is None
+
+
+def test_a_hostile_round_is_none() -> None:
+    trials = [
+        replace(launch(minute, 10.0), suggestion={"round_number": number, "throughput": 1.0})
         for minute, number in enumerate((1, True, "2", -1, None))
     ]
     table = round_table(trials, objective=OBJECTIVE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -94,7 +95,7 @@ def promised_round(promise: Mapping[str, object] | None) -> int | None:
 
 
 def promised_throughput(promise: Mapping[str, object] | None, objective: str) -> float | None:
-    """Return the predicted throughput stored with a launch; ``None`` without one, or if it is in another unit.
+    """Return the predicted throughput stored with a launch; ``None`` without a positive one in that unit.
 
     >>> promised_throughput({"throughput": 9.0}, "tokens_per_second")
     9.0
@@ -102,8 +103,14 @@ def promised_throughput(promise: Mapping[str, object] | None, objective: str) ->
     """
     given = promise or {}
     value, unit = given.get("throughput"), given.get("objective")
-    in_unit = unit == (objective if objective in PER_COST else None)
-    return float(value) if in_unit and isinstance(value, int | float) and not isinstance(value, bool) else None
+    if unit != (objective if objective in PER_COST else None):
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of a foreign store
+        return None
 
 
 def promised_objective(promise: Mapping[str, object] | None) -> str | None:

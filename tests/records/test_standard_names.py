@@ -111,7 +111,7 @@ def test_the_standard_parameters_and_their_words_are_these() -> None:
     assert " ".join(STANDARD_PARAMETERS) == (
         "micro_batch_size gradient_accumulation_steps global_batch_size dp_replicate_degree dp_shard_degree tp_degree "
         "pp_degree cp_degree ep_degree expert_tp_degree mesh_order sharding_strategy activation_checkpointing "
-        "precision compile embedding_sharding embedding_kernel reserved_share sequence_parallel"
+        "precision compile embedding_sharding embedding_kernel reserved_share sequence_parallel partition"
     )
     assert {name: " ".join(sorted(words)) for name, words in STANDARD_WORDS.items()} == {
         "sharding_strategy": "DDP FULL_SHARD HYBRID_SHARD NONE NO_SHARD SHARD_GRAD_OP _HYBRID_SHARD_ZERO2",

@@ -76,7 +76,7 @@ def _text_of(path: Path) -> str:
 
 
 def _git(program: Path, *words: str, limit_s: float) -> str:
-    # No index is written, and no program runs that the checkout's settings name.
+    # No index is written, and no monitor of files is started. A clean filter in the checkout's own settings runs.
     command = ["git", "--no-optional-locks", "--literal-pathspecs", "-c", "core.fsmonitor=false", *words]
     environment = {name: text for name, text in child_environment({}).items() if not name.startswith("GIT_")}
     done = subprocess.run(

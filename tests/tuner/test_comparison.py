@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ def test_a_clear_gain_is_claimed_with_its_interval() -> None:
     assert found.gain_low < found.gain < found.gain_high
     assert found.gain == pytest.approx(2.0, rel=0.01)
     assert str(found).startswith("Gain 2.00x (95 % interval: ")
+    per_hour = replace(found, objective="tokens_per_device_hour")
+    assert str(per_hour).startswith("Gain 2.00x in tokens per device hour (95 % interval: ")
 
 
 def test_a_gain_inside_the_spread_is_not_claimed() -> None:

@@ -8,6 +8,7 @@ from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.launch.messages import per_cost_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,7 +97,7 @@ class Comparison:
     def __str__(self) -> str:
         span = f"(95 % interval: {self.gain_low:.2f}x to {self.gain_high:.2f}x)"
         if self.claims_gain:
-            return f"Gain {self.gain:.2f}x {span}"
+            return " ".join(filter(None, (f"Gain {self.gain:.2f}x", per_cost_text(self.objective), span)))
         if lacking := self.launches_lacking:
             return f"Ratio {self.gain:.2f}x; {too_few_text(lacking)}"
         why = "within the spread between repeats"

@@ -110,14 +110,19 @@ def mask(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` with a question mark for each character that could steer a terminal.
+    r"""Return ``text`` with a question mark for each character that could steer a terminal; line ends stay.
 
-    Line ends stay. So does half a surrogate, a byte of a file name that is no UTF-8: the output stream escapes it.
+    Half a surrogate, which stands for a byte of a file name that is no UTF-8, becomes its escape.
 
-    >>> printable("train\x1b[2J.py\nline 2")
-    'train?[2J.py\nline 2'
+    >>> printable("train\x1b[2J.py\nline 2"), printable("tr\udcffin.py")
+    ('train?[2J.py\nline 2', 'tr\\udcffin.py')
     """
-    return "".join(each if each.isprintable() or each == "\n" or "\ud800" <= each <= "\udfff" else "?" for each in text)
+    return "".join(each if each.isprintable() or each == "\n" else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    is_half = "\ud800" <= character <= "\udfff"
+    return character.encode("ascii", "backslashreplace").decode() if is_half else "?"
 
 
 def names_secret(name: str) -> bool:

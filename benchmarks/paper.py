@@ -3,9 +3,10 @@
 python benchmarks/paper.py [--seeds 5] [--layers 24] [--output benchmarks/results/paper.txt] [--draw paper.svg]
 
 After CubicML (arXiv 2409.04585), whose figure 2 shows three things that are looked for here: random search saturates,
-each round jumps, and within a round, whose jobs are launched in the order of their prediction, throughput falls. The
-for ranking networks, a job out of memory stands below all others; what boosting predicts of those that fit is
-multiplied by the probability to fit.
+each round jumps, and within a round, whose jobs are launched in the order of their prediction, throughput falls. For
+ranking networks, a job out of memory stands below all others; what boosting predicts of those that fit is
+multiplied by the probability to fit. ``tune:ranking_mlp`` is the recipe as the options of ``torchx cubicml tune`` run
+it, with that probability for the ranking networks, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from lib.simulator import FAMILIES, Simulator
 
+from torchx_cubicml.advisor import ProposalMethod, Study
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.features.rows import VectorColumns
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 RANDOM_JOBS = 100
 ROUNDS = 3
 JOBS_A_ROUND = 33
+TUNE = "tune:"  # the recipe by the options of ``torchx cubicml tune``
 _FAILED = 0.1  # throughput of a job that did not fit, as a share of the slowest that did: it only has to rank below
 
 
@@ -80,6 +83,35 @@ def propose_round(
         score = _Score(space, workload, trials, predictor=predictor, rng=rng)
         # A search for each proposal: their tops differ more than many tops of few.
         return Reinforce(searches=count, batch=24, steps=60).search(space, score, count=count, rng=rng)
+
+
+def propose_as_tune(
+    simulator: Simulator, trials: Sequence[Trial], *, predictor: str, seed: int, number: int
+) -> list[Config]:
+    """Return the jobs of a round as ``tune --start random --predictor NAME --searcher reinforce --acquisition mean``.
+
+    Args:
+        simulator: of the model.
+        trials: of it so far.
+        predictor: name of the method.
+        seed: of the tune.
+        number: of the round; 0 for the random jobs.
+    """
+    method = ProposalMethod(acquisition="mean", searcher="reinforce", predictor=predictor, random_launches=RANDOM_JOBS)
+    space = simulator.space.bind(workload=simulator.workload, current={})
+    (own,) = space.sample(1, rng=np.random.default_rng(seed))
+    study = Study.of(
+        simulator.space,
+        workload=simulator.workload,
+        current=own,
+        trials=trials,
+        seed=seed + number,
+        predictor=predictor,
+    )
+    if number == 0:
+        return [each.config for each in study.designs(count=RANDOM_JOBS, method=method)]
+    found = study.search_by_predictor(count=JOBS_A_ROUND, method=method, round_number=number)
+    return [each.config for each in found]
 
 
 class _Score:
@@ -154,6 +186,8 @@ def run(simulator: Simulator, method: str, *, optimum: float, seed: int) -> Run:
         count = JOBS_A_ROUND if number else RANDOM_JOBS
         if method == "random":
             configs = space.sample(count, rng=rng)
+        elif method.startswith(TUNE):
+            configs = propose_as_tune(simulator, trials, predictor=method.removeprefix(TUNE), seed=seed, number=number)
         else:
             configs = propose(space, simulator.workload, trials, count=count, rng=rng, predictor=method)
         seconds += [time.process_time() - started] if number else []
@@ -178,7 +212,7 @@ def falls(measured: NDArray[np.float64]) -> float:
     return tau if np.isfinite(tau) else 0.0
 
 
-METHODS = ("random", "ranking_mlp", "boosting")
+METHODS = ("random", "ranking_mlp", "boosting", f"{TUNE}ranking_mlp")
 _MARKS = (25, 50, RANDOM_JOBS, *(RANDOM_JOBS + JOBS_A_ROUND * (number + 1) for number in range(ROUNDS)))
 
 
@@ -189,15 +223,15 @@ def table(runs: dict[tuple[str, str], list[Run]]) -> str:
         runs: family and method -> the runs.
     """
     lines = [
-        f"{'family':9s}{'method':12s}" + "".join(f"{mark:>7d}" for mark in _MARKS) + "   jobs; best measured so far",
+        f"{'family':9s}{'method':18s}" + "".join(f"{mark:>7d}" for mark in _MARKS) + "   jobs; best measured so far",
     ]
     lines += [
-        f"{family:9s}{method:12s}" + "".join(f"{_mean([run.best(mark) for run in group]):7.3f}" for mark in _MARKS)
+        f"{family:9s}{method:18s}" + "".join(f"{_mean([run.best(mark) for run in group]):7.3f}" for mark in _MARKS)
         for (family, method), group in runs.items()
     ]
     lines += [
         "",
-        f"{'family':9s}{'method':12s}{'':8s}random round 1 round 2 round 3",
+        f"{'family':9s}{'method':18s}{'':8s}random round 1 round 2 round 3",
     ]
     for (family, method), group in runs.items():
         if method == "random":
@@ -210,8 +244,8 @@ def table(runs: dict[tuple[str, str], list[Run]]) -> str:
         }
         for name, measure in measures.items():
             cells = [_mean([measure(run.round(number)) for run in group]) for number in range(ROUNDS + 1)]
-            lines.append(f"{family:9s}{method:12s}{name:8s}" + "".join(f"{cell:7.2f}" for cell in cells))
-        lines.append(f"{family:9s}{method:12s}a round takes {_mean([run.seconds for run in group]):.1f} s of one core")
+            lines.append(f"{family:9s}{method:18s}{name:8s}" + "".join(f"{cell:7.2f}" for cell in cells))
+        lines.append(f"{family:9s}{method:18s}a round takes {_mean([run.seconds for run in group]):.1f} s of one core")
     for method in dict.fromkeys(method for _, method in runs):
         lines += [
             "",

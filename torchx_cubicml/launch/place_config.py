@@ -79,7 +79,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
         space: contains the binding of each value.
         config: legal config of the space.
         store: URL of the store.
-        origin: who chose the config.
+        origin: source of the config.
         launch_id: joins the trial with its ``planned`` event.
         suggestion: suggestion behind the config.
         step_limit: optimizer steps after which the launch ends.
@@ -95,9 +95,9 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
     if launch.why_not_rewritten:
         raise LaunchError(f"the arguments of this command cannot be changed: {launch.why_not_rewritten}")
     workload, current = read_config(launch, space)
+    folders = {"scratch": scratch, "launch_id": launch_id}
     placed = write_config(launch, space, config)
-    if scratch:
-        placed = change_for_profiling(placed, space, {"scratch": scratch, "launch_id": launch_id})
+    placed = change_for_profiling(placed, space, folders) if scratch else placed
     program = program_path(launch.program, is_module=launch.is_module)
     contract = Contract(
         store=absolute_url(store, for_launch=True),

@@ -15,7 +15,7 @@ PACKAGE_VERSION = "package_version"
 COMMIT = "commit"
 """Git commit of the checkout that holds the program."""
 UNCOMMITTED = "uncommitted_changes"
-"""Whether tracked files of that checkout differed from the commit, or the program's file was not tracked."""
+"""True if tracked files of that checkout differed from the commit, or the program's file was not tracked."""
 SPACE = "space"
 """Digest of the space file (``space_digest``)."""
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,15 +12,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp
 
+from tests.recorder.apply.hooked_launch import launch_hooked, unhooked_losses
 from torchx_cubicml.recorder.apply.hooks import Hook, hook_facts, installed
 from torchx_cubicml.recorder.ranks.peers import Peers
 from torchx_cubicml.recorder.steps.torch_hooks import make_tracing_test
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.settings import read_job_environment
-from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
@@ -33,8 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*FSDP.*", "ignore:.*fully_shard.*", "ignore:.*NO_SHARD.*", "ignore:The .grad attribute"
 )
 
-JOB = Path(__file__).parents[2] / "jobs" / "train_wrapped.py"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+JOB = "train_wrapped.py"
 CPU = torch.device("cpu")
 SHARDING, RECOMPUTED, FORMATS = ("SHARD_GRAD_OP", "FULL_SHARD", "FULL_SHARD"), ("full", "none", "full"), ("bf16",) * 3
 WHOLE = "refused: the model is compiled as a whole, and not layer by layer"
@@ -239,29 +234,13 @@ def test_what_is_compiled_as_a_whole_is_not_checkpointed(how: str, why: str) -> 
 @pytest.mark.launch
 @pytest.mark.parametrize("how", ["fsdp2-compiled-blocks", "fsdp2-compiled-in-place"])
 def test_two_ranks_lose_as_much_as_without_the_hooks(how: str, tmp_path: Path) -> None:
-    requested = {"fsdp": ("SHARD_GRAD_OP", "FULL_SHARD") * 2, "activation_checkpointing": ("full", "none") * 2}
-    contract = encode_contract(Contract(store=f"file://{tmp_path}", hooks=requested))
-    ended, unhooked = run(how, "-m", "torchx_cubicml.recorder", "--", **{CONTRACT_VARIABLE: contract}), run(how)
-    assert "cubicml: warning:" not in ended.stderr
-    assert len(losses(ended)) == 9
-    assert losses(ended) == pytest.approx(losses(unhooked), abs=2e-6)
-    (trial,) = TrialStore(str(tmp_path))
-    assert trial.observed["sharding_strategy"] == requested["fsdp"]
-    assert trial.observed["compile"] is True
-
-
-def run(how: str, *recorder: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    ended = subprocess.run(
-        [*TORCHRUN, *recorder, str(JOB), how],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **changes},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended
-
-
-def losses(ended: subprocess.CompletedProcess[str]) -> list[float]:
-    return [float(line.partition(" ")[2]) for line in ended.stdout.splitlines() if line.startswith("loss ")]
+    requested: dict[str, Value] = {
+        "fsdp": ("SHARD_GRAD_OP", "FULL_SHARD") * 2,
+        "activation_checkpointing": ("full", "none") * 2,
+    }
+    ended = launch_hooked(JOB, how, store=tmp_path, hooks=requested)
+    assert ended.warnings == []
+    assert len(ended.losses) == 9
+    assert ended.losses == pytest.approx(unhooked_losses(JOB, how), abs=2e-6)
+    assert ended.trial.observed["sharding_strategy"] == requested["fsdp"]
+    assert ended.trial.observed["compile"] is True

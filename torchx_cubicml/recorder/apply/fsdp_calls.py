@@ -21,7 +21,7 @@ class WrapperKind(Protocol):
     """Argument of one generation of FSDP that a hook changes per layer, called its strategy here."""
 
     can_change_wrapped: bool
-    """Whether the strategy of a layer that is already wrapped can be changed."""
+    """True if the strategy of a layer that is already wrapped can be changed."""
 
     def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
         """Return the arguments for ``strategy``; raise ``ValueError`` if it is not legal here."""

@@ -59,7 +59,7 @@ class MeshMaker(Protocol):
     """Name of the function."""
 
     returns_mesh: bool
-    """Whether it returns the mesh; a constructor does not."""
+    """True if it returns the mesh; a constructor does not."""
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh that a call of the program makes; ``None`` for torch's own calls, and where torch raises."""

@@ -160,11 +160,8 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     space = with_derived_world_size(space)
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
-    _check_objective(space, where)
-    check_prices(space, where)
-    _check_expressions(space, where)
-    _check_bindings(space, where)
-    _check_former_names(space, where)
+    for check in (_check_objective, check_prices, _check_expressions, _check_bindings, _check_former_names):
+        check(space, where)
     return space
 
 

@@ -101,28 +101,26 @@ def has_told(parameter: Parameter, current: Config, recorded: Iterable[Trial]) -
     )
 
 
-def shown_obstacle(parameter: Parameter, current: Config, recorded: Iterable[Trial]) -> str:
-    """Return why the hook of a parameter cannot serve, as the model of an earlier launch shows; empty if none does.
+def model_doubt(parameter: Parameter, current: Config, recorded: Iterable[Trial]) -> str:
+    """Return why the hook of a parameter may not serve, as the latest model shows; empty if it does not.
 
     Args:
         parameter: with a hook that no launch has told of.
         current: the user's own config.
         recorded: trials of the workload as recorded.
     """
-    hook = hook_name(parameter)
-    trials = [trial for trial in recorded if trial.measurement is not None and trial.observed]
-    latest = max(trials, key=recency, default=None)
+    latest = max((trial for trial in recorded if trial.measurement is not None), key=recency, default=None)
     if latest is None:
         return ""
+    hook, value = hook_name(parameter), current.get(parameter.name)
     fact, absent = HOOK_ABSENCES.get(hook, ("", ""))
     if fact and latest.observed.get(fact) == absent:
-        return f"the latest launch of the program, {latest.trial_id}, trained with {fact} = {absent}"
-    counted, value = HOOK_COUNTS.get(hook, ""), current.get(parameter.name)
+        return f"the latest launch, {latest.trial_id}, trained with {fact} = {absent}"
+    counted = HOOK_COUNTS.get(hook, "")
     count = latest.observed.get(counted)
     if isinstance(value, tuple) and isinstance(count, int) and count != len(value):
         return (
-            f"{len(value)} values are requested, and the latest launch of the program, {latest.trial_id}, had "
-            f"{counted} = {count}"
+            f"{parameter.name} has {len(value)} values, but the latest launch, {latest.trial_id}, {counted} = {count}"
         )
     return ""
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS, EMBEDDING_SHARDINGS
 
 
-
 class HookCalls(NamedTuple):
     """Calls of a program that a hook changes.
 

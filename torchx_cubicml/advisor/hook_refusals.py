@@ -119,9 +119,8 @@ def model_doubt(parameter: Parameter, current: Config, recorded: Iterable[Trial]
     counted = HOOK_COUNTS.get(hook, "")
     count = latest.observed.get(counted)
     if isinstance(value, tuple) and isinstance(count, int) and count != len(value):
-        return (
-            f"{parameter.name} has {len(value)} values, but the latest launch, {latest.trial_id}, {counted} = {count}"
-        )
+        known = f"the latest launch, {latest.trial_id}, had {counted} = {count}"
+        return f"{parameter.name} has {len(value)} values, but {known}"
     return ""
 
 

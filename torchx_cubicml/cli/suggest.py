@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     method = method_of(args)
     name, component_args = split_command(args.command)
     component = _with_scheduler(ComponentLaunch.parse(name, component_args), args)
-    context, unserved = _read_context(component, args)
+    context = _read_context(component, args)
     study = _study(context, args.seed)
     context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
     proposals = _with_commands(component, context, study.suggest(count=args.count, method=method), args)
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    lines += [*unserved, *legality_lines(study.posterior.space)]
+    lines += [*context.lines, *legality_lines(study.posterior.space)]
     _print_text(shlex.join(next_command), lines, sensitivities, proposals, context.space)
     _print_lines(breakdown_lines(breakdowns))
     return 0
@@ -176,8 +176,8 @@ def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]
     return [f"similar trial: {measured(each)} ({each.differs}), {each.trial_id}" for each in trials]
 
 
-def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> tuple[DecisionContext, list[str]]:
-    """Return the input of the decision, without the parameters that a hook cannot set, and these in words."""
+def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
+    """Return the input of the decision; parameters that no hook can set keep their own values."""
     from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
     from torchx_cubicml.launch.present_command import PresentCommand
@@ -202,7 +202,7 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> tuple
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
     case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
     check = HookCheck.of(component.launch, space, current, recorded=recorded, own=case.own_trials())
-    return replace(case, space=with_fixed_values(space, current, check.unserved)), check.texts()
+    return replace(case, space=with_fixed_values(space, current, check.unserved), lines=tuple(check.texts()))
 
 
 def _study(context: DecisionContext, seed: int) -> Study:

@@ -228,6 +228,14 @@ class Session:
 
         self._hooks = installed(contract.hooks, contract.checked_hooks, peers=peers, guard=self.guarded)
 
+    def _refuse_hooks(self) -> None:
+        """Take stand-ins for the hooks, which refuse, in a program that makes its steps without torch."""
+        contract = self._assignment.contract
+        if contract.hooks or contract.checked_hooks:
+            from torchx_cubicml.recorder.apply.hooks import NoTorch, hook_of
+
+            self._hooks = {hook_of(place): NoTorch() for place in (*contract.checked_hooks, *contract.hooks)}
+
     def _release_hooks(self) -> None:
         """Remove the hooks around the wrapping of layers, and record the changes that they refused."""
         if not self._hooks:
@@ -261,6 +269,7 @@ class Session:
     def _on_record_step(self, samples: float | None, tokens: float | None) -> None:
         if self._training is None:  # the program has not imported torch, or not yet
             self._training = self._new_training()
+            self._refuse_hooks()
         self._after_step(self._training, news=self._training.record_step(samples, tokens))
 
     def _after_step(self, training: Training, *, news: bool) -> None:

@@ -30,8 +30,9 @@ def source_of(folder: Path, text: str, *, scheduler: str = "local_cwd", **others
         "from torch import compile\nmodel = compile(model).eval()\nmodel.system('x')\n",
         "import torch\nstep = getattr(torch.optim, 'AdamW')\nsize = getattr(args, name)\n",
         "import multiprocessing, random\n",
+        "from torch.distributed.elastic.multiprocessing.errors import record\n",
     ],
-    ids=["imports", "names of builtins", "getattr", "standard library"],
+    ids=["imports", "names of builtins", "getattr", "standard library", "errors of torchrun"],
 )
 def test_a_plain_program_leaves_no_doubt(text: str, tmp_path: Path) -> None:
     assert source_of(tmp_path, text).doubt == ""
@@ -58,6 +59,8 @@ def test_a_plain_program_leaves_no_doubt(text: str, tmp_path: Path) -> None:
         "import torch\nvars(torch.distributed)[name]\n",
         "import torch\ntorch.distributed.__dict__[name]\n",
         "from operator import attrgetter\n",
+        "from torch.distributed.run import main\n",
+        "import asyncio\nasyncio.create_subprocess_exec('python', 'other.py')\n",
         "from .beside import wrap\n",
         "this is no Python\n",
     ],

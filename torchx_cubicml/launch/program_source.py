@@ -37,6 +37,7 @@ _CHOSEN_AT_RUN_TIME = re.compile(
     r"(?:importlib|runpy|pkgutil|imp|zipimport|zipapp|subprocess|pty|code|codeop|ctypes|site|builtins|__builtins__"
     r"|exec|eval|__import__|sys\.(?:path|modules|meta_path|path_hooks)"
     r"|os\.(?:system|popen|exec\w*|spawn\w*|posix_spawn\w*)|operator\.(?:attrgetter|methodcaller)"
+    r"|asyncio\.(?:subprocess|create_subprocess_\w+)|torch\.distributed\.(?:run|launch|launcher|elastic\.agent)"
     r"|torch\.(?:hub|package|utils\.cpp_extension|ops\.load_library|classes\.load_library))(?:\..*)?"
 )
 """Names of what may import or run other code than the program's text shows."""

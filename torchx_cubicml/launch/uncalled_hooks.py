@@ -37,7 +37,7 @@ class UncalledHook:
 
     @property
     def reason(self) -> str:
-        """What the source lacks, in words."""
+        """Reason, in words: the calls that the source lacks."""
         calls = f"neither {' nor '.join(self.calls)}" if len(self.calls) > 1 else f"no {self.calls[0]}"
         more = f" and {len(self.files) - _NAMED} more" if len(self.files) > _NAMED else ""
         return f"the program calls {calls} (read: {', '.join(self.files[:_NAMED])}{more})"

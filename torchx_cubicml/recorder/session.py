@@ -30,7 +30,7 @@ from torchx_cubicml.recorder.process.assignment import known_at_start, read_assi
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
-from torchx_cubicml.records.hook_table import HOOKED_FACTS
+from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.settings import read_job_environment
 
@@ -232,7 +232,7 @@ class Session:
         """Take stand-ins for the hooks, which refuse, in a program that makes its steps without torch."""
         contract = self._assignment.contract
         if contract.hooks or contract.checked_hooks:
-            from torchx_cubicml.recorder.apply.hooks import NoTorch, hook_of
+            from torchx_cubicml.recorder.apply.hooks import NoTorch
 
             self._hooks = {hook_of(place): NoTorch() for place in (*contract.checked_hooks, *contract.hooks)}
 

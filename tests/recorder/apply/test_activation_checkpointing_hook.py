@@ -11,7 +11,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from tests.recorder.apply.hooked_launch import launch_hooked, unhooked_losses
+from tests.recorder.apply.hooked_launch import launch_hooked
 from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.apply.activation_checkpointing_hook import ActivationCheckpointingHook
 
@@ -263,14 +263,7 @@ def test_another_model_of_the_class_can_be_compiled_in_one_graph() -> None:
     assert other(torch.randn(3, 4)).shape == (3, 4)
 
 
-@pytest.fixture(scope="module")
-def unhooked() -> list[float]:
-    """Return the losses without us; every way to wrap trains the same model on the same batches."""
-    return unhooked_losses(JOB, "ddp")
-
-
 @pytest.mark.launch
-@pytest.mark.xdist_group("activation checkpointing")
 @pytest.mark.parametrize(("how", "apart"), [("ddp", 0.0), ("fsdp1-originals", 2e-6)])
 def test_each_layer_is_observed_as_asked_and_the_loss_is_the_same(
     how: str, apart: float, tmp_path: Path, unhooked: list[float]

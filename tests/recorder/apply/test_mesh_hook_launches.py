@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Value
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("mesh")]
+pytestmark = pytest.mark.launch
 
 OWN: dict[str, Value] = {"mesh.dp_shard": 2, "mesh.tp": 2}
 
@@ -31,19 +31,15 @@ def printed(ended: HookedLaunch) -> tuple[str, str]:
     return mesh, sequence
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> HookedLaunch:
-    """Launch the job with its own mesh and plan, which both hooks only check."""
-    return launched(tmp_path_factory.mktemp("own"), checked_hooks={**OWN, "sequence_parallel": True})
-
-
-def test_a_launch_with_the_own_values_is_as_it_was(own: HookedLaunch) -> None:
-    assert printed(own) == ("mesh 2 2 [0, 1]", "sequence 4")
-    assert len(own.losses) == 10
-    assert own.trial.observed["sequence_parallel"] is True
-    assert own.trial.observed["mesh_order"] == "dp_shard,tp"
-    assert not {"mesh_hook", "sequence_parallel_hook"} & own.trial.observed.keys()
-    assert own.warnings == []
+def test_a_launch_with_the_own_values_is_as_it_was(own_mesh: HookedLaunch) -> None:
+    assert printed(own_mesh) == ("mesh 2 2 [0, 1]", "sequence 4")
+    assert len(own_mesh.losses) == 10
+    observed = own_mesh.trial.observed
+    assert observed["sequence_parallel"] is True
+    assert observed["mesh_order"] == "dp_shard,tp"
+    assert not {"mesh_hook", "sequence_parallel_hook", "parallelize_module_hook"} & observed.keys()
+    assert "layers.*.up.weight Shard(0)" in str(observed["tp_plan"])
+    assert own_mesh.warnings == []
 
 
 @pytest.mark.parametrize(
@@ -56,12 +52,12 @@ def test_a_launch_with_the_own_values_is_as_it_was(own: HookedLaunch) -> None:
     ids=["more tensor parallel", "unflattened, more data parallel", "by ranks, another order, whole sequences"],
 )
 def test_a_launch_has_the_requested_mesh_and_plan_and_the_same_loss(
-    how: str, n_ranks: int, hooks: dict[str, Value], mesh: str, sequence: int, tmp_path: Path, own: HookedLaunch
+    how: str, n_ranks: int, hooks: dict[str, Value], mesh: str, sequence: int, tmp_path: Path, own_mesh: HookedLaunch
 ) -> None:
     ended = launched(tmp_path, how, n_ranks=n_ranks, hooks=hooks)
     observed = ended.trial.observed
     assert printed(ended) == (mesh, f"sequence {sequence}")
-    assert ended.losses == pytest.approx(own.losses, abs=2e-6)
+    assert ended.losses == pytest.approx(own_mesh.losses, abs=2e-6)
     assert (observed["dp_shard_degree"], observed["tp_degree"]) == (hooks["mesh.dp_shard"], hooks["mesh.tp"])
     assert observed.get("mesh_order") == hooks.get("mesh.order", observed.get("mesh_order"))
     assert "sequence_parallel" not in hooks or observed["sequence_parallel"] is False
@@ -71,7 +67,7 @@ def test_a_launch_has_the_requested_mesh_and_plan_and_the_same_loss(
 
 def test_a_launch_whose_samples_do_not_follow_the_mesh_says_so(tmp_path: Path) -> None:
     """``test_mesh_samples.py`` has the other cases."""
-    ended = launched(tmp_path, "ranks-by-hand", hooks={"mesh.dp_shard": 4, "mesh.tp": 1})
+    ended = launched(tmp_path, "ranks-by-hand", n_ranks=2, hooks={"mesh.dp_shard": 2, "mesh.tp": 1})
     why = "data-parallel ranks train on the same samples"
     assert f"refused: after the change, {why}" in str(ended.trial.observed["mesh_hook"])
     assert why in " ".join(ended.warnings)

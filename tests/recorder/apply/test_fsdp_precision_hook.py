@@ -185,7 +185,7 @@ def test_two_hooks_change_one_call_and_one_may_refuse(
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("how", ["fsdp1-policy", "fsdp2-in-constructor"])
+@pytest.mark.parametrize("how", ["fsdp1-originals", "fsdp2-in-constructor"])
 def test_three_hooks_serve_one_training(how: str, tmp_path: Path, unhooked: list[float]) -> None:
     sharding, recomputed = ("SHARD_GRAD_OP", "FULL_SHARD") * 2, ("full", "full", "none", "none")
     requested = {"fsdp": sharding, "fsdp_precision": MIXED, "activation_checkpointing": recomputed}

@@ -1,4 +1,7 @@
-"""Placements that the hook gives to modules of a plan: in one process that takes itself for two, and in launches."""
+"""Placements that the hook gives to modules of a plan, in one process that takes itself for two.
+
+Launches are in ``test_mesh_hook_launches.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,14 @@ from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor import parallel as torch_parallel
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 
-from tests.recorder.apply.hooked_launch import PLACED, launch_hooked
+from tests.recorder.apply.hooked_launch import PLACED
 from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 from torchx_cubicml.recorder.apply.parallelize_module_hook import ParallelizeModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from tests.recorder.apply.hooked_launch import HookedLaunch
     from torchx_cubicml.records.trial import Value
 
 PAIR = PLACED[0]
@@ -276,23 +277,3 @@ def test_both_hooks_of_a_plan_change_it(mesh: DeviceMesh) -> None:
     assert weights(model)["layers.0.up"] == "R"
     (hook,) = model.layers[0].norm._forward_pre_hooks.values()
     assert (Replicate(),) in [getattr(cell.cell_contents, "args", [None])[0] for cell in hook.__closure__]
-
-
-@pytest.mark.launch
-@pytest.mark.parametrize(
-    ("n_ranks", "values", "expected"),
-    [
-        (4, ("replicated", "colwise", "rowwise"), ("Replicate", "Replicate", "Shard(1)", "Shard(1)")),
-        (2, ("rowwise", "replicated", "replicated"), ("Shard(1)", "Shard(1)", "Replicate", "Replicate")),
-    ],
-    ids=["four ranks", "two ranks"],
-)
-def test_launches_with_other_placements_have_the_same_loss(
-    n_ranks: int, values: tuple[str, ...], expected: tuple[str, ...], tmp_path: Path, own_mesh: HookedLaunch
-) -> None:
-    requested = {f"parallelize_module.{name}": value for name, value in zip(PLACED, values, strict=True)}
-    ended = launch_hooked("train_mesh.py", store=tmp_path, n_ranks=n_ranks, hooks=requested)
-    assert "parallelize_module_hook" not in ended.trial.observed
-    assert ended.losses == pytest.approx(own_mesh.losses, abs=1e-5)
-    for name, placement in zip(("layers.*.up", "layers.*.down", "embedding", "head"), expected, strict=True):
-        assert f"{name}.weight {placement}" in str(ended.trial.observed["tp_plan"])

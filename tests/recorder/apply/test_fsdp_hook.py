@@ -81,9 +81,18 @@ def test_groups_of_ranks_are_sharded_as_asked(
     ended = hooked(how, strategies, tmp_path, n_ranks=4)
     assert ended.warnings == []
     expected = (strategies,) * 4 if isinstance(strategies, str) else strategies
-    assert ended.trial.observed["sharding_strategy"] == expected
-    assert ended.trial.observed["dp_degree"] == 4
-    assert legal.isdisjoint(ended.trial.observed["fsdp_hook_illegal"])
+    observed, copies = ended.trial.observed, 2 if how.endswith("hybrid") else 1
+    assert observed == {
+        **observed,
+        "sharding_strategy": expected,
+        "dp_degree": 4,
+        "dp_replicate_degree": copies,
+        "dp_shard_degree": 4 // copies,
+        "n_params": 40 * 16 + 4 * (16 * 32 + 32 + 32 * 16 + 16) + 16 * 40 + 40,
+        "global_batch_size": 4 * 2,
+        **({"mesh_axes": ("dp_replicate", "dp_shard"), "mesh_sizes": (2, 2), "tp_degree": 1} if copies > 1 else {}),
+    }
+    assert legal.isdisjoint(observed["fsdp_hook_illegal"])
     assert ended.losses == pytest.approx(unhooked_on_four, abs=2e-6)
 
 

@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> P
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOWN", str(tmp_path / "shown"))
     monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "300")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PET_MASTER_PORT", str(free_port))  # torchrun's own is one for all launches of a machine
     for name in ("TORCHX_CUBICML_SPACE", "TORCHX_CUBICML_MODE", "TORCHX_JOB_ID", "PYTHON_EXEC", CONTRACT_VARIABLE):

@@ -279,7 +279,7 @@ def test_each_layer_is_observed_as_asked_and_the_loss_is_the_same(tmp_path: Path
 @pytest.mark.launch
 def test_a_launch_with_the_own_values_finds_out_that_the_script_checkpoints(tmp_path: Path) -> None:
     own = {"activation_checkpointing": ("none",) * 4}
-    ended = launch_hooked(JOB, "script-in-layers", store=tmp_path, checked_hooks=own)
+    ended = launch_hooked(JOB, "script-in-layers", store=tmp_path, n_ranks=1, checked_hooks=own)
     assert ended.trial.observed["activation_checkpointing"] == ("selective",) * 4
     assert ended.trial.observed["activation_checkpointing_hook"] == "refused: the script checkpoints layers itself"
     assert ended.warnings == []

@@ -46,7 +46,7 @@ class Repeats:
             RecordError: no trial is left.
         """
         pairs = [
-            (value, each.measurement.uncertainty)
+            (value, each.uncertainty(objective))
             for each in trials
             if each.measurement is not None and (value := each.throughput(objective)) is not None
         ]

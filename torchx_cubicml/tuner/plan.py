@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.launch.messages import best as best_word
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
@@ -364,7 +365,9 @@ def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWE
     best = max(confirmed.values(), key=lambda pair: pair[0], default=None)
     if best is None:
         return None
-    return replace(_own_config(best[1]), throughput=best[0], reason="the fastest config that was measured again")
+    return replace(
+        _own_config(best[1]), throughput=best[0], reason=f"the {best_word(objective)} config that was measured again"
+    )
 
 
 def _compared(prepared: Prepared, evidence: Evidence, best: Suggestion) -> Comparison | None:

@@ -21,7 +21,7 @@ OVERHEADS = (QUEUE_S, "startup_s", "compile_s", "warmup_s")
 STEPS_S = "steps_s"
 _PART_TEXTS = {QUEUE_S: "queued", "startup_s": "start-up", "compile_s": "compilation", "warmup_s": "slow first steps"}
 _LEAST_SHOWN_S = 0.5
-_MOST_S = 90  # seconds that are shown without minutes
+_MOST_S = 120  # seconds that are shown without minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +81,19 @@ def parts_text(parts: Mapping[str, float], job: Job) -> str:
     >>> parts_text({"startup_s": 12.0, "compile_s": 0.0, "warmup_s": 0.0, "steps_s": 21.0}, Job(unit="steps", amount=9))
     'queue unknown, start-up 12 s, then 9 steps in 21 s'
     """
-    words = [
-        f"{text} {seconds_text(parts[name])}"
-        for name, text in _PART_TEXTS.items()
-        if parts.get(name, 0.0) >= _LEAST_SHOWN_S
-    ]
     unknown = [text for name, text in ((QUEUE_S, "queue"), ("startup_s", "start-up")) if name not in parts]
     steps = f"then {job} in {seconds_text(parts[STEPS_S])}" if STEPS_S in parts else ""
-    return ", ".join([*(f"{text} unknown" for text in unknown), *words, *filter(None, [steps])])
+    return ", ".join([*(f"{text} unknown" for text in unknown), *filter(None, [overheads_text(parts), steps])])
+
+
+def overheads_text(parts: Mapping[str, object]) -> str:
+    """Return the overheads of half a second or more, in words.
+
+    >>> overheads_text({"queue_s": 40.0, "startup_s": 12.0, "compile_s": 0.0})
+    'queued 40 s, start-up 12 s'
+    """
+    known = {name: value for name, value in parts.items() if isinstance(value, int | float) and value >= _LEAST_SHOWN_S}
+    return ", ".join(f"{text} {seconds_text(known[name])}" for name, text in _PART_TEXTS.items() if name in known)
 
 
 def seconds_text(seconds: float) -> str:

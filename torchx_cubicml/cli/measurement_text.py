@@ -42,8 +42,8 @@ def measurement_lines(measurement: Measurement | None, *, observed: Mapping[str,
         return []
     steps = measurement.steps_counted + measurement.warmup_steps
     left_out = f"{measurement.warmup_steps} of {steps} steps excluded as warm-up" if measurement.warmup_steps else ""
-    observed = [("evaluation", measurement.evaluation_s), ("saving", measurement.checkpoint_s)]
-    excluded = ", ".join(f"{seconds:,.1f} s of {name}" for name, seconds in observed if seconds)
+    paused = [("evaluation", measurement.evaluation_s), ("saving", measurement.checkpoint_s)]
+    excluded = ", ".join(f"{seconds:,.1f} s of {name}" for name, seconds in paused if seconds)
     before = overheads_text({name: observed.get(name, getattr(measurement, name, None)) for name in OVERHEADS})
     overall, other = _rate(measurement, "{}_overall"), _rate(measurement, "other_{}")
     lines = [

@@ -64,4 +64,4 @@ class StartUp:
         )
 
     def _compile_s(self, begin: float, end: float) -> float:
-        return sum(seconds for ended, seconds in self._compilations if begin < ended <= end)
+        return sum((seconds for ended, seconds in self._compilations if begin < ended <= end), 0.0)

@@ -136,7 +136,7 @@ class LaunchOverhead:
         """
         parts = self.parts(trial.config)
         own = {part: seconds for part in OVERHEADS[1:] if (seconds := part_of(trial, part)) is not None}
-        return replace(trial, timed=TimedJob(job=job, overhead_s=sum({**parts, **own}.values())))
+        return replace(trial, timed=TimedJob(job=job, overheads={**parts, **own}))
 
 
 def with_jobs(trials: Sequence[Trial], job: Job | None, *, workload: Workload) -> list[Trial]:

@@ -28,8 +28,7 @@ from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.advisor.rule_facts import with_observed_counts
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import migrated_trials, with_measured_objective
-from torchx_cubicml.launch.messages import best as best_word
-from torchx_cubicml.launch.messages import better
+from torchx_cubicml.launch.messages import best_word, better_word
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
@@ -252,7 +251,7 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
     candidates = [(config, why) for config in measured]
     if untried is not None:
         low = "not run yet; even the low end of its prediction is"
-        candidates.insert(0, (untried, f"{low} {better(objective)} than every measured config"))
+        candidates.insert(0, (untried, f"{low} {better_word(objective)} than every measured config"))
     claims = claims_of(posterior, [config for config, _ in candidates], current)
     # A gain is claimed where it is large enough to matter and surely more than noise.
     sure = [
@@ -261,7 +260,7 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
         if claim is None or (claim.quantile(0.5) >= _MIN_GAIN and claim.probability_above(0.0) > _CONFIDENCE)
     ]
     if not sure:
-        unchanged = current, f"your config: no known config is reliably at least 1 % {better(objective)}"
+        unchanged = current, f"your config: no known config is reliably at least 1 % {better_word(objective)}"
         return build_suggestions(posterior, [unchanged], current)[0]
     chosen, claim = sure[0]
     return build_suggestions(posterior, [chosen], current, claims=[claim])[0]

@@ -235,7 +235,7 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
     from torchx_cubicml.cli.sensitivity_table import sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
-    from torchx_cubicml.launch.messages import better
+    from torchx_cubicml.launch.messages import better_word
     from torchx_cubicml.tuner.comparison import too_few_text
 
     comparison = result.comparison
@@ -245,7 +245,9 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         return
     console.print(comparison_table(comparison, statistic=prepared.space.statistic))
     if comparison.best.config == comparison.baseline.config:
-        unconfirmed = f"No config was confirmed {better(comparison.objective)} than yours." if result.compares else ""
+        unconfirmed = (
+            f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
+        )
         lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
         if lines:
             console.print(lines, soft_wrap=True)
@@ -253,7 +255,7 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         return
     console.print(str(comparison), soft_wrap=True)
     if result.confidence is not None:
-        than = better(comparison.objective)
+        than = better_word(comparison.objective)
         console.print(f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
     if result.sensitivities:
         console.print()

@@ -20,6 +20,7 @@ from torchx_cubicml.launch.messages import (
     worth_text,
 )
 from torchx_cubicml.records.crowding import crowded_share
+from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
@@ -58,6 +59,7 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
     cells: list[tuple[str, Callable[[Repeats], str]]] = [
         ("median", partial(_median_text, objective=objective)),
         ("range", partial(_range_text, objective=objective)),
+        *((text, partial(_part_text, part=part)) for part, text in PART_TEXTS.items()),
         ("uncertainty of one launch", _uncertainty_text),
         ("launches", _count_text),
     ]
@@ -75,6 +77,11 @@ def _median_text(repeats: Repeats, *, objective: str) -> str:
 def _range_text(repeats: Repeats, *, objective: str) -> str:
     ends = [worth_text(end(repeats.throughputs), objective) for end in (min, max)]
     return f"{ends[0]} to {ends[1]}"
+
+
+def _part_text(repeats: Repeats, *, part: str) -> str:
+    seconds = repeats.time_to_done.get(part)
+    return "" if seconds is None else seconds_text(seconds)
 
 
 def _uncertainty_text(repeats: Repeats) -> str:

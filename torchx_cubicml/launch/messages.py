@@ -164,19 +164,19 @@ def title_text(objective: str) -> str:
     return "time until done" if objective == SOONEST_DONE else objective
 
 
-def better(objective: str) -> str:
+def better_word(objective: str) -> str:
     """Return the word for a config with a higher value: only one of higher throughput is faster.
 
-    >>> better("tokens_per_second"), better("tokens_per_currency"), better("soonest_done")
+    >>> better_word("tokens_per_second"), better_word("tokens_per_currency"), better_word("soonest_done")
     ('faster', 'better', 'better')
     """
     return "faster" if objective in OBJECTIVES else "better"
 
 
-def best(objective: str) -> str:
+def best_word(objective: str) -> str:
     """Return the word for the config with the highest value.
 
-    >>> best("tokens_per_second"), best("tokens_per_currency")
+    >>> best_word("tokens_per_second"), best_word("tokens_per_currency")
     ('fastest', 'best')
     """
     return "fastest" if objective in OBJECTIVES else "best"

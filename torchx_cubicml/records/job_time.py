@@ -19,7 +19,13 @@ QUEUE_S = "queue_s"
 OVERHEADS = (QUEUE_S, "startup_s", "compile_s", "warmup_s")
 """Parts of the time of a job besides its steps at their steady pace."""
 STEPS_S = "steps_s"
-_PART_TEXTS = {QUEUE_S: "queued", "startup_s": "start-up", "compile_s": "compilation", "warmup_s": "slow first steps"}
+PART_TEXTS = {
+    QUEUE_S: "queued",
+    "startup_s": "start-up",
+    "compile_s": "compilation",
+    "warmup_s": "slow first steps",
+    STEPS_S: "steps",
+}
 _LEAST_SHOWN_S = 0.5
 _MOST_S = 120  # seconds that are shown without minutes
 
@@ -51,11 +57,21 @@ class TimedJob:
 
     Args:
         job: its work.
-        overhead_s: seconds besides the steps at their steady pace.
+        overheads: seconds of ``OVERHEADS``; an unknown part is missing, and counts as nothing.
     """
 
     job: Job
-    overhead_s: float
+    overheads: Mapping[str, float]
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds besides the steps at their steady pace."""
+        return sum(self.overheads.values())
+
+    def parts(self, measurement: Measurement) -> dict[str, float]:
+        """Return the seconds of the overheads and of the steps, at a measured throughput."""
+        rate = measurement.throughput(self.job.rate)
+        return {**self.overheads, **({} if rate is None else {STEPS_S: self.job.amount / rate})}
 
     def pace(self, measurement: Measurement | None) -> float | None:
         """Return one over the seconds until the job is done, at a measured throughput; ``None`` without one."""
@@ -81,9 +97,10 @@ def parts_text(parts: Mapping[str, float], job: Job) -> str:
     >>> parts_text({"startup_s": 12.0, "compile_s": 0.0, "warmup_s": 0.0, "steps_s": 21.0}, Job(unit="steps", amount=9))
     'queue unknown, start-up 12 s, then 9 steps in 21 s'
     """
+    without_steps = {name: seconds for name, seconds in parts.items() if name != STEPS_S}
     unknown = [text for name, text in ((QUEUE_S, "queue"), ("startup_s", "start-up")) if name not in parts]
     steps = f"then {job} in {seconds_text(parts[STEPS_S])}" if STEPS_S in parts else ""
-    return ", ".join([*(f"{text} unknown" for text in unknown), *filter(None, [overheads_text(parts), steps])])
+    return ", ".join([*(f"{text} unknown" for text in unknown), *filter(None, [overheads_text(without_steps), steps])])
 
 
 def overheads_text(parts: Mapping[str, object]) -> str:
@@ -93,7 +110,7 @@ def overheads_text(parts: Mapping[str, object]) -> str:
     'queued 40 s, start-up 12 s'
     """
     known = {name: value for name, value in parts.items() if isinstance(value, int | float) and value >= _LEAST_SHOWN_S}
-    return ", ".join(f"{text} {seconds_text(known[name])}" for name, text in _PART_TEXTS.items() if name in known)
+    return ", ".join(f"{text} {seconds_text(known[name])}" for name, text in PART_TEXTS.items() if name in known)
 
 
 def seconds_text(seconds: float) -> str:

@@ -163,7 +163,7 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    lines = measurement_lines(trial.measurement)
+    lines = measurement_lines(trial.measurement, observed=trial.observed)
     for index, line in enumerate([*lines, *([crowding] if lines and crowding else [])]):
         table.add_row(Text("" if index else "measured"), Text(printable(line)))
     for name, value in trial_json(trial).items():

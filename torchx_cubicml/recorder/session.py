@@ -99,6 +99,7 @@ class Session:
         self._hook_facts: dict[str, Value] = {}
         job = assignment.job
         is_rewritten = assignment.contract.origin in {Origin.REWRITE, Origin.EXPLORE}
+        self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
 
     def begin(self) -> None:
@@ -106,6 +107,7 @@ class Session:
         if self._assignment.leads:
             self._reporter = Reporter(self._assignment, self._assignment.trial_id)
             self._reporter.started(known_at_start(self._assignment))
+        self._began = time.perf_counter()  # time before is the queue's
         if self._attempt is not None:
             self._attempt.began(self._assignment.job)
             watch_new_paths(self._attempt.new_paths_file)
@@ -206,13 +208,15 @@ class Session:
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation
 
-        on_every_compilation(self._on_compiled)
+        on_every_compilation(
+            partial(self._on_compilation, has_ended=False), partial(self._on_compilation, has_ended=True)
+        )
 
-    def _on_compiled(self, _event: object) -> None:
+    def _on_compilation(self, _event: object, *, has_ended: bool) -> None:
         if self._is_disabled or self._training is None:
             return
         try:  # ``guarded`` would skip this hook, as the compiler is active here
-            self._training.compiled()
+            (self._training.compiled if has_ended else self._training.compiling)()
         except Exception as error:  # noqa: BLE001 - a recorder failure must not reach the training
             self._give_up(error)
 
@@ -260,6 +264,7 @@ class Session:
             world_size=self._assignment.job.world_size,
             requested={**contract.config, **{HOOKED_FACTS.get(name, name): value for name, value in hooks.items()}},
             step_limit=self._step_limit,
+            began=self._began,
         )
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:

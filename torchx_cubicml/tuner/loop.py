@@ -102,7 +102,12 @@ def tune(
     try:
         with runner:
             trial_log = TrialLog(
-                prepared.store_url, retry, statistic=prepared.space.statistic, prices=prepared.space.prices
+                prepared.store_url,
+                retry,
+                statistic=prepared.space.statistic,
+                prices=prepared.space.prices,
+                job=prepared.space.job,
+                workload=prepared.workload,
             )
             tune_state = TuneState(lease.tune_id, trial_log, journal, clock)
             yield from _Loop(prepared, tune_state, runner, clock, advisor or _proposer(prepared)).run(

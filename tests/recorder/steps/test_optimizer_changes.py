@@ -138,12 +138,20 @@ def test_a_written_parameter_shows_a_stateless_step(
 
 
 def test_the_place_of_the_compiler_is_there_and_can_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[object] = []
-    on_every_compilation(calls.append)
+    calls: list[str] = []
+
+    def begin(_event: object) -> None:
+        calls.append("begin")
+
+    def end(_event: object) -> None:
+        calls.append("end")
+
+    on_every_compilation(begin, end)
     try:
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     finally:
-        callback.callback_handler.remove_end_callback(calls.append)
-    assert calls
+        callback.callback_handler.remove_start_callback(begin)
+        callback.callback_handler.remove_end_callback(end)
+    assert calls[:2] == ["begin", "end"]
     monkeypatch.delattr(callback, "callback_handler")
-    on_every_compilation(calls.append)
+    on_every_compilation(begin, end)

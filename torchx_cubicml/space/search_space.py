@@ -115,6 +115,7 @@ class SearchSpace:
         project: name of the project that the program belongs to; empty where it is found from the program's folder.
         objective: name of the throughput maximised.
         is_objective_stated: whether the user chose it; else it follows from what launches were measured in.
+        second_objective: objective that a tune trades the first against; empty without one.
         prices: prices of a device hour; ``None`` if the file has none.
         statistic: statistic over the steps of a launch that gives its throughput.
         tune: changes of a profiling launch besides its config.
@@ -135,6 +136,7 @@ class SearchSpace:
     project: str = ""
     objective: str = "tokens_per_second"
     is_objective_stated: bool = True
+    second_objective: str = ""
     prices: Prices | None = None
     statistic: str = MEAN
     tune: TuneChanges = field(default_factory=TuneChanges)

@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", required=True, help="space file (TOML)")
     add_store(parser)
     parser.add_argument("--count", type=int, default=1, metavar="N", help="number of configs to propose (default: 1)")
+    text = "show the frontier of the two objectives of the space file instead, with untried configs as predicted"
+    parser.add_argument("--frontier", action="store_true", help=text)
     add_scheduler(parser, default="")
     add_seed(parser)
     add_method(parser)
@@ -50,21 +52,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the next ordinary launch and configs worth trying, or with ``--frontier`` the frontier."""
+    from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.launch import ComponentLaunch
+
+    if args.count < 1:
+        raise LaunchError(f"--count must be >= 1, got {args.count}")
+    name, component_args = split_command(args.command)
+    component = _with_scheduler(ComponentLaunch.parse(name, component_args), args)
+    context = _read_context(component, args)
+    if args.frontier:
+        return _print_frontier(context, args)
+    return _print_suggestions(component, context, args)
+
+
+def _print_suggestions(component: ComponentLaunch, context: DecisionContext, args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
     from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
     from torchx_cubicml.cli.legality_text import legality_json, legality_lines
-    from torchx_cubicml.errors import LaunchError
-    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
-    if args.count < 1:
-        raise LaunchError(f"--count must be >= 1, got {args.count}")
     method = method_of(args)
-    name, component_args = split_command(args.command)
-    component = _with_scheduler(ComponentLaunch.parse(name, component_args), args)
-    context = _read_context(component, args)
     study = _study(context, args.seed)
     context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
     proposals = _with_commands(component, context, study.suggest(count=args.count, method=method), args)
@@ -92,6 +102,35 @@ def run(args: argparse.Namespace) -> int:
     lines += legality_lines(study.posterior.space)
     _print_text(shlex.join(next_command), lines, sensitivities, proposals, context.space)
     _print_lines(breakdown_lines(breakdowns))
+    return 0
+
+
+def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
+    """Print the frontier of measured and predicted configs."""
+    from torchx_cubicml.advisor.frontier_search import predicted_frontier
+    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+    from torchx_cubicml.errors import LaunchError
+
+    if not context.space.second_objective:
+        example = 'objective = ["tokens_per_second", "tokens_per_device_hour"]'
+        raise LaunchError(f"--frontier needs two objectives in {args.space}, such as: {example}")
+    frontier = predicted_frontier(
+        context.space,
+        workload=context.workload,
+        current=context.current,
+        trials=[trial.at(context.space.statistic).priced(context.space.prices) for trial in context.trials],
+        seed=args.seed,
+        predictor=context.predictor,
+    )
+    if args.json:
+        print_json(frontier.to_json())
+    elif not frontier.points:
+        _print_lines(["No launch of this workload was measured in both objectives yet."])
+    else:
+        from torchx_cubicml.cli.base import wide_console
+
+        wide_console().print(frontier_table(frontier, current=context.current))
+        _print_lines(frontier_lines(frontier))
     return 0
 
 

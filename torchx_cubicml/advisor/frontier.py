@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config, Trial
 
+_SURE = 1.645  # standard deviations of a difference that is surely no noise (one-sided 95 %)
 _NOISE = 0.05  # run-to-run standard deviation of a logarithm where no repeat tells it
 
 
@@ -29,6 +30,8 @@ class FrontierPoint:
         launches: measurements behind it; 0 for a predicted point.
         is_own: whether it is the user's own config.
         is_best: whether no other point surpasses it in both; the user's own config is listed even if one does.
+        may_be_surpassed: whether another one surely surpasses it in one objective, and lies within the noise in the
+            other.
         ratios: both values over those of the user's own config; ``None`` where that one is unknown.
     """
 
@@ -38,6 +41,7 @@ class FrontierPoint:
     launches: int
     is_own: bool = False
     is_best: bool = True
+    may_be_surpassed: bool = False
     ratios: tuple[float, float] | None = None
 
     @property
@@ -111,9 +115,12 @@ def frontier_of(
     own_key = config_key(current) if current is not None else None
     own = next((point for point in points if config_key(point.config) == own_key), None)
     best = _undominated(points)
-    kept = [_against(point, own, is_best=True) for point in best]
+    kept = [
+        replace(_against(point, own), may_be_surpassed=any(_nearly_surpasses(other, point) for other in points))
+        for point in best
+    ]
     if own is not None and not any(point is own for point in best):
-        kept.append(_against(own, own, is_best=False))
+        kept.append(replace(_against(own, own), is_best=False))
     kept.sort(key=lambda point: (-point.values[0], -point.values[1], config_key(point.config)))
     return Frontier(objectives=objectives, points=tuple(kept))
 
@@ -128,14 +135,13 @@ def _undominated(points: Sequence[FrontierPoint]) -> list[FrontierPoint]:
     return best
 
 
-def _against(point: FrontierPoint, own: FrontierPoint | None, *, is_best: bool) -> FrontierPoint:
+def _nearly_surpasses(other: FrontierPoint, point: FrontierPoint) -> bool:
+    """Return whether ``other`` is surely higher in one value, and not surely lower in the other one."""
+    margin = _SURE * math.hypot(point.doubt, other.doubt)
+    gains = [math.log(theirs / ours) for theirs, ours in zip(other.values, point.values, strict=True)]
+    return max(gains) > margin and min(gains) > -margin
+
+
+def _against(point: FrontierPoint, own: FrontierPoint | None) -> FrontierPoint:
     ratios = None if own is None else (point.values[0] / own.values[0], point.values[1] / own.values[1])
-    return FrontierPoint(
-        config=point.config,
-        values=point.values,
-        doubt=point.doubt,
-        launches=point.launches,
-        is_own=point is own,
-        is_best=is_best,
-        ratios=ratios,
-    )
+    return replace(point, is_own=point is own, ratios=ratios)

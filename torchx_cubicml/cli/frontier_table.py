@@ -65,7 +65,8 @@ def _value_cells(point: FrontierPoint, *, has_own: bool) -> list[str]:
 
 
 def _config_cell(point: FrontierPoint, current: Config | None) -> str:
+    note = " (surpassed but for the noise)" if point.may_be_surpassed else ""
     if point.is_own:
-        return "your own config"
+        return f"your own config{note}"
     changed = {name: value for name, value in point.config.items() if current is None or current.get(name) != value}
-    return config_text(changed or point.config)
+    return f"{config_text(changed or point.config)}{note}"

@@ -229,7 +229,7 @@ def table(methods: Sequence[str], *, seeds: int, launches: int, workers: int) ->
     """Return the table of both pairs."""
     marks = [mark for mark in MARKS if mark <= launches]
     lines = []
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), max_tasks_per_child=4) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for pair in PAIRS:
             lines += [f"{pair[0]} and {pair[1]}, {seeds} models", ""]
             head = "".join(f"{mark:>8}" for mark in marks)

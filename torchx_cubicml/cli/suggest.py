@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.records.suggestion import NearTrial
     from torchx_cubicml.rewrite.choice import DecisionContext
-    from torchx_cubicml.space import SearchSpace
 
 _NOTHING_LEFT = (
     "Nothing left to try: every other legal config was tried, is in flight, or is known not to fit in memory."
@@ -90,7 +89,8 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
             {
                 "next": first,
                 "worth_trying": [
-                    {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in proposals
+                    {**_suggestion_json(item, context), "command": command, "set_in_job": in_job}
+                    for item, command, in_job in proposals
                 ],
                 "sensitivity": [asdict(worth) for worth in sensitivities],
                 "legality": legality_json(study.posterior.space),
@@ -100,7 +100,7 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
     lines += legality_lines(study.posterior.space)
-    _print_text(shlex.join(next_command), lines, sensitivities, proposals, context.space)
+    _print_text(shlex.join(next_command), lines, sensitivities, proposals, context)
     _print_lines(breakdown_lines(breakdowns))
     return 0
 
@@ -182,7 +182,7 @@ def _print_text(
     notes: Sequence[str],
     sensitivities: Sequence[ParameterSensitivity],
     proposals: Sequence[tuple[Suggestion, list[str], list[str]]],
-    space: SearchSpace,
+    context: DecisionContext,
 ) -> None:
     from torchx_cubicml.cli.base import wide_console
     from torchx_cubicml.cli.sensitivity_table import sensitivity_table
@@ -195,14 +195,17 @@ def _print_text(
     console.print()
     console.print("Configs worth trying:" if proposals else _NOTHING_LEFT, soft_wrap=True)
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):
-        lines = [*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, space)]
+        lines = [*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, context)]
         console.print(
             "\n     ".join([f"{number:3d}. {suggestion.reason}", shlex.join(command), *lines]), soft_wrap=True
         )
 
 
-def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
+def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> list[str]:
+    from torchx_cubicml.cli.efficiency_text import mfu_text, power_text
     from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
+
+    space, recorded = context.space, {trial.trial_id: trial for trial in context.trials}
 
     def measured(each: NearTrial) -> str:
         words = (
@@ -210,9 +213,21 @@ def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]
             interval_text(each.uncertainty),
             statistic_text(space.statistic),
         )
-        return " ".join(filter(None, words))
+        trial = recorded.get(each.trial_id)
+        found = (mfu_text(trial), power_text(trial.measurement)) if trial is not None else ()
+        return ", ".join(filter(None, (" ".join(filter(None, words)), *found)))
 
     return [f"similar trial: {measured(each)} ({each.differs}), {each.trial_id}" for each in trials]
+
+
+def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[str, object]:
+    """Return a suggestion as JSON values, with MFU and energy of each similar trial."""
+    from torchx_cubicml.cli.efficiency_text import efficiency_json
+
+    ids = {each.trial_id for each in suggestion.nearest}
+    known = {each.trial_id: {"efficiency": efficiency_json(each)} for each in context.trials if each.trial_id in ids}
+    nearest = [{**asdict(each), **known.get(each.trial_id, {})} for each in suggestion.nearest]
+    return {**suggestion.to_json(), "nearest": nearest}
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:

@@ -43,6 +43,7 @@ _POSITIVE = (
     "other_tokens_per_second",
     "other_samples_per_second",
     "power_watts",
+    "stated_mfu",
 )
 _NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s")
 _MAX_SHARE_OUTSIDE = 0.99  # share of the time; 1 would make the uncertainty infinite
@@ -122,6 +123,7 @@ class Measurement:
         power_watts: mean power of the whole job, from its first report to its last step, evaluation and saving
             included; ``None`` where it was not recorded on every part of it.
         power_of: what that power covers, one of ``POWER_OF``; empty without one.
+        stated_mfu: share of the devices' peak FLOP/s that an imported table states; ``None`` where it states none.
     """
 
     tokens_per_second: float | None = None
@@ -149,6 +151,7 @@ class Measurement:
     other_samples_per_second: float | None = None
     power_watts: float | None = None
     power_of: str = ""
+    stated_mfu: float | None = None
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -254,6 +257,12 @@ class Measurement:
         if statistic == MEAN:
             return self.mean_step_time_s
         return self.step_time_s[_STEP_TIME_INDEX[statistic]] if self.step_time_s and statistic else None
+
+    @property
+    def joules_per_step(self) -> float | None:
+        """Energy of one optimizer step of the whole job, of what ``power_of`` says; ``None`` where unknown."""
+        steps = self.steps_per_second
+        return None if self.power_watts is None or steps is None else self.power_watts / steps
 
     @property
     def steps_per_second(self) -> float | None:

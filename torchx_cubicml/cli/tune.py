@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from torchx_cubicml.advisor.frontier import Frontier
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner import Ended, Prepared, TuneRequest, TuneResult
     from torchx_cubicml.tuner.comparison import Repeats
@@ -119,7 +120,7 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
 
     trials = [trial.at(prepared.space.statistic) for trial in trials]
     space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
-    choice = choose_predictor(trials, objective=space.rate, seed=prepared.request.seed)
+    choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed)
     if choice is None:
         return prepared
     save_choice(prepared.store_url, choice)
@@ -238,6 +239,8 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
     from torchx_cubicml.launch.messages import better_word
     from torchx_cubicml.tuner.comparison import too_few_text
 
+    if result.frontier is not None and result.frontier.points:
+        _print_frontier(console, result.frontier, prepared)
     comparison = result.comparison
     nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
     if comparison is None:
@@ -267,6 +270,16 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         options = scheduler_words(request.scheduler, result.scheduler_args)
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
         console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
+
+
+def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:
+    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+
+    console.print(frontier_table(frontier, current=prepared.current))
+    for line in frontier_lines(frontier):
+        console.print(line, soft_wrap=True)
+    text = f"Below, the best by {frontier.objectives[0]} alone is compared with your command; the choice is yours."
+    console.print(f"{text}\n", soft_wrap=True)
 
 
 def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:

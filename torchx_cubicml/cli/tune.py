@@ -265,6 +265,10 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         console.print(sensitivity_table(result.sensitivities))
         console.print()
     _print_ending(console, result)
+    _print_command(console, result, prepared)
+
+
+def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:
     if _claims_gain(result):
         request = prepared.request
         options = scheduler_words(request.scheduler, result.scheduler_args)

@@ -108,7 +108,7 @@ def test_an_option_that_the_scheduler_lacks_is_named_before_the_first_launch(par
 
 
 TRAINING = str(ROOT / "tests" / "jobs" / "train_small.py")
-STEPS = 16
+STEPS = 40
 
 
 @pytest.fixture

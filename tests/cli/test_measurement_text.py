@@ -37,6 +37,11 @@ def test_a_throughput_is_described_line_by_line() -> None:
         "may include evaluation that was not detected",
         "Hugging Face reports 2.1 samples/s",
     ]
+    timed = Measurement(tokens_per_second=5.0, startup_s=12.0, compile_s=95.2, warmup_s=0.0)
+    assert measurement_lines(timed, observed={"queue_s": 40.4}) == [
+        "5 tokens/s",
+        "before the steady pace: queued 40 s, start-up 12 s, compilation 95 s",
+    ]
     assert measurement_lines(None) == []
     assert measurement_lines(Measurement(tokens_per_second=5.0)) == ["5 tokens/s"]
 

@@ -271,10 +271,10 @@ def test_hooks_rest_while_a_compiler_traces() -> None:
     session._is_traced = lambda: True
     session.guarded(calls.append)(1)
     assert calls == []
-    session._on_compiled(None)  # runs within the compiler
+    session._on_compilation(None, has_ended=True)  # runs within the compiler
     assert session._training.of("compiled") == [()]
     session._is_disabled = True
-    session._on_compiled(None)
+    session._on_compilation(None, has_ended=True)
     assert len(session._training.of("compiled")) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,3 +103,40 @@ def test_an_option_that_the_scheduler_lacks_is_named_before_the_first_launch(par
     assert "unknown option 'partitoin' of scheduler slurm" in done.stderr
     assert "did you mean 'partition'?" in done.stderr
     assert not (partitions / "store").exists()
+
+
+TRAINING = str(ROOT / "tests" / "jobs" / "train_small.py")
+STEPS = 40
+
+
+@pytest.fixture
+def slow_partition(partitions: Path) -> Iterator[Path]:
+    """Return the working directory, beside a partition ``slow`` whose processes really run a third of the time."""
+    words = [sys.executable, str(Path(__file__).with_name("slow_partition.py")), "slow"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as slowing:
+        yield partitions
+        slowing.communicate(timeout=60)
+
+
+def test_a_real_training_goes_to_the_right_machine_by_each_of_four_objectives(slow_partition: Path) -> None:
+    job = f"[job]\nsteps = {STEPS}\n"
+    spaces = {
+        "samples_per_second": "",
+        "samples_per_device_hour": "",
+        "samples_per_currency": PRICES,
+        "soonest_done": job,
+    }
+    command = ["dist.ddp", "-j", "1x1", "--memMB", "4000", "--script", TRAINING, "--", "--steps", str(STEPS)]
+    best = {}
+    for number, (objective, tables) in enumerate(spaces.items()):
+        typed = "fast" if objective == "samples_per_currency" else "slow"
+        budget = "5 launches" if number == 0 else "1 launches"
+        space = f'objective = "{objective}"\n{tables}{PARTITIONS}'
+        result = tune(space, *command, partition=typed, budget=budget)
+        print(json.dumps(result, indent=1))
+        best[objective] = result["best"]["config"]["partition"]
+    print(best)
+    trials = list(TrialStore(str(slow_partition / "store")))
+    for t in trials:
+        print(t.config, t.observed.get("queue_s"), t.measurement, t.started_at, t.ended_at)
+    assert 0

@@ -179,7 +179,7 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    lines = measurement_lines(trial.measurement)
+    lines = measurement_lines(trial.measurement, observed=trial.observed)
     lines += [crowding] if lines and crowding else []
     for index, line in enumerate([*lines, *efficiency_lines(trial)]):
         table.add_row(Text("" if index else "measured"), Text(printable(line)))

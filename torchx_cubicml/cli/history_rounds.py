@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import most_measured_objective, print_json, store_url, wide_console
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.records.cost import PER_COST, PER_DEVICE_HOUR
+from torchx_cubicml.records.cost import PER_DEVICE_HOUR
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.suggestion import promised_objective, promised_round
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.records.workload import is_same_workload
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _print(program: str, objective: str, table: RoundTable) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    of_job = "" if objective in PER_COST else " of the whole job"
+    of_job = " of the whole job" if objective in OBJECTIVES else ""
     title = f"Rounds of {printable(program)}, {objective.replace('_', ' ')}{of_job}"
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     shown.add_column("round", no_wrap=True)

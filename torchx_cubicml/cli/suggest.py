@@ -99,7 +99,7 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    lines += legality_lines(study.posterior.space)
+    lines += [*context.lines, *legality_lines(study.posterior.space)]
     _print_text(shlex.join(next_command), lines, sensitivities, proposals, context)
     _print_lines(breakdown_lines(breakdowns))
     return 0
@@ -231,10 +231,13 @@ def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[s
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
+    """Return the input of the decision; parameters that no hook can set keep their own values."""
+    from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
     from torchx_cubicml.launch.present_command import PresentCommand
     from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
+    from torchx_cubicml.space.fixed import with_fixed_values
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import absolute_url, read_trials
     from torchx_cubicml.store.digest_key import digest_keys
@@ -246,12 +249,14 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
     space = with_rule_facts(component.launch, space)
     url = absolute_url(store_url(args))
     # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
-    trials, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
+    recorded, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
     keys = digest_keys(url)
-    trials = migrated_trials(trials, space, workload=workload, current=current, digest_keys=keys)
+    trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
     command = PresentCommand.of(component.launch, space)
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
-    return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+    case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+    check = HookCheck.of(component.launch, space, current, recorded=recorded, own=case.own_trials())
+    return replace(case, space=with_fixed_values(space, current, check.unserved), lines=tuple(check.texts()))
 
 
 def _study(context: DecisionContext, seed: int) -> Study:

@@ -117,11 +117,10 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
     """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
     from torchx_cubicml.launch import with_measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
-    from torchx_cubicml.records.cost import rate_of
 
     trials = [trial.at(prepared.space.statistic) for trial in trials]
     space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
-    choice = choose_predictor(trials, objective=rate_of(space.objective), seed=prepared.request.seed)
+    choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed)
     if choice is None:
         return prepared
     save_choice(prepared.store_url, choice)
@@ -237,6 +236,7 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
     from torchx_cubicml.cli.sensitivity_table import sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
+    from torchx_cubicml.launch.messages import better_word
     from torchx_cubicml.tuner.comparison import too_few_text
 
     if result.frontier is not None and result.frontier.points:
@@ -248,7 +248,9 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         return
     console.print(comparison_table(comparison, statistic=prepared.space.statistic))
     if comparison.best.config == comparison.baseline.config:
-        unconfirmed = "No config was confirmed faster than yours." if result.compares else ""
+        unconfirmed = (
+            f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
+        )
         lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
         if lines:
             console.print(lines, soft_wrap=True)
@@ -256,7 +258,8 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         return
     console.print(str(comparison), soft_wrap=True)
     if result.confidence is not None:
-        console.print(f"Probability that no other measured config is more than 1 % faster: {result.confidence:.0%}")
+        than = better_word(comparison.objective)
+        console.print(f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
     if result.sensitivities:
         console.print()
         console.print(sensitivity_table(result.sensitivities))

@@ -31,7 +31,7 @@ from torchx_cubicml.recorder.process.assignment import known_at_start, read_assi
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
-from torchx_cubicml.records.hook_table import HOOKED_FACTS
+from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.settings import read_job_environment
 
@@ -101,6 +101,7 @@ class Session:
         self._hook_facts: dict[str, Value] = {}
         job = assignment.job
         is_rewritten = assignment.contract.origin in {Origin.REWRITE, Origin.EXPLORE}
+        self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
 
     def begin(self) -> None:
@@ -108,6 +109,7 @@ class Session:
         if self._assignment.leads:
             self._reporter = Reporter(self._assignment, self._assignment.trial_id)
             self._reporter.started(known_at_start(self._assignment))
+        self._began = time.perf_counter()  # time before is the queue's
         if self._attempt is not None:
             self._attempt.began(self._assignment.job)
             watch_new_paths(self._attempt.new_paths_file)
@@ -208,13 +210,15 @@ class Session:
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation
 
-        on_every_compilation(self._on_compiled)
+        on_every_compilation(
+            partial(self._on_compilation, has_ended=False), partial(self._on_compilation, has_ended=True)
+        )
 
-    def _on_compiled(self, _event: object) -> None:
+    def _on_compilation(self, _event: object, *, has_ended: bool) -> None:
         if self._is_disabled or self._training is None:
             return
         try:  # ``guarded`` would skip this hook, as the compiler is active here
-            self._training.compiled()
+            (self._training.compiled if has_ended else self._training.compiling)()
         except Exception as error:  # noqa: BLE001 - a recorder failure must not reach the training
             self._give_up(error)
 
@@ -229,6 +233,14 @@ class Session:
         from torchx_cubicml.recorder.apply.hooks import installed
 
         self._hooks = installed(contract.hooks, contract.checked_hooks, peers=peers, guard=self.guarded)
+
+    def _refuse_hooks(self) -> None:
+        """Take stand-ins for the hooks, which refuse, in a program that makes its steps without torch."""
+        contract = self._assignment.contract
+        if contract.hooks or contract.checked_hooks:
+            from torchx_cubicml.recorder.apply.hooks import NoTorch
+
+            self._hooks = {hook_of(place): NoTorch() for place in (*contract.checked_hooks, *contract.hooks)}
 
     def _release_hooks(self) -> None:
         """Remove the hooks around the wrapping of layers, and record the changes that they refused."""
@@ -254,6 +266,7 @@ class Session:
             world_size=self._assignment.job.world_size,
             requested={**contract.config, **{HOOKED_FACTS.get(name, name): value for name, value in hooks.items()}},
             step_limit=self._step_limit,
+            began=self._began,
         )
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -263,6 +276,7 @@ class Session:
     def _on_record_step(self, samples: float | None, tokens: float | None) -> None:
         if self._training is None:  # the program has not imported torch, or not yet
             self._training = self._new_training()
+            self._refuse_hooks()
         self._after_step(self._training, news=self._training.record_step(samples, tokens))
 
     def _after_step(self, training: Training, *, news: bool) -> None:

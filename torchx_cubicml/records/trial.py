@@ -15,6 +15,7 @@ from typing import Self, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.cost import PER_COST, PER_JOULE, PRICE, Prices, cost_per_second, counted_rate
+from torchx_cubicml.records.job_time import SOONEST_DONE, TimedJob
 from torchx_cubicml.records.mixture import parts_of
 from torchx_cubicml.records.provenance import Trust
 
@@ -45,7 +46,7 @@ _POSITIVE = (
     "power_watts",
     "stated_mfu",
 )
-_NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s")
+_NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s", "startup_s", "compile_s", "warmup_s")
 _MAX_SHARE_OUTSIDE = 0.99  # share of the time; 1 would make the uncertainty infinite
 _MAX_UNCERTAINTY = 10.0  # log standard deviation; at this value nothing is known
 LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: bounds of any training
@@ -120,6 +121,11 @@ class Measurement:
         other_source: second source, whose throughput differs by more than a tenth; empty without one.
         other_tokens_per_second: throughput from that source.
         other_samples_per_second: likewise.
+        startup_s: seconds from the start of the recorded process to the end of the first step, without compilation and
+            one step at the steady pace; ``None`` where unknown.
+        compile_s: seconds in torch's compiler until the steady state; ``None`` where unknown.
+        warmup_s: seconds by which the other warm-up steps were longer than steady ones, without compilation; ``None``
+            where unknown.
         power_watts: mean power of the whole job, from its first report to its last step, evaluation and saving
             included; ``None`` where it was not recorded on every part of it.
         power_of: what that power covers, one of ``POWER_OF``; empty without one.
@@ -149,6 +155,9 @@ class Measurement:
     other_source: str = ""
     other_tokens_per_second: float | None = None
     other_samples_per_second: float | None = None
+    startup_s: float | None = None
+    compile_s: float | None = None
+    warmup_s: float | None = None
     power_watts: float | None = None
     power_of: str = ""
     stated_mfu: float | None = None
@@ -338,6 +347,7 @@ class Trial:
         trust: trust level of the store that the trial came from; the lowest of its events.
         started_at: time of the earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
         ended_at: time of the latest end of an ended trial, likewise; empty before.
+        timed: job whose time the objective ``soonest_done`` compares; set by the advisor, never recorded.
     """
 
     trial_id: str
@@ -358,6 +368,7 @@ class Trial:
     trust: Trust = Trust.OWN
     started_at: str = ""
     ended_at: str = ""
+    timed: TimedJob | None = None
 
     def __post_init__(self) -> None:
         if not self.trial_id:
@@ -436,8 +447,10 @@ class Trial:
         """Return the throughput in the unit of ``objective``; ``None`` where it, or what the job costs, is unknown.
 
         Raises:
-            RecordError: ``objective`` is neither one of ``OBJECTIVES`` and ``PER_COST`` nor a mixture of them.
+            RecordError: ``objective`` is none of ``OBJECTIVES``, ``PER_COST``, ``SOONEST_DONE`` and their mixtures.
         """
+        if objective == SOONEST_DONE:
+            return None if self.timed is None else self.timed.pace(self.measurement)
         parts = parts_of(objective)
         if len(parts) > 1:
             values = [self.throughput(name) for name, _ in parts]
@@ -452,6 +465,16 @@ class Trial:
             return None if measured.power_watts is None else rate / measured.power_watts
         cost = cost_per_second(objective, devices=self.fact("world_size"), price=self.fact(PRICE))
         return None if cost is None else rate / cost
+
+    def uncertainty(self, objective: str) -> float:
+        """Return the standard deviation of the logarithm of ``throughput``, as the run itself reported it.
+
+        The overheads of a job are taken as exact.
+        """
+        if self.measurement is None:
+            return 0.0
+        share = self.timed.share_of_steps(self.measurement) if objective == SOONEST_DONE and self.timed else 1.0
+        return share * self.measurement.uncertainty
 
     def fact(self, name: str) -> Value | None:
         """Return the value of ``name``: from the workload, else observed, else requested; ``None`` if unknown."""

@@ -25,6 +25,7 @@ from torchx_cubicml.records.workload import is_same_workload, without_refused_va
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.frontier_proposer import FrontierProposer
+from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
@@ -104,7 +105,12 @@ def tune(
     try:
         with runner:
             trial_log = TrialLog(
-                prepared.store_url, retry, statistic=prepared.space.statistic, prices=prepared.space.prices
+                prepared.store_url,
+                retry,
+                statistic=prepared.space.statistic,
+                prices=prepared.space.prices,
+                job=prepared.space.job,
+                workload=prepared.workload,
             )
             tune_state = TuneState(lease.tune_id, trial_log, journal, clock)
             yield from _Loop(prepared, tune_state, runner, clock, advisor or _proposer(prepared)).run(
@@ -160,6 +166,7 @@ class _Loop:
             for trial in self._tune_state.settled_trials():
                 self._note_best(trial)
             made = self._spent().launches
+            notices = self._hook_notices(made)
             self._share_host()
             yield Begun(
                 tune_id=self._tune_state.tune_id,
@@ -170,6 +177,7 @@ class _Loop:
             )
             if self._sharing.text:
                 yield Notice(text=self._sharing.text)
+            yield from (Notice(text=text) for text in notices)
             yield from self._budget_notice()
             yield from self._rounds()
         except interruptions():
@@ -188,6 +196,14 @@ class _Loop:
         yield result
         # The caller has advanced the generator, so it has the result. A tune that ends before is resumed and yields it.
         self._tune_state.finished({"result": result.to_json()})
+
+    def _hook_notices(self, made: int) -> list[str]:
+        """Return notices on the hooks of the space before the first launch; ``made`` is the number of launches."""
+        evidence = self._evidence()
+        refusals = evidence.certain_failures(self._prepared).refusals
+        self._set_aside = frozenset(refusals.texts())
+        check = None if made else self._tune_state.trial_log.trials()
+        return hook_notices(self._prepared, refusals, recorded=check, own=evidence.before)
 
     def _rounds(self) -> Iterator[Step]:
         while True:

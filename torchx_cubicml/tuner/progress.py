@@ -59,7 +59,7 @@ def _in_flight(pending: PendingLaunch, now: datetime, trial: Trial | None, objec
         since_s=(now - pending.since).total_seconds(),
         expected=pending.suggestion.throughput if pending.suggestion is not None else None,
         measured=throughput_of(trial, objective),
-        uncertainty=trial.measurement.uncertainty if trial is not None and trial.measurement else 0.0,
+        uncertainty=trial.uncertainty(objective) if trial is not None else 0.0,
     )
 
 

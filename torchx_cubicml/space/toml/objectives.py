@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.cost import PER_COST, PER_CURRENCY, counted_rate
+from torchx_cubicml.records.job_time import SOONEST_DONE
 from torchx_cubicml.records.trial import OBJECTIVES, RATES
 
 if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml.schema import TomlTable
 
-LEGAL = (*OBJECTIVES, *PER_COST)
+LEGAL = (*OBJECTIVES, *PER_COST, SOONEST_DONE)
 _KEY = "objective"
 
 
@@ -47,8 +48,10 @@ def check_objectives(space: SearchSpace, where: str) -> None:
     for objective in filter(None, (space.objective, space.second_objective)):
         if objective in PER_CURRENCY and space.prices is None:
             raise SpaceError(f"{where}: objective {objective} needs a table [prices]")
-        if counted_rate(objective) not in RATES and (changers := space.changers_of_work()):
+        rate = space.job.rate if space.job is not None else counted_rate(objective)
+        if rate not in RATES and (changers := space.changers_of_work()):
+            instead = "count the job in samples or tokens" if space.job else f"choose from {', '.join(RATES)}"
             raise SpaceError(
-                f"{where}: objective {objective} compares configs whose steps do the same work, but "
-                f"{' and '.join(changers)} may change it; choose from {', '.join(RATES)}"
+                f"{where}: objective {objective}{f' of {space.job}' if space.job else ''} compares configs whose "
+                f"steps do the same work, but {' and '.join(changers)} may change it; {instead}"
             )

@@ -25,6 +25,7 @@ from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
+from torchx_cubicml.space.toml.job import check_job, read_job
 from torchx_cubicml.space.toml.mesh_parameters import is_mesh, read_mesh
 from torchx_cubicml.space.toml.objectives import check_objectives, read_objectives
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
@@ -53,6 +54,7 @@ ROOT_KEYS = (
     "objective",
     "statistic",
     "prices",
+    "job",
     "workload",
     "parameters",
     "constraints",
@@ -152,6 +154,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         is_objective_stated=bool(objective),
         second_objective=second_objective,
         prices=read_prices(root, names),
+        job=read_job(root),
         statistic=statistic or MEAN,
         tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
         rewrite=_with_axes(read_rewrite(root, [*parameters, *chain(*degrees.values())], names), degrees),
@@ -161,7 +164,14 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     space = with_derived_world_size(space)
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
-    for check in (check_objectives, check_prices, _check_expressions, _check_bindings, _check_former_names):
+    for check in (
+        check_job,
+        check_objectives,
+        check_prices,
+        _check_expressions,
+        _check_bindings,
+        _check_former_names,
+    ):
         check(space, where)
     return space
 

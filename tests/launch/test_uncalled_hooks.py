@@ -1,0 +1,81 @@
+"""Hooks that no call in a program's source leads to; a program that a hook serves is never among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.uncalled_hooks import uncalled_hooks
+from torchx_cubicml.records.hook_table import HOOK_CALLS, HOOKS
+
+JOBS = Path(__file__).parents[1] / "jobs"
+FSDP, MESH, PLANS = "fsdp", "mesh", "sequence_parallel"
+
+
+def refused(script: Path) -> set[str]:
+    """Return the hooks that certainly do not serve a script."""
+    launch = Launch(program=str(script), scheduler="local_cwd")
+    return {each.hook for each in uncalled_hooks(launch, {name: name for name in HOOKS}) if not each.doubt}
+
+
+@pytest.mark.parametrize("hook", HOOK_CALLS)
+def test_a_mark_of_each_hook_stands_in_the_name_of_each_call(hook: str) -> None:
+    calls = HOOK_CALLS[hook]
+    named = "from torchrec.distributed import " if hook.startswith("torchrec") else ""
+    for name in calls.names:
+        assert any(mark in f"{named}{name}".lower() for mark in calls.marks)
+    assert all(mark == mark.lower() for mark in calls.marks)
+
+
+@pytest.mark.parametrize(
+    ("job", "served"),
+    [
+        ("train_fsdp1.py", {FSDP}),
+        ("train_auto_wrapped.py", {FSDP}),
+        ("train_wrapped.py", {FSDP}),
+        ("train_fsdp2.py", {FSDP, MESH}),
+        ("train_hsdp.py", {FSDP, MESH}),
+        ("train_mesh.py", {MESH, PLANS}),
+        ("train_tensor_parallel.py", {MESH, PLANS}),
+        ("train_fsdp_tp.py", {FSDP, MESH, PLANS}),
+    ],
+)
+def test_a_hook_that_serves_is_not_refused(job: str, served: set[str]) -> None:
+    assert not served & refused(JOBS / job)
+
+
+def test_a_program_under_ddp_has_nothing_for_these_hooks() -> None:
+    assert refused(JOBS / "train_ddp.py") == HOOK_CALLS.keys()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch.distributed.fsdp import FullyShardedDataParallel as Wrapped\n",
+        "from torch.distributed.fsdp import *\n",
+        "import torch.distributed.fsdp as sharding\n",
+        "from torch.distributed._composable import fully_shard as shard\n",
+        "STRATEGY = 'FSDP'\n",
+        "# wrapped in FullyShardedDataParallel elsewhere\n",
+    ],
+)
+def test_any_mention_of_a_call_is_enough(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nimport beside\n")
+    (tmp_path / "beside.py").write_text(text)
+    assert FSDP not in refused(tmp_path / "train.py")
+    (tmp_path / "beside.py").write_text("")
+    assert FSDP in refused(tmp_path / "train.py")
+
+
+def test_the_reason_names_the_calls_and_the_files(tmp_path: Path) -> None:
+    names = ["a", "b", "c"]
+    (tmp_path / "train.py").write_text("".join(f"import {name}\n" for name in names))
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("")
+    (found,) = uncalled_hooks(Launch(program=str(tmp_path / "train.py"), scheduler="slurm"), {"sharding": FSDP})
+    calls = "the program calls neither FullyShardedDataParallel nor fully_shard"
+    files = ", ".join(str(tmp_path / f"{name}.py") for name in ("train", "a", "b"))
+    assert found.reason == f"{calls} (read: {files} and 1 more)"
+    assert (found.parameters, found.doubt) == (("sharding",), "")

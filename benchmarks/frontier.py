@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.proposer import Proposer
 
 PAIRS = (("tokens_per_second", "tokens_per_device_hour"), ("tokens_per_second", "tokens_per_currency"))
+OURS = frontier_proposer.WEIGHTS
 MARKS = (8, 16, 24, 32)
 NODES, PROCESSES, BATCHES = (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16)
 SHARDINGS, CHECKPOINTING = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("none", "selective", "full")
@@ -194,8 +195,7 @@ def proposer_of(method: str, model: Model) -> Proposer:
     study = StudyProposer(predictor="")
     if method in {"first", "second"}:
         return study
-    weights = {"frontier": frontier_proposer.WEIGHTS, "ends": (0.0, 1.0), "even": (0.5,)}
-    frontier_proposer.WEIGHTS = weights[method]
+    frontier_proposer.WEIGHTS = {"frontier": OURS, "ends": (0.0, 1.0), "even": (0.5,)}[method]
     return FrontierProposer(study=study, second=model.objectives[1])
 
 

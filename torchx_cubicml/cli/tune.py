@@ -229,6 +229,8 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
     if args.json:
         print_json(result.to_json())
     else:
+        if result.frontier is not None and result.frontier.points:
+            _print_frontier(wide_console(), result.frontier, prepared)
         _print_comparison(wide_console(), result, prepared)
     return 0 if result.compares else 1
 
@@ -239,8 +241,6 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
     from torchx_cubicml.launch.messages import better_word
     from torchx_cubicml.tuner.comparison import too_few_text
 
-    if result.frontier is not None and result.frontier.points:
-        _print_frontier(console, result.frontier, prepared)
     comparison = result.comparison
     nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
     if comparison is None:

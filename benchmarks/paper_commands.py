@@ -5,7 +5,7 @@
 Each model is one ``torchx cubicml tune`` of a hundred random launches and three rounds of 33, each launch a process
 of ``lib/simulated_job.py``. What is printed is read from ``history rounds --json`` and ``history list --json``.
 CubicML (arXiv 2409.04585), figure 2, shows what is looked for: random search saturates, the first round jumps, and
-predictions rank launches better across rounds than within one.
+predictions rank the launches within a round and across rounds.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _tau(value: float | None) -> str:
 
 def orderings(tunes: Sequence[Found], *, counts: tuple[int, int, int]) -> list[str]:
     """Return what the tunes show of the paper's orderings, mean over them."""
-    first, per_round, rounds = counts
+    first, _, rounds = counts
     numbers = range(1, rounds + 1)
     half = first // 2
     gains = [

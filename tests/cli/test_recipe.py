@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ["--script", f"{ROOT}/benchmarks/lib/simulated_job.py", "--", "--family", "wall", "--n_layers", "8"]
 CONFIG = [
     "--sharding",
-    "FULL_SHARD,FULL_SHARD,FULL_SHARD,FULL_SHARD",
+    ",".join(["FULL_SHARD"] * 8),
     "--batch_size",
     "140",
     "--reserved_share",

@@ -6,7 +6,14 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.cli import history_compact, history_export, history_import, history_merge, history_rounds
+from torchx_cubicml.cli import (
+    history_compact,
+    history_export,
+    history_import,
+    history_merge,
+    history_repeat,
+    history_rounds,
+)
 from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered
@@ -31,6 +38,7 @@ _ACTIONS: dict[str, CommandModule] = {
     "compact": history_compact,
     "export": history_export,
     "merge": history_merge,
+    "repeat": history_repeat,
     "rounds": history_rounds,
 }
 _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
@@ -52,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     folding = actions.add_parser("compact", help="merge old event files")
     merging = actions.add_parser("merge", help="add the trials of another store, each once")
     rounds = actions.add_parser("rounds", help="show the frontier and the rank correlation of each round of a tune")
+    repeating = actions.add_parser("repeat", help="print the command that repeats the launch of a trial")
     others = {"import": importing, "export": exporting, "compact": folding, "merge": merging, "rounds": rounds}
+    others["repeat"] = repeating
     for name, action in others.items():
         _ACTIONS[name].add_arguments(action)
     for action in (listing, showing, *others.values()):

@@ -16,7 +16,7 @@ _STEPS = 30
 
 
 class OutOfMemoryError(RuntimeError):
-    """What a device raises that is too small; the name and the message are torch's."""
+    """Error of a device that is too small; the name and the message are torch's."""
 
 
 def main() -> None:

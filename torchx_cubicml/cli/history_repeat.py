@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.cli.base import print_json, split_command, store_url
 from torchx_cubicml.cli.component_command import TORCHRUN, run_words, torchrun_arguments, with_scheduler
+from torchx_cubicml.cli.history_filters import find_trial
 from torchx_cubicml.cli.repeat_text import print_command
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.kept_command import WORDS, command_text
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _RECORD = "record"  # a launch that is repeated must not be rewritten
 
 
-class _Parser(argparse.ArgumentParser):
+class _TrialParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise LaunchError(f"history repeat: {message}")
 
@@ -81,7 +82,7 @@ def _read_words(args: argparse.Namespace) -> tuple[str, list[str]]:
     """
     words = list(args.words)
     split = words.index("--") if "--" in words else len(words)
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = _TrialParser(add_help=False, allow_abbrev=False)
     _add_options(parser, default=argparse.SUPPRESS)
     parser.add_argument("--store", default=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
@@ -91,7 +92,6 @@ def _read_words(args: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def _read_trial(trial_id: str, url: str) -> tuple[Trial, tuple[str, ...]]:
-    from torchx_cubicml.cli.history import find_trial
     from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.presence import read_recorded
 

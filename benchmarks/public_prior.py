@@ -16,7 +16,6 @@ predicts others of it. Mean over 20 draws, the same for both.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import warnings
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from lib.priors import VARIABLE, prior_without, use_prior_without
+from lib.priors import prior_without, use_hand_set, use_prior_without
 from lib.public_sources import public_sources
 from lib.random_effects import HAND_SET_SOURCES, NOISE, Z
 from lib.tables import FSDP_JOBS, H100_JOBS
@@ -120,7 +119,7 @@ def after_launches(source: Source) -> Iterator[Errors]:
             if method == PRIOR:
                 use_prior_without(source.name)
             else:
-                os.environ[VARIABLE] = "off"
+                use_hand_set()
             parts = [_after(trials, draw[:n], draw[n : n + MOST_ASKED]) for draw in draws]
             errors, spread = (np.concatenate(each) for each in zip(*parts, strict=True))
             yield Errors(

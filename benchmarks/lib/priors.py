@@ -32,6 +32,11 @@ def use_prior_without(*names: str) -> None:
     os.environ[VARIABLE] = str(path)
 
 
+def use_hand_set() -> None:
+    """Let predictors use the hand-set constants alone."""
+    os.environ[VARIABLE] = "off"
+
+
 def leave_out(name: str) -> None:
     """Let predictors use a prior without this source, and without those that were left out before."""
     stem = Path(os.environ.get(VARIABLE, "")).stem

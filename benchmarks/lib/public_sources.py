@@ -1,4 +1,4 @@
-"""Public sources of measured trainings: each table, and the pages of each repository, as facts beside what was measured.
+"""Public sources of measured trainings: each table, and the pages of each repository, as facts and measurements.
 
 Pages of one repository share authors, software and mostly a cluster, so they count as one source.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from lib.published_jobs import jobs
 from lib.tables import FSDP_JOBS, H100_JOBS, fsdp_trials, h100_trials
-
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
@@ -86,7 +86,7 @@ def repository_of(page: str) -> str:
     >>> repository_of("pytorch/torchtitan docs/performance.md")
     'torchtitan'
     """
-    return page.split()[0].split("/")[1]
+    return page.split(maxsplit=1)[0].split("/")[1]
 
 
 def _source(name: str, pairs: Sequence[tuple[Trial, float]]) -> Source:

@@ -23,8 +23,9 @@ from torchx_cubicml.predictors.roofline.step_time import step_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lib.public_sources import Source
     from numpy.typing import NDArray
+
+    from lib.public_sources import Source
 
 HAND_SET_SOURCES = 3.0  # that the hand-set priors count as
 MOST_ROWS = 100  # of a source: more say nothing about other sources

@@ -6,7 +6,6 @@ import csv
 from pathlib import Path
 
 from lib.priors import leave_out
-
 from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Workload
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -1,4 +1,4 @@
-"""Prediction of the first launch of a workload: by the public prior, calibrated on launches of other workloads if any."""
+"""Prediction of a workload's first launch: by the public prior, calibrated on launches of other workloads if any."""
 
 from __future__ import annotations
 

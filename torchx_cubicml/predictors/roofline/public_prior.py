@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -79,27 +79,25 @@ class PublicPrior:
             raise RecordError(f"{path} is no file of scripts/learn-public-prior: {error!r}") from error
 
     @classmethod
-    def _from_json(cls, table: Mapping[str, Mapping[str, list[float]]]) -> Self:
+    def _from_json(cls, table: Mapping[str, Any]) -> Self:
         if table["format"] != _FORMAT:
             raise ValueError(f"format {table['format']}, not {_FORMAT}")
         # A constant of another version keeps its hand-set prior.
-        learned, medians = table["constants"], HAND_SET.medians
+        learned, medians, numbers = table["constants"], HAND_SET.medians, table["numbers"]
         hand_set = zip(NAMES, HAND_SET.width.tolist(), strict=True)
         pairs = {name: learned.get(name, [medians[name], width]) for name, width in hand_set}
-        constants = ConstantsPrior(
-            medians={name: float(median) for name, (median, _) in pairs.items()},
-            width=np.array([width for _, width in pairs.values()], dtype=np.float64),
-        )
-        numbers = table["numbers"]
         return cls(
             sources=tuple(table["sources"]),
             devices=frozenset(table["devices"]),
             ranges={name: (low, high) for name, (low, high) in table["ranges"].items()},
-            constants=constants,
-            error=float(numbers["error"]),  # type: ignore[arg-type]
-            widening=float(numbers["widening"]),  # type: ignore[arg-type]
+            constants=ConstantsPrior(
+                medians={name: float(median) for name, (median, _) in pairs.items()},
+                width=np.array([width for _, width in pairs.values()], dtype=np.float64),
+            ),
+            error=float(numbers["error"]),
+            widening=float(numbers["widening"]),
             memory_sources=tuple(table["memory_sources"]),
-            memory=(float(numbers["memory_mean"]), float(numbers["memory_spread"])),  # type: ignore[arg-type]
+            memory=(float(numbers["memory_mean"]), float(numbers["memory_spread"])),
         )
 
     def knows_devices(self, facts: Facts) -> NDArray[np.bool_]:

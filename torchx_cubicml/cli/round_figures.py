@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.value_text import config_text
 from torchx_cubicml.predictors.round_table import numbered
-from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.suggestion import promised_throughput
 from torchx_cubicml.report.figures.frontier import frontier

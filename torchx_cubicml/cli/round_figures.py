@@ -8,6 +8,7 @@ from torchx_cubicml.cli.value_text import config_text
 from torchx_cubicml.predictors.round_table import numbered
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.suggestion import promised_throughput
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation

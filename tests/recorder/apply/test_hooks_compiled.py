@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,14 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class CastingModel(Model):
+    """Model that enters autocast within its own forward."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
 
 
 class Backend:
@@ -139,14 +148,14 @@ def guard() -> Guard:
 class Run:
     """Training of a compiled model, with hooks or without."""
 
-    def __init__(self, how: str, requested: dict[str, Value]) -> None:
+    def __init__(self, how: str, requested: dict[str, Value], *, kind: type[Model] = Model) -> None:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         self.backend = Backend()
         peers = Peers(read_job_environment({}))
         hooks: dict[str, Hook] = installed(requested, {}, peers=peers, guard=guard()) if requested else {}
         torch.manual_seed(0)
-        self.model = compiled(Model(), self.backend, how=how)
+        self.model = compiled(kind(), self.backend, how=how)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.losses: list[float] = []
         for step in range(N_STEPS):
@@ -202,6 +211,15 @@ def test_a_hook_leaves_nothing_to_compile_again(how: str) -> None:
     plain, hooked = Run(how, {}), Run(how, {"fsdp_precision": "fp32"})
     assert hooked.facts == {}
     assert hooked.backend.n_graphs == plain.backend.n_graphs
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("how", ["FSDP2, then the model", "FSDP2, then the model in place"])
+def test_autocast_within_a_compiled_forward_is_found(how: str) -> None:
+    gc.collect()  # the graphs of other tests
+    hooked = Run(how, {"fsdp_precision": ("fp32", "bf16", "fp32")}, kind=CastingModel)
+    reason = str(hooked.facts["fsdp_precision_hook"])
+    assert reason.startswith("refused: the script runs the layers under autocast to bf16")
 
 
 @pytest.mark.usefixtures("_alone")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.shared_results import SharedResults
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
 
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*FSDP.*", "ignore:.*fully_shard.*", "ignore:.*NO_SHARD.*", "ignore:The .grad attribute"
 )
 
-JOB = "train_wrapped.py"
+JOB = ("train_wrapped.py", "fsdp2-compiled-blocks")
 CPU = torch.device("cpu")
 SHARDING, RECOMPUTED, FORMATS = ("SHARD_GRAD_OP", "FULL_SHARD", "FULL_SHARD"), ("full", "none", "full"), ("bf16",) * 3
 WHOLE = "refused: the model is compiled as a whole, and not layer by layer"
@@ -251,16 +250,14 @@ def test_what_is_compiled_as_a_whole_is_not_checkpointed(how: str, why: str) -> 
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("how", ["fsdp2-compiled-blocks", "fsdp2-compiled-in-place"])
-def test_two_ranks_lose_as_much_as_without_the_hooks(how: str, tmp_path: Path, shared_results: SharedResults) -> None:
+def test_two_ranks_lose_as_much_as_without_the_hooks(tmp_path: Path) -> None:
     requested: dict[str, Value] = {
         "fsdp": ("SHARD_GRAD_OP", "FULL_SHARD") * 2,
         "activation_checkpointing": ("full", "none") * 2,
     }
-    ended = launch_hooked(JOB, how, store=tmp_path, hooks=requested)
+    ended = launch_hooked(*JOB, store=tmp_path, hooks=requested)
     assert ended.warnings == []
     assert len(ended.losses) == 9
-    unhooked = shared_results.get("unhooked_compiled", lambda _: unhooked_losses(JOB, "fsdp2-compiled-blocks"))
-    assert ended.losses == pytest.approx(unhooked, abs=2e-6)
+    assert ended.losses == pytest.approx(unhooked_losses(*JOB), abs=2e-6)
     assert ended.trial.observed["sharding_strategy"] == requested["fsdp"]
     assert ended.trial.observed["compile"] is True

@@ -52,7 +52,7 @@ class Model(nn.Module):
 
 
 def two_copies():
-    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp_replicate", "dp_shard"))
 
 
 def fsdp1(module, **changes):
@@ -70,10 +70,6 @@ def in_fsdp1(model):
         model.embedding = fsdp1(model.embedding)
         for index, block in enumerate(model.blocks):
             model.blocks[index] = fsdp1(block)
-    if HOW == "fsdp1-compiled-blocks":
-        for index, block in enumerate(model.blocks):
-            model.blocks[index] = fsdp1(torch.compile(block, backend="aot_eager"), use_orig_params=True)
-        return fsdp1(model, use_orig_params=True)
     return fsdp1(model)
 
 
@@ -90,7 +86,7 @@ def in_fsdp2(model):
     fully_shard(model, mesh=mesh)
     for block in model.blocks if HOW == "fsdp2-compiled-in-place" else ():
         block.compile(backend="aot_eager")
-    return torch.compile(model, backend="aot_eager") if HOW == "fsdp2-compiled-whole" else model
+    return model
 
 
 def wrapped(model):

@@ -32,6 +32,7 @@ from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.predictors.memory.dominance import DominanceRules, at_least
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.memory_failure import proves_too_large
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import as_legal
@@ -82,6 +83,7 @@ def with_pinned_choices(posterior: Posterior, config: Config) -> Config:
 
 # Configs at which a Thompson sample is conditioned: random ones, and two variations of each of the fastest.
 _RANDOM_ANCHORS, _FASTEST_VARIED = 60, 60
+_WITHOUT_FORMULAS = "boosting"  # predictor of a quantity that the step-time formulas do not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +162,8 @@ class Posterior:
             n_trials=sum(trial.state.ended for trial in data.own),
             noise=pooled_noise(repeats, elsewhere),
             surrogate=_of_objective(fit_surrogate(data, rng=rng), space, timing),
-            has_transfer_prior=_are_informative(chosen.others, varied) or roofline_covers(data.own),
+            has_transfer_prior=_are_informative(chosen.others, varied)
+            or (data.is_per_second and roofline_covers(data.own)),
             advice=(*refusals.texts(), *chosen.advice, *_disproved(data, order)),
             order=order,
             data=data,
@@ -317,16 +320,18 @@ def _training_data(
 ) -> TrainingData:
     """Return the training data of the surrogate: the clean trials, and what is compared and tuned."""
     tuned = {item.name: item.choices for item in space.parameters if item.derive is None}
+    objective = space.learned
+    predictor = predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR
     return TrainingData(
         all_trials=clean.trials,
         own=[trial for trial in clean.own if _has_config(trial, tuned)],
-        objective=space.rate,
+        objective=objective,
         observe=clean.observe,
         order=order,
         tuned=tuned,
         noise=None,
         workload=workload,
-        predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
+        predictor=predictor if objective in OBJECTIVES else _WITHOUT_FORMULAS,
     )
 
 

@@ -79,7 +79,7 @@ def test_a_compiled_config_is_taken_only_for_a_long_job(steps: int, compiled: bo
         for flag, threads in ((not compiled, 1), (compiled, 4))
     ]
     assert best.gain == pytest.approx(true[0] / true[1], rel=0.03)
-    assert "in time until done" in best.reason
+    assert "in jobs per day" in best.reason
 
 
 def test_doubt_of_the_steps_counts_by_their_share() -> None:

@@ -77,4 +77,5 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shared_results(tmp_path_factory: pytest.TempPathFactory) -> SharedResults:
     """Return the results that are made once in this run, whichever process needs them."""
-    return SharedResults(tmp_path_factory)
+    base = tmp_path_factory.getbasetemp()  # of this process, if there are several
+    return SharedResults((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared")

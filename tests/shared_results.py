@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import pickle
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
 T = TypeVar("T")
 
@@ -22,12 +19,11 @@ class SharedResults:
     pytest-xdist 3.8 has groups of tests for this, which it ignores under pytest 9.2 without a word (its issue 1386).
 
     Args:
-        made: by pytest; its base folder is that of this process if there are several.
+        folder: of all processes of this run.
     """
 
-    def __init__(self, made: pytest.TempPathFactory) -> None:
-        base = made.getbasetemp()
-        self._folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def get(self, name: str, make: Callable[[Path], T]) -> T:
         """Return a result, made in a folder of its own by the first test that asks; the others wait for it."""

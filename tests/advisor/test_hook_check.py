@@ -64,6 +64,19 @@ def test_where_a_library_may_make_the_call_the_first_launch_tells(tmp_path: Path
     assert check.open_text().endswith(f": {listed}; {reason}, but imports lightning, which may")
 
 
+def test_a_name_that_speaks_against_a_hook_is_a_doubt(tmp_path: Path) -> None:
+    layers = Parameter(
+        name="recompute", choices=("none", "full"), binding=Binding(kind="hook", name="activation_checkpointing")
+    )
+    (tmp_path / "train.py").write_text("model = torch.compile(model)\n")
+    launch = Launch(program=str(tmp_path / "train.py"), scheduler="local_cwd")
+    check = HookCheck.of(launch, SearchSpace(parameters=(layers,)), {"recompute": "none"}, recorded=[], own=[])
+    assert check.open_text().endswith(
+        ": activation_checkpointing (recompute); the program names torch.compile: for activation_checkpointing, "
+        "the model may be compiled as a whole"
+    )
+
+
 def test_a_launch_that_checked_a_hook_decides(tmp_path: Path) -> None:
     check = checked(tmp_path, "import torch\n", recorded("sharding_strategy", "tp_degree", "cp_degree"))
     assert (check.open, check.unserved, check.open_text()) == ({}, {}, "")

@@ -34,6 +34,7 @@ def test_without_its_command_a_record_says_what_to_set() -> None:
         f"git checkout {'ab' * 20}",
         "start train.py with nnodes=1 world_size=2",
         "set micro_batch_size=8 compile=True, in the places of space file 0123456789abcdef",
+        "torchx cubicml history repeat t1 --space FILE -- YOUR COMMAND",
     ]
 
 

@@ -37,11 +37,14 @@ def test_each_round_has_its_frontier_and_its_rank_correlation() -> None:
     assert round_table(reversed(trials), objective=OBJECTIVE) == RoundTable(
         rounds=(
             RoundFigures(number=0, launches=3, measured=3, median=20.0, best=30.0, best_so_far=30.0, tau=None),
-            RoundFigures(number=1, launches=3, measured=3, median=24.0, best=25.0, best_so_far=30.0, tau=1.0),
-            RoundFigures(number=2, launches=4, measured=3, median=45.0, best=50.0, best_so_far=50.0, tau=-1.0),
+            RoundFigures(number=1, launches=3, measured=3, median=24.0, best=25.0, best_so_far=30.0, tau=1.0, ranked=3),
+            RoundFigures(
+                number=2, launches=4, measured=3, median=45.0, best=50.0, best_so_far=50.0, tau=-1.0, ranked=3
+            ),
         ),
         # Of 15 pairs of launches, the three within round 1 and the nine across rounds agree.
         tau=pytest.approx((12 - 3) / 15),
+        ranked=6,
     )
 
 

@@ -15,36 +15,54 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-RUN_S, STOP_S = 0.02, 0.04
+RUN_S, STOP_S = 0.005, 0.01
 LOOK_S = 0.25
+LOOKS = 4  # at one process: after a fork it has its parent's environment until it runs its own program
 
 
-def processes(mark: bytes) -> list[int]:
-    """Return the processes whose environment has an entry, without the one of Slurm that prints what it gets."""
-    found = []
-    for folder in Path("/proc").iterdir():
+class Partition:
+    """Processes of the jobs of one partition."""
+
+    def __init__(self, name: str) -> None:
+        self._mark = f"SLURM_JOB_PARTITION={name}".encode()
+        self._looks: dict[int, int] = {}
+        self._looked = 0.0
+        self.processes: set[int] = set()
+
+    def look(self) -> None:
+        """Look for new processes, if it is time."""
+        if time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        there = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208 - names alone, and often
+        self.processes &= there
+        self._looks = {process: self._looks.get(process, 0) + 1 for process in there}
+        for process in there - self.processes:
+            if self._looks[process] <= LOOKS and self._is_member(Path("/proc") / str(process)):
+                self.processes.add(process)
+
+    def _is_member(self, folder: Path) -> bool:
         with suppress(OSError):  # it has ended
-            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found += [int(folder.name)] if (folder / "comm").read_text() != "srun\n" else []
-    return found
+            # Slurm's own client prints the signals that it gets.
+            is_client = (folder / "comm").read_text() == "srun\n"
+            return not is_client and self._mark in (folder / "environ").read_bytes().split(b"\0")
+        return False
 
-
-def send(number: signal.Signals, to: list[int]) -> None:
-    """Send a signal to the processes that are still there."""
-    for process in to:
-        with suppress(ProcessLookupError):
-            os.kill(process, number)
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the processes that are still there."""
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
 
 def main(name: str) -> None:
     """Slow down until the standard input ends."""
-    mark, found, looked = f"SLURM_JOB_PARTITION={name}".encode(), [], 0.0
+    partition = Partition(name)
     while not select.select([sys.stdin], [], [], RUN_S)[0]:
-        if time.monotonic() - looked > LOOK_S:
-            found, looked = processes(mark), time.monotonic()
-        send(signal.SIGSTOP, found)
+        partition.send(signal.SIGSTOP)
         time.sleep(STOP_S)
-        send(signal.SIGCONT, found)
+        partition.send(signal.SIGCONT)
+        partition.look()
 
 
 if __name__ == "__main__":

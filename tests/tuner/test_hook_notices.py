@@ -33,19 +33,18 @@ DOUBT = "\nif args.steps < 0:\n    import a_library_that_wraps\n"
 OPEN = "the first launch tells whether these hooks serve the program: "
 
 
+PROGRAM = [f"{TUNE}/components.py:quick", "--script", "train.py", "--", "--batch_size", "1", "--seconds", "0.2"]
+
+
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["torchx", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+
+
 def tune(folder: Path, space: str, added: str = "", launches: int = 1) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text((TUNE / "quick.py").read_text() + added)
     (folder / "space.toml").write_text(space)
     options = ["--space", "space.toml", "--store", "store", "--scratch", "scratch", "--budget", f"{launches} launches"]
-    program = [f"{TUNE}/components.py:quick", "--script", "train.py", "--", "--batch_size", "1", "--seconds", "0.2"]
-    return subprocess.run(
-        ["torchx", "cubicml", "tune", *options, "--", *program],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    return run("cubicml", "tune", *options, "--", *PROGRAM, folder=folder)
 
 
 def n_launched(folder: Path) -> int:
@@ -104,6 +103,17 @@ def test_where_nothing_is_left_to_tune_an_earlier_refusal_costs_no_launch(tmp_pa
     again = tune(tmp_path, SHARDING, DOUBT, launches=4)
     assert n_launched(tmp_path) == 1
     assert "no legal config is left to try with your own sharding_strategy" in again.stdout
+
+
+def test_an_ordinary_launch_with_the_space_file_counts_for_more_than_the_source(tmp_path: Path) -> None:
+    assert "Nothing was launched" in tune(tmp_path, BATCH + SHARDING).stderr
+    words = ["cubicml", "--space", "space.toml", "--store", "store", *PROGRAM]
+    launched = run("run", "--wait", "-s", "local_cwd", *words, folder=tmp_path)
+    assert launched.returncode == 0, launched.stderr
+    assert n_launched(tmp_path) == 1
+    done = tune(tmp_path, BATCH + SHARDING, launches=3)
+    assert "Nothing was launched" not in done.stderr
+    assert n_launched(tmp_path) > 1
 
 
 def test_a_space_without_hooks_says_nothing_of_them(tmp_path: Path) -> None:

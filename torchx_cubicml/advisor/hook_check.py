@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.advisor.hook_refusals import HookRefusals, has_told, hook_name, model_doubt
-from torchx_cubicml.launch.uncalled_hooks import uncalled_hooks
+from torchx_cubicml.launch.program_source import ProgramSource
+from torchx_cubicml.launch.uncalled_hooks import rival_doubts, uncalled_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,14 +52,14 @@ class HookCheck:
         ids = {trial.trial_id for trial in own} if hooked else set[str]()
         launches = [trial for trial in recorded if trial.trial_id in ids]
         asked = [item for item in hooked if not has_told(item, current, launches)]
-        uncalled = uncalled_hooks(launch, {item.name: hook_name(item) for item in asked})
+        source = ProgramSource.of(launch) if asked else ProgramSource(files=(), text="")
+        uncalled = uncalled_hooks(source, {item.name: hook_name(item) for item in asked})
         unserved = {name: each.reason for each in uncalled if not each.doubt for name in each.parameters}
         left = [item for item in asked if item.name not in unserved]
-        doubts = [f"{each.reason}, but {each.doubt}" for each in uncalled if each.doubt]
+        hooks = {item.name: hook_name(item) for item in left}
+        doubts = [f"{each.reason}, but {each.doubt}" for each in uncalled if each.doubt] + rival_doubts(source, hooks)
         doubts += filter(None, (model_doubt(item, current, launches) for item in left))
-        return cls(
-            open={item.name: hook_name(item) for item in left}, doubts=tuple(dict.fromkeys(doubts)), unserved=unserved
-        )
+        return cls(open=hooks, doubts=tuple(dict.fromkeys(doubts)), unserved=unserved)
 
     def texts(self) -> list[str]:
         """Return the parameters that keep their own values, with the reasons, as ``HookRefusals`` does."""

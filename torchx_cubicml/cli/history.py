@@ -12,16 +12,16 @@ from torchx_cubicml.cli import (
     history_frontier,
     history_import,
     history_merge,
+    history_repeat,
     history_rounds,
 )
 from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.cli.efficiency_text import efficiency_json, efficiency_lines, mfu_text
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
-from torchx_cubicml.cli.history_filters import add_filters, filtered
+from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.value_text import config_text, value_text
-from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
@@ -39,6 +39,7 @@ _ACTIONS: dict[str, CommandModule] = {
     "compact": history_compact,
     "export": history_export,
     "merge": history_merge,
+    "repeat": history_repeat,
     "rounds": history_rounds,
     "frontier": history_frontier,
 }
@@ -61,9 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     folding = actions.add_parser("compact", help="merge old event files")
     merging = actions.add_parser("merge", help="add the trials of another store, each once")
     rounds = actions.add_parser("rounds", help="show the frontier and the rank correlation of each round of a tune")
+    repeating = actions.add_parser("repeat", help="print the command that repeats the launch of a trial")
     frontier = actions.add_parser("frontier", help="show the configs that no other one surpasses in two objectives")
     others = {"import": importing, "export": exporting, "compact": folding, "merge": merging, "rounds": rounds}
-    others["frontier"] = frontier
+    others |= {"repeat": repeating, "frontier": frontier}
     for name, action in others.items():
         _ACTIONS[name].add_arguments(action)
     for action in (listing, showing, *others.values()):
@@ -98,29 +100,6 @@ def run(args: argparse.Namespace) -> int:
         chosen = chosen[-args.limit :] if args.limit > 0 else chosen
         _list(chosen, of=trials, url=url, as_json=args.json)
     return 0
-
-
-def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
-    """Return the trial whose id is ``prefix``, or the only one that begins with it.
-
-    Args:
-        trials: trials of a store.
-        prefix: id of a trial, or its beginning.
-        where: the store, for messages.
-
-    Raises:
-        RecordError: no trial matches, or several do.
-    """
-    exact = [trial for trial in trials if trial.trial_id == prefix]
-    found = exact or [trial for trial in trials if trial.trial_id.startswith(prefix)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        matches = printable(", ".join(trial.trial_id for trial in found[:5]))
-        raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin with it: {matches}")
-    if not trials:
-        raise RecordError(f"no trial {prefix!r} in store {where}: it is empty")
-    raise RecordError(f"no trial {prefix!r} in store {where} ({len(trials)} trials); see `torchx cubicml history list`")
 
 
 def trial_json(trial: Trial) -> dict[str, object]:

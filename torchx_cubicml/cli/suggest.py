@@ -15,10 +15,10 @@ from torchx_cubicml.cli.base import (
     add_store,
     method_of,
     print_json,
-    scheduler_words,
     split_command,
     store_url,
 )
+from torchx_cubicml.cli.component_command import run_words, with_scheduler
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study, Suggestion
     from torchx_cubicml.advisor.breakdown import Breakdowns
-    from torchx_cubicml.launch import ComponentLaunch, Launch
+    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.records.suggestion import NearTrial
     from torchx_cubicml.rewrite.choice import DecisionContext
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.count < 1:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
     name, component_args = split_command(args.command)
-    component = _with_scheduler(ComponentLaunch.parse(name, component_args), args)
+    component = with_scheduler(ComponentLaunch.parse(name, component_args), args)
     context = _read_context(component, args)
     if args.frontier:
         return _print_frontier(context, args)
@@ -80,7 +80,7 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
     sensitivities = sensitivity(study)
     ordinary = replace(component.launch, submits=False)
     rewritten = rewrite(ordinary, Options(space=args.space, store=store_url(args), mode="rewrite"))
-    next_command = _command(component, rewritten.launch, args)
+    next_command = run_words(component, rewritten.launch, args)
     breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
     if args.json:
         changed = rewritten.launch != ordinary
@@ -132,27 +132,6 @@ def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
         wide_console().print(frontier_table(frontier, current=context.current))
         _print_lines(frontier_lines(frontier))
     return 0
-
-
-def _with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> ComponentLaunch:
-    """Return the component's launch on the scheduler of the options; what is proposed is a whole ``torchx run``."""
-    from torchx_cubicml.launch.scheduler import scheduler_of, scheduler_options
-
-    scheduler = args.scheduler or scheduler_of([])
-    options = scheduler_options(scheduler, args.scheduler_args)
-    launch = replace(component.launch, scheduler=scheduler, scheduler_options=options, submits=True)
-    return replace(component, launch=launch)
-
-
-def _command(component: ComponentLaunch, launch: Launch, args: argparse.Namespace) -> list[str]:
-    """Return the command of ``torchx run`` that submits a launch."""
-    from torchx_cubicml.launch.launch import changed_scheduler_options
-    from torchx_cubicml.launch.scheduler import with_option_texts
-
-    changed = changed_scheduler_options(launch, component.launch)
-    options = with_option_texts(args.scheduler_args, changed) if changed else args.scheduler_args
-    words = ["torchx", "run", *scheduler_words(args.scheduler, options)]
-    return [*words, component.source.component, *component.arguments(launch)]
 
 
 def _breakdowns(study: Study, following: RewrittenLaunch, proposed: Sequence[Suggestion]) -> Breakdowns:
@@ -284,6 +263,6 @@ def _with_commands(
     rows = []
     for suggestion in suggestions:
         placed = place_config(component.launch, context.space, suggestion.config, store=store, origin=Origin.USER)
-        command = _command(component, placed.launch, args)
+        command = run_words(component, placed.launch, args)
         rows.append((suggestion, command, changes_in_job(placed.launch)))
     return rows

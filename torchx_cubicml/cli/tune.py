@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     trials = read_trials(prepared.store_url, deadline_s=60.0)[0]
     awaits_checkpoint = _confirm(prepared, trials, yes=args.yes, console=console)
     prepared = _with_chosen_predictor(prepared, trials, console)
+    _print_first_launch(prepared, trials, console)
     steps = tune(prepared)
     result: TuneResult | None = None
     try:
@@ -126,6 +127,13 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
     save_choice(prepared.store_url, choice)
     console.print(str(choice), highlight=False, markup=False, soft_wrap=True)
     return replace(prepared, predictor=choice.name)
+
+
+def _print_first_launch(prepared: Prepared, trials: Sequence[Trial], console: Console) -> None:
+    from torchx_cubicml.cli.first_launch_lines import first_launch_lines
+
+    for line in first_launch_lines(prepared, trials):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _request(args: argparse.Namespace) -> TuneRequest:
@@ -265,6 +273,10 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         console.print(sensitivity_table(result.sensitivities))
         console.print()
     _print_ending(console, result)
+    _print_command(console, result, prepared)
+
+
+def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:
     if _claims_gain(result):
         request = prepared.request
         options = scheduler_words(request.scheduler, result.scheduler_args)

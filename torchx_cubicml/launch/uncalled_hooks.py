@@ -1,17 +1,16 @@
-"""Hooks of a space that stand in front of calls which the program's source does not contain."""
+"""Hooks of a space beside the program's source: calls that it lacks, and names that speak against a hook."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.program_source import ProgramSource
-from torchx_cubicml.records.hook_table import HOOK_CALLS
+from torchx_cubicml.records.hook_table import HOOK_CALLS, HOOK_RIVALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.launch.launch import Launch
+    from torchx_cubicml.launch.program_source import ProgramSource
 
 _NAMED = 3  # files that a message names
 
@@ -43,18 +42,17 @@ class UncalledHook:
         return f"the program calls {calls} (read: {', '.join(self.files[:_NAMED])}{more})"
 
 
-def uncalled_hooks(launch: Launch, hooks: Mapping[str, str]) -> list[UncalledHook]:
-    """Return the hooks whose calls the source of a launch does not name anywhere; nothing is run.
+def uncalled_hooks(source: ProgramSource, hooks: Mapping[str, str]) -> list[UncalledHook]:
+    """Return the hooks whose calls a source does not name anywhere.
 
     Args:
-        launch: the command as typed.
+        source: of the program.
         hooks: parameter -> hook that sets it.
     """
     parameters: dict[str, list[str]] = {}
     for parameter, hook in hooks.items():
         if hook in HOOK_CALLS:
             parameters.setdefault(hook, []).append(parameter)
-    source = ProgramSource.of(launch) if parameters else ProgramSource(files=(), text="")
     return [
         UncalledHook(
             parameters=tuple(names),
@@ -65,4 +63,19 @@ def uncalled_hooks(launch: Launch, hooks: Mapping[str, str]) -> list[UncalledHoo
         )
         for hook, names in parameters.items()
         if source.text and not source.has(HOOK_CALLS[hook].marks)
+    ]
+
+
+def rival_doubts(source: ProgramSource, hooks: Mapping[str, str]) -> list[str]:
+    """Return what a source names that speaks against its hooks, in words.
+
+    Args:
+        source: of the program.
+        hooks: parameter -> hook that sets it.
+    """
+    return [
+        f"the program names {name}: for {hook}, {why}"
+        for hook in dict.fromkeys(hooks.values())
+        for name, why in HOOK_RIVALS.get(hook, {}).items()
+        if source.has([name])
     ]

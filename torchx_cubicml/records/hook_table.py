@@ -54,7 +54,6 @@ styles.
 """
 
 _FSDP = HookCalls(("FullyShardedDataParallel", "fully_shard"), ("fsdp", "fully_shard", "fullyshard"))
-_PLANS = HookCalls(("parallelize_module",), ("paralleliz", "tensor.parallel"))
 _TORCHREC = HookCalls(("EmbeddingShardingPlanner", "DistributedModelParallel"), ("torchrec",))
 HOOK_CALLS = {
     "fsdp": _FSDP,
@@ -63,10 +62,22 @@ HOOK_CALLS = {
     "torchrec_kernel": _TORCHREC,
     "torchrec_reserved": _TORCHREC,
     "mesh": HookCalls(("init_device_mesh", "DeviceMesh"), ("mesh",)),
-    "parallelize_module": _PLANS,
-    "sequence_parallel": _PLANS,
+    "parallelize_module": HookCalls(("parallelize_module",), ("paralleliz", "tensor.parallel")),
+    "sequence_parallel": HookCalls(("SequenceParallel",), ("sequenceparallel",)),
 }
 """Hook -> calls of the program that it changes; a hook without them serves any program with the layers it needs."""
+
+_OWN_CHECKPOINTS = "the script may recompute layers itself"
+HOOK_RIVALS = {
+    "activation_checkpointing": {
+        "torch.compile": "the model may be compiled as a whole",
+        "utils.checkpoint": _OWN_CHECKPOINTS,
+        "checkpoint_wrapper": _OWN_CHECKPOINTS,
+        "gradient_checkpointing_enable": _OWN_CHECKPOINTS,
+    },
+    "fsdp_precision": {"autocast": "autocast may choose the format in place of the parameters"},
+}
+"""Hook -> name in the source, in lower case -> why the hook may not serve a program with that name."""
 
 HOOK_COUNTS = {
     "fsdp": "n_layers",

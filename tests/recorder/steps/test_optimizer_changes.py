@@ -4,28 +4,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo import callback
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps import optimizer_changes as quiet_steps
 from torchx_cubicml.recorder.steps.optimizer_changes import UnhookedOptimizers, UnhookedSteps, on_every_compilation
 from torchx_cubicml.recorder.steps.training import Training
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.shared_results import SharedResults
 
 JOB = Path(__file__).parents[2] / "jobs" / "train_compiled_step.py"
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 def launch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -117,8 +118,11 @@ def _check_measurable(
         return
     if first.state is not State.COMPLETED:
         return
-    if first.throughput(prepared.space.objective) is not None:
+    objectives = filter(None, (prepared.space.objective, prepared.space.second_objective))
+    unmeasured = next((name for name in objectives if first.throughput(name) is None), None)
+    if unmeasured is None:
         return
+    prepared = replace(prepared, space=replace(prepared.space, objective=unmeasured))
     others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
     only_steps = not set(others) & set(RATES)
     if others and only_steps and (changer := changer_of_work(prepared.space, known, workload=prepared.workload)):

@@ -440,6 +440,23 @@ def test_history_rounds_draws_a_store_with_rounds_and_one_without(store: str, tm
     assert (refused.returncode, "ends in .html, .svg, .png" in refused.stderr) == (2, True)
 
 
+def test_history_rounds_draws_a_hostile_store(tmp_path: Path) -> None:
+    words = ("</script><script>alert(1)</script>", "a\x1b[2J\ud800", "'+alert(1)+'", "${x}")
+    predictions = (1e308, float("inf"), -1.0, "9", 10**400, 5.0)
+    trials = TrialStore(str(tmp_path / "store"))
+    for number, (word, predicted) in enumerate(zip((*words, *words), (*predictions, 1.0, 2.0), strict=True)):
+        trial = Trial.completed(
+            workload={"program": words[0]}, config={"batch": word}, tokens_per_second=100.0 + number
+        )
+        promise = {"round_number": (1, 10**30)[number % 2], "throughput": predicted}
+        trials.add(replace(trial, started_at=word, suggestion=promise))
+    for name in ("rounds.html", "rounds.svg", "rounds.png"):
+        done = torchx("history", "rounds", "--store", trials.url, "--out", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    assert "<script>alert" not in (tmp_path / "rounds.html").read_text() + (tmp_path / "rounds.svg").read_text()
+
+
 def test_history_rounds_shows_each_tune_of_a_workload(tmp_path: Path) -> None:
     trials = TrialStore(str(tmp_path))
     for number in range(4):

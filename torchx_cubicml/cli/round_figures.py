@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.round_table import RoundTable
     from torchx_cubicml.records.trial import Trial
 
+_MOST_PREDICTED = 1e15  # per second; no axis holds more beside a measurement
 _MOST_LETTERS = 160  # of a config beside a point
 
 
@@ -91,6 +92,7 @@ def _predicted_rows(launches: Sequence[tuple[int | None, Trial]], objective: str
         for number, trial in launches
         if (number or not has_rounds)
         and (predicted := promised_throughput(trial.suggestion, objective)) is not None
+        and predicted <= _MOST_PREDICTED
         and (measured := trial.throughput(objective)) is not None
     ]
 

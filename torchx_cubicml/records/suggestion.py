@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config
 
+_MOST_ROUNDS = 1_000_000
 _OF_TUNE = re.compile(r"(launch-[0-9a-f]+)-\d+")  # the id of a tune's launch
 
 
@@ -88,13 +89,15 @@ class Suggestion:
 
 
 def promised_round(promise: Mapping[str, object] | None) -> int | None:
-    """Return the round of a launch, >= 1, from the prediction stored with it; ``None`` without one.
+    """Return the round of a launch, from 1 to a million, from the prediction stored with it; ``None`` without one.
 
     >>> promised_round({"round_number": 2}), promised_round(None)
     (2, None)
     """
     number = (promise or {}).get("round_number")
-    return number if isinstance(number, int) and not isinstance(number, bool) and number >= 1 else None
+    if not isinstance(number, int) or isinstance(number, bool):
+        return None
+    return number if 1 <= number <= _MOST_ROUNDS else None
 
 
 def tune_of(launch_id: str) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH
+from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,7 +113,7 @@ def _points(measured: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]
     colour = {"condition": plain, "field": "round", "type": "ordinal", "legend": None, "scale": {"domain": numbers}}
     return {
         "data": {"values": measured},
-        "mark": {"type": "point", "opacity": 0.85},
+        "mark": point(len(measured)),
         "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tooltip(y["title"])},
     }
 

@@ -9,7 +9,7 @@ outside what they cover.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -143,6 +143,10 @@ class PublicPrior:
             logarithm[covered] = np.log(chosen.tokens_per_step) - seconds
             spread[covered] = self.widening * np.hypot(deviation, self.error)
         return Prediction.of_measurement(logarithm, spread)
+
+    def narrowed(self, prediction: Prediction, rows: Sequence[Mapping[str, Value]]) -> Prediction:
+        """Return a prediction after some launches, with no more spread than without any; ``[n]``."""
+        return replace(prediction, spread=np.fmin(prediction.spread, self.tokens_per_second(rows).spread))
 
     def peak_gib(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the prediction of the peak memory of one device in GiB, ``[n]``; NaN where it is not covered."""

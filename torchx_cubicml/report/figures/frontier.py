@@ -9,14 +9,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH
+from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _LETTER = 6.5  # pixels of a letter of a label; one that is wider than its launches is left out
 _MOST_BANDS = 40  # more rounds than that are not marked: lines would cover the plot
-_AGAIN = "measured again"
+_LATER = "afterwards"
 _LARGE = 1000.0  # throughputs from here on are shown without decimals
 
 
@@ -77,7 +77,7 @@ def _bands(launches: Sequence[Mapping[str, Any]]) -> list[_Band]:
     numbers = sorted({each["round"] for each in launches if each["round"]})
     if not numbers or len(numbers) > _MOST_BANDS:
         return []
-    labels = {0: "first launches", None: _AGAIN} | {number: f"round {number}" for number in numbers}
+    labels = {0: "first launches", None: _LATER} | {number: f"round {number}" for number in numbers}
     bands = []
     for number in (0, *numbers, None):
         places = [each["launch"] for each in launches if each["round"] == number]
@@ -113,7 +113,7 @@ def _points(measured: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]
     colour = {"condition": plain, "field": "round", "type": "ordinal", "legend": None, "scale": {"domain": numbers}}
     return {
         "data": {"values": measured},
-        "mark": {"type": "point", "opacity": 0.85},
+        "mark": point(len(measured)),
         "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tooltip(y["title"])},
     }
 

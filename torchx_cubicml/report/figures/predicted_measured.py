@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.style import HEIGHT, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG
+from torchx_cubicml.report.style import HEIGHT, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG, point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ def _layers(rows: Sequence[Mapping[str, Any]], *, has_many: bool) -> list[dict[s
             "encoding": {"x": x, "y": y},
         },
         {
-            "mark": {"type": "point", "opacity": 0.85},
+            "mark": point(len(rows)),
             "encoding": {"x": x, "y": y, "color": colour, "tooltip": tooltip},
         },
     ]

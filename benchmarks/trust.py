@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
 METHODS = ("alike", "own only", "less", "category")
-N_OWN, N_PUBLIC, MOST_ASKED = (5, 20), 200, 150
+N_OWN, N_PUBLIC, MOST_ASKED = (5, 20), 100, 150
 SLOWER, JUNK, LESS = 0.7, 0.1, 0.3
 
 
@@ -137,10 +137,13 @@ def main() -> int:
         "nanotron": [trial for trial in h100_jobs(args.nanotron) if trial.measurement is not None],
         "llm-foundry": fsdp_jobs(args.foundry),
     }
-    text = "\n".join([*__doc__.split("\n\n")[2:], *lines_of(tables, args.seeds)]) + "\n"
-    print(text)
+    lines = __doc__.split("\n\n")[2:]
+    print("\n".join(lines))
+    for line in lines_of(tables, args.seeds):
+        print(line, flush=True)
+        lines.append(line)
     if args.output is not None:
-        args.output.write_text(text)
+        args.output.write_text("\n".join(lines) + "\n")
     return 0
 
 

@@ -1,6 +1,6 @@
 """The paper's recipe by the command line alone: real ``tune`` commands over a program whose throughput is simulated.
 
-    python benchmarks/paper_commands.py --output benchmarks/results/paper_commands.txt
+    python benchmarks/paper_commands.py --output FILE.txt --draw FILE.svg
 
 Each model is one ``torchx cubicml tune`` of a hundred random launches and three rounds of 33, each launch a process
 of ``lib/simulated_job.py``. What is printed is read from ``history rounds --json`` and ``history list --json``.
@@ -75,14 +75,14 @@ class Found:
         return next(each[name] for each in self.table["rounds"] if each["number"] == number)
 
 
-def run(words: Sequence[str], *, optimum: float) -> Found:
-    """Run a tune in a folder of its own and return what ``history`` prints of it."""
+def run(words: Sequence[str], *, optimum: float, draw: Path | None) -> Found:
+    """Run a tune in a folder of its own and return what ``history`` prints of it; draw its rounds to a file."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([*words], cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"a tune failed:\n{done.stderr[-3000:]}")
         listed = _printed("list", "--limit", "0", folder=folder)
-        (table,) = _printed("rounds", folder=folder)
+        (table,) = _printed("rounds", *(("--out", str(draw.absolute())) if draw else ()), folder=folder)
     rates = [(trial.get("measurement") or {}).get("samples_per_second") or 0.0 for trial in listed]
     return Found(measured=tuple(rate / optimum for rate in rates), table=table)
 
@@ -159,6 +159,7 @@ def main() -> None:
     parser.add_argument("--per-round", type=int, default=33, help="launches of a round")
     parser.add_argument("--rounds", type=int, default=3, help="rounds")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
+    parser.add_argument("--draw", type=Path, default=None, help="file to draw the last tune's rounds to")
     args = parser.parse_args()
     counts = args.random, args.per_round, args.rounds
     tunes: dict[str, Found] = {}
@@ -168,7 +169,7 @@ def main() -> None:
             words = tune_words(
                 simulator, random=args.random, per_round=args.per_round, rounds=args.rounds, seed=model, model=model
             )
-            tunes[f"{family} {model}"] = run(words, optimum=simulator.optimum())
+            tunes[f"{family} {model}"] = run(words, optimum=simulator.optimum(), draw=args.draw)
             text = f"{_heading(args, len(tunes))}\n\n{table(tunes, counts=counts)}\n"
             print(text, flush=True)  # what is done so far, for those who wait
             if args.output is not None:

@@ -141,6 +141,10 @@ def study_of(space: SearchSpace, workload: Mapping[str, object] = TRANSFORMER) -
     return Study.of(space, workload=dict(workload), current=SMALLEST, trials=[])
 
 
+def layered(parameter: Parameter) -> SearchSpace:
+    return replace(FORMULAS, parameters=(*FORMULAS.parameters, parameter))
+
+
 def plain_starts(posterior: Posterior, configs: list[Config], *, count: int, taken: list[Config]) -> list[Config]:
     """The best of log throughput plus log fit, each pick lowering those near to it."""
     fits = posterior.forecast(configs).fits
@@ -203,10 +207,19 @@ class TestRooflineStarts:
         assert len(found) == 12
         assert {point.config["n_layers"] for point in found} == {24}
 
-    def test_a_value_per_layer_has_none(self) -> None:
-        layers = Parameter(name="activation_checkpointing", choices=("none", "full"), per_layer=24)
-        space = SearchSpace(parameters=(*FORMULAS.parameters, layers))
-        assert roofline_starts(study_of(space).posterior, count=3, taken=[]) == []
+    def test_of_a_value_per_layer_one_start_has_all_layers_alike(self) -> None:
+        layers = Parameter(name="activation_checkpointing", choices=("full", "none"), per_layer=24)
+        (found,) = roofline_starts(study_of(layered(layers)).posterior, count=3, taken=[])
+        (expected,) = roofline_starts(study_of(layered(replace(layers, per_layer=None))).posterior, count=1, taken=[])
+        same = (expected.config["activation_checkpointing"],) * 24
+        assert found.config == {**expected.config, "activation_checkpointing": same}
+
+    def test_layers_that_differ_in_the_users_config_are_no_obstacle(self) -> None:
+        layers = Parameter(name="activation_checkpointing", choices=("full", "none"), per_layer=24)
+        own = {**SMALLEST, "activation_checkpointing": ("full", *("none",) * 23)}
+        posterior = study_of(layered(layers)).posterior
+        found = roofline_starts(posterior, count=1, taken=[DesignPoint(config=own, why="")])
+        assert found == roofline_starts(posterior, count=1, taken=[])
 
     def test_of_a_large_space_a_sample_is_ranked(self) -> None:
         """Two thousand of 4,000 configs: the best three are among the fastest hundredth but once in a million."""

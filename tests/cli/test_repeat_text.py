@@ -81,15 +81,8 @@ def test_a_commit_that_is_no_hash_gives_no_command(commit: str) -> None:
 
 SCRIPT = """\
 import json, os, sys
-import torch
-torch.distributed.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(10):
-    model(torch.randn(int(sys.argv[2]), 4)).sum().backward()
-    optimizer.step()
-if torch.distributed.get_rank() == 0:
-    facts = [sys.argv[1:], os.environ["DEPTH"], torch.distributed.get_world_size()]
+if os.environ["RANK"] == "0":
+    facts = [sys.argv[1:], os.environ["DEPTH"], int(os.environ["WORLD_SIZE"])]
     open("ran.json", "w").write(json.dumps(facts))
 """
 SPACE_FILE = """\

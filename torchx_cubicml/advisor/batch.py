@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,33 +105,43 @@ _MAX_CANDIDATES = 2000  # configs scored for warm starts; of a larger space, as 
 def roofline_starts(posterior: Posterior, *, count: int, taken: Sequence[DesignPoint]) -> list[DesignPoint]:
     """Return up to ``count`` warm-start configs: the fastest by the uncalibrated roofline model that likely fit.
 
-    They differ from one another and from ``taken``. The list is empty where the model does not cover the workload, or
-    where a parameter has one value per layer of a transformer.
+    They differ from one another and from ``taken``. Where a parameter has one value per layer of a transformer, there
+    is one at most, with all layers alike. The list is empty where the model does not cover the workload.
     """
-    space, is_recommender = posterior.space, has_tables(posterior.rows.of({}))
-    if not is_recommender and any(dimension.positions for dimension in space.dimensions):
-        return []
+    is_recommender = has_tables(posterior.rows.of({}))
+    space = posterior.space if is_recommender else _with_layers_alike(posterior.space)
     try:
-        vectors = _candidates(space)
+        configs = _candidates(space)
     except SpaceError:  # no legal config was found
         return []
     predict = Roofline().recommenders_.samples_per_second if is_recommender else Roofline().tokens_per_second
-    throughput = predict(posterior.rows.at(vectors))
-    covered = np.isfinite(throughput)
-    if not covered.any():
+    throughput = predict([posterior.rows.of(config) for config in configs])
+    covered = np.flatnonzero(np.isfinite(throughput))
+    if not len(covered):
         return []
-    scores = weighted_by_fit(np.log(throughput[covered]), posterior.forecast_at(vectors[covered]).fits)
-    configs = [config_at(space, vector) for vector in vectors[covered]]
-    picked = diverse_subset(space, configs, scores, count=count, taken=[point.config for point in taken])
+    configs = [configs[index] for index in covered.tolist()]
+    scores = weighted_by_fit(np.log(throughput[covered]), posterior.forecast(configs).fits)
+    count = min(count, 1) if space is not posterior.space else count
+    picked = diverse_subset(posterior.space, configs, scores, count=count, taken=[point.config for point in taken])
     return [DesignPoint(config=config, why="among the fastest by the step-time formulas") for config in picked]
 
 
-def _candidates(space: SearchSpace) -> NDArray[np.intp]:
-    """Return legal rows of choice indices, all of them for a small space, ``[n, n_dimensions]``."""
-    if not has_at_most(space, _MAX_CANDIDATES):
-        return drawn_rows(space, _MAX_CANDIDATES, rng=np.random.default_rng(0))
-    listed = list(space.legal.choices.vectors())
-    return np.array(listed, dtype=np.intp).reshape(len(listed), len(space.dimensions))
+def _with_layers_alike(space: SearchSpace) -> SearchSpace:
+    """Return the space of the same configs whose layers are all alike; ``space`` itself where no parameter has layers.
+
+    Mixed layers differ from it by less than the formulas are wrong, before any of them was measured.
+    """
+    if all(item.per_layer is None for item in space.parameters):
+        return space
+    parameters = (item if item.per_layer is None else replace(item, groups=1) for item in space.parameters)
+    return replace(space, parameters=tuple(parameters))
+
+
+def _candidates(space: SearchSpace) -> list[Config]:
+    """Return legal configs, all of them for a small space."""
+    if has_at_most(space, _MAX_CANDIDATES):
+        return list(space.configs())
+    return space.sample(_MAX_CANDIDATES, rng=np.random.default_rng(0))
 
 
 BASELINE_REASON = "baseline: your config, not measured yet"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.value_text import config_text
 from torchx_cubicml.predictors.round_table import numbered
-from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.suggestion import promised_throughput
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation
@@ -59,7 +59,7 @@ def objective_text(objective: str) -> str:
     >>> objective_text("tokens_per_second"), objective_text("tokens_per_device_hour")
     ('tokens per second of the whole job', 'tokens per device hour')
     """
-    return f"{objective.replace('_', ' ')}{'' if objective in PER_COST else ' of the whole job'}"
+    return f"{objective.replace('_', ' ')}{' of the whole job' if objective in OBJECTIVES else ''}"
 
 
 def _note(trial: Trial, objective: str) -> str:

@@ -54,7 +54,9 @@ class Suggestion:
         doubt: measurement uncertainty: standard deviation of the logarithm of throughput, as the runs report it. It is
             the lowest over the runs of this config or of the user's own, whichever is larger; 0.0 where unknown.
         n_baseline: measurements of the user's own config, on which the gain rests.
-        objective: unit of the throughputs where that is one of ``PER_COST``; ``None`` for those of the whole job.
+        objective: unit of the throughputs where that is none of ``OBJECTIVES``; ``None`` for those of the whole job.
+        time_to_done: predicted seconds of each part until the job is done: ``OVERHEADS``, as far as they are known, and
+            ``STEPS_S``; ``None`` for other objectives than ``soonest_done``.
         round_number: round of a tune that fits its predictor once a round, >= 1; ``None`` for other launches.
         nearest: up to three trials of this workload for comparison, the most similar first; only set by ``suggest``.
     """
@@ -73,6 +75,7 @@ class Suggestion:
     doubt: float = 0.0
     n_baseline: int = 0
     objective: str | None = None
+    time_to_done: Mapping[str, float] | None = None
     round_number: int | None = None
     nearest: tuple[NearTrial, ...] = ()
 
@@ -83,7 +86,7 @@ class Suggestion:
 
     def promise(self) -> dict[str, object]:
         """Return the part stored with a launch, as JSON values: the prediction and the reason."""
-        unset = {name for name in ("objective", "round_number") if getattr(self, name) is None}
+        unset = {name for name in ("objective", "time_to_done", "round_number") if getattr(self, name) is None}
         left_out = {"config", "nearest", *unset}
         return {name: value for name, value in self.to_json().items() if name not in left_out}
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def roofline_covers(trials: Iterable[Trial]) -> bool:
     """Return whether the roofline model predicts the configs of ``trials``, all of one workload.
 
-    At least one must be measured. Each measured trial must have every fact that the step time depends on. A
-    transformer's must have no per-layer value; a recommender's tables may each have a value of their own.
+    At least one must be measured. Each measured trial must have every fact that the step time depends on. Layers of a
+    transformer, and tables of a recommender, may each have a value of their own.
     """
     measured = [trial for trial in trials if trial.measurement is not None]
     return bool(measured) and (transformer_covers(measured) or recommender_covers(measured))
@@ -38,10 +38,8 @@ def roofline_covers(trials: Iterable[Trial]) -> bool:
 
 def transformer_covers(trials: Iterable[Trial]) -> bool:
     """Return whether the formulas of transformers predict all measured ``trials``, at least one, and their memory."""
-    measured = [trial for trial in trials if trial.measurement is not None]
-    if not measured or any(isinstance(value, tuple) for trial in measured for value in trial.config.values()):
-        return False
-    return bool(TrainingLayout.of(Facts.from_rows([training_row(trial) for trial in measured])).covered.all())
+    rows = [training_row(trial) for trial in trials if trial.measurement is not None]
+    return bool(rows) and bool(TrainingLayout.of(Facts.from_rows(rows)).covered.all())
 
 
 def recommender_covers(trials: Iterable[Trial]) -> bool:

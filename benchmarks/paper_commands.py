@@ -157,6 +157,7 @@ def main() -> None:
     """Run the tunes and print what they show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=int, default=1, help="simulated models of each family")
+    parser.add_argument("--families", default=",".join(FAMILIES), help="kinds of physics, joined by commas")
     parser.add_argument("--layers", type=int, default=24, help="layers of each")
     parser.add_argument("--random", type=int, default=100, help="random launches before the first round")
     parser.add_argument("--per-round", type=int, default=33, help="launches of a round")
@@ -167,7 +168,7 @@ def main() -> None:
     counts = args.random, args.per_round, args.rounds
     tunes: dict[str, Found] = {}
     for model in range(args.models):
-        for family in FAMILIES:
+        for family in args.families.split(","):
             simulator = Simulator.draw(model, n_layers=args.layers, family=family)
             tunes[f"{family} {model}"] = run(simulator, args, model=model)
             text = f"{_heading(args, len(tunes))}\n\n{table(tunes, counts=counts)}\n"

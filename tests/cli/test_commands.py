@@ -440,6 +440,18 @@ def test_history_rounds_draws_a_store_with_rounds_and_one_without(store: str, tm
     assert (refused.returncode, "ends in .html, .svg, .png" in refused.stderr) == (2, True)
 
 
+def test_history_rounds_shows_rates_per_joule_as_measured(tmp_path: Path) -> None:
+    trials = TrialStore(str(tmp_path))
+    for number, watts in enumerate((100.0, 200.0, 400.0)):
+        trial = Trial.completed(workload={"program": "train.py"}, config={"batch": number}, tokens_per_second=1000.0)
+        measured = Measurement(tokens_per_second=1000.0, power_watts=watts, power_of="GPUs")
+        promise = {"round_number": 1, "throughput": 9.0 - number, "objective": "tokens_per_joule"}
+        started = f"2026-01-01T00:0{number}:00+00:00"
+        trials.add(replace(trial, measurement=measured, started_at=started, suggestion=promise))
+    (table,) = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path).stdout)
+    assert (table["objective"], table["rounds"][0]["best"], table["tau"]) == ("tokens_per_joule", 10.0, 1.0)
+
+
 def test_history_rounds_draws_a_hostile_store(tmp_path: Path) -> None:
     words = ("</script><script>alert(1)</script>", "a\x1b[2J\ud800", "'+alert(1)+'", "${x}")
     predictions = (1e308, float("inf"), -1.0, "9", 10**400, 5.0)

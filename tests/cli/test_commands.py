@@ -399,7 +399,8 @@ def test_history_rounds_shows_each_round(store: str, tmp_path: Path) -> None:
         trials.add(replace(trial, started_at=f"2026-01-01T00:0{number}:00+00:00", suggestion=promise))
     shown = torchx("history", "rounds", "--store", tmp_path).stdout
     assert re.search(r"first +1 +1 +100 +100 +100 *\n", shown)
-    assert re.search(r"1 +3 +3 +200 +300 +300 +1\.00", shown)
+    assert re.search(r"1 +3 +3 +200 +300 +300 +1\.00 +± 1\.00", shown)
+    assert "over all rounds: 1.00 (95 % of random orders: ± 1.00)" in shown
     (table,) = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path).stdout)
     assert [(each["number"], each["best_so_far"]) for each in table["rounds"]] == [(0, 100.0), (1, 300.0)]
     assert table["tau"] == 1.0

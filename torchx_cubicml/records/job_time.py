@@ -16,6 +16,8 @@ QUEUE_S = "queue_s"
 """Fact of a trial: seconds from the submission by a tune to the start of the program."""
 OVERHEADS = (QUEUE_S, "startup_s", "compile_s", "warmup_s")
 """Parts of the time of a job besides its steps at their steady pace."""
+MOST_OVERHEAD_S = 1e9
+"""Seconds of an overhead, 30 years; a record with more is not believed."""
 STEPS_S = "steps_s"
 PART_TEXTS = {
     QUEUE_S: "queued",

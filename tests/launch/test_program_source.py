@@ -53,6 +53,8 @@ def test_a_plain_program_leaves_no_doubt(text: str, tmp_path: Path) -> None:
         "import os\nos.execvp('python', ['python', 'other.py'])\n",
         "from os import system\n",
         "import subprocess\n",
+        "from pydoc import locate\n",
+        "import logging.config\n",
         "import torch\ntorch.hub.load('a/b', 'c')\n",
         "from torch import hub as zoo\n",
         "import torch.distributed as dist\ngetattr(dist, name)(model)\n",

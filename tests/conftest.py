@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.shared_results import SharedResults
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -70,3 +72,10 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name, value in changes.items():
             patch.setenv(name, value)
         yield
+
+
+@pytest.fixture(scope="session")
+def shared_results(tmp_path_factory: pytest.TempPathFactory) -> SharedResults:
+    """Return the results that are made once in this run, whichever process needs them."""
+    base = tmp_path_factory.getbasetemp()  # of this process, if there are several
+    return SharedResults((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared")

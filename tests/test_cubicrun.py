@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> P
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOWN", str(tmp_path / "shown"))
     monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "300")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PET_MASTER_PORT", str(free_port))  # torchrun's own is one for all launches of a machine
     for name in ("TORCHX_CUBICML_SPACE", "TORCHX_CUBICML_MODE", "TORCHX_JOB_ID", "PYTHON_EXEC", CONTRACT_VARIABLE):
@@ -431,10 +431,8 @@ def test_two_nodes_run_what_one_of_them_decided(folder: Path, kind: str) -> None
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("kind", ["static", "c10d"])
-def test_a_node_that_reaches_no_store_runs_what_rank_0_decided(folder: Path, kind: str) -> None:
-    """Which node has rank 0 is open under c10d: if it is the one without a store, nobody is rewritten."""
-    first, second = two_nodes(kind)
+def test_a_node_that_reaches_no_store_runs_what_rank_0_decided(folder: Path) -> None:
+    first, second = two_nodes("static")
     space = ("--cubicml-space", "space.toml")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         nowhere = f"ftp://127.0.0.1:{silent.getsockname()[1]}/store"
@@ -444,16 +442,16 @@ def test_a_node_that_reaches_no_store_runs_what_rank_0_decided(folder: Path, kin
         ]
         ends = [ended(process) for process in processes]
     assert [code for code, _, _ in ends] == [0, 0], ends
-    one, two = argv_of_all(folder)
-    assert one == two
-    assert one == FASTEST or (kind == "c10d" and one == TYPED)
+    assert argv_of_all(folder) == [FASTEST, FASTEST]
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("kind", ["static", "c10d"])
-def test_nodes_run_the_same_while_their_store_changes(folder: Path, kind: str) -> None:
-    """Launches end elsewhere between the starts of the nodes, and while these meet: each makes another the fastest."""
-    first, second = two_nodes(kind)
+def test_nodes_run_the_same_while_their_store_changes(folder: Path) -> None:
+    """Launches end elsewhere between the starts of the nodes, and while these meet: each makes another the fastest.
+
+    Under c10d the node that comes last can have rank 0, too.
+    """
+    first, second = two_nodes("c10d")
     space = ("--cubicml-space", "space.toml")
     processes = [start(CUBICRUN, *space, *first, *COMMAND)]
     for batch, speed in ((4, 20_000.0), (1, 50_000.0)):

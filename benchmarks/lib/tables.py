@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from lib.priors import leave_out
 from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Workload
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -26,6 +27,12 @@ _NAMES = {
 
 
 def h100_jobs(path: Path = H100_JOBS) -> list[Trial]:
+    """Return ``h100_trials``, and let predictors use a public prior that was learned without them."""
+    leave_out("nanotron")
+    return h100_trials(path)
+
+
+def h100_trials(path: Path) -> list[Trial]:
     """Return the rows as trials of whole-job throughput; those flagged as a slow twin are left out.
 
     A failed row does not say why, so it is of unknown cause. Where one config both failed and completed, the file's
@@ -62,6 +69,12 @@ def _trial(number: int, row: dict[str, str]) -> Trial:
 
 
 def fsdp_jobs(path: Path = FSDP_JOBS) -> list[Trial]:
+    """Return ``fsdp_trials``, and let predictors use a public prior that was learned without them."""
+    leave_out("llm-foundry")
+    return fsdp_trials(path)
+
+
+def fsdp_trials(path: Path) -> list[Trial]:
     """Return the rows as trials of whole-job throughput, begun on the date on which they were first published."""
     with path.open(newline="") as file:
         return [_fsdp_trial(number, row) for number, row in enumerate(csv.DictReader(file))]

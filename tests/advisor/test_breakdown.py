@@ -89,7 +89,8 @@ def test_without_a_launch_the_formulas_have_their_defaults() -> None:
     assert found.time == found.memory == Basis()
     assert found.of["your config"].seconds == Roofline().explain({**WORKLOAD, **OWN})
     text = "\n".join(breakdown_lines(found))
-    assert text.count("estimated from the formulas' defaults") == 2
+    assert text.count("estimated from the formulas and 7 public sources") == 1
+    assert text.count("estimated from the formulas' defaults") == 1
 
 
 def test_launches_of_other_workloads_calibrate_a_new_one() -> None:

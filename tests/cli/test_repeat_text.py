@@ -34,6 +34,7 @@ def test_without_its_command_a_record_says_what_to_set() -> None:
         f"git checkout {'ab' * 20}",
         "start train.py with nnodes=1 world_size=2",
         "set micro_batch_size=8 compile=True, in the places of space file 0123456789abcdef",
+        "torchx cubicml history repeat t1 --space FILE -- YOUR COMMAND",
     ]
 
 
@@ -80,15 +81,8 @@ def test_a_commit_that_is_no_hash_gives_no_command(commit: str) -> None:
 
 SCRIPT = """\
 import json, os, sys
-import torch
-torch.distributed.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(10):
-    model(torch.randn(int(sys.argv[2]), 4)).sum().backward()
-    optimizer.step()
-if torch.distributed.get_rank() == 0:
-    facts = [sys.argv[1:], os.environ["DEPTH"], torch.distributed.get_world_size()]
+if os.environ["RANK"] == "0":
+    facts = [sys.argv[1:], os.environ["DEPTH"], int(os.environ["WORLD_SIZE"])]
     open("ran.json", "w").write(json.dumps(facts))
 """
 SPACE_FILE = """\

@@ -63,3 +63,27 @@ def test_the_whole_command_has_the_options_of_the_scheduler(
     assert [each["command"][2:6] for each in found["worth_trying"]] == [
         ["-s", "slurm", "-cfg", "time=10,partition=new"]
     ]
+
+
+@pytest.mark.parametrize(("text", "is_told"), [("import torch\n", True), ("import accelerate\n", False)])
+def test_a_hook_that_the_source_has_no_call_for_is_told_and_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, is_told: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "space.toml").write_text(
+        '[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch"\n'
+        '[parameters.sharding_strategy]\nchoices = ["FULL_SHARD", "SHARD_GRAD_OP"]\nhook = "fsdp"\n'
+    )
+    command = ["dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--batch", "1"]
+    workload, _ = read_config(ComponentLaunch.parse(command[0], command[1:]).launch, load_space("space.toml"))
+    unhooked = Trial.completed(workload=workload, config={"micro_batch_size": 1}, tokens_per_second=9.0)
+    TrialStore(str(tmp_path / "store")).add(unhooked)
+    parser = argparse.ArgumentParser()
+    suggest.add_arguments(parser)
+    options = ["--space", "space.toml", "--store", str(tmp_path / "store"), "-s", "local_cwd", "--count", "4"]
+    assert suggest.run(parser.parse_args([*options, "--", *command])) == 0
+    said = capsys.readouterr().out
+    kept = "sharding_strategy kept as typed: its hook cannot set it: the program calls neither"
+    assert (kept in said) is is_told
+    assert ("and SHARD_GRAD_OP by the hook fsdp" in said) is not is_told

@@ -8,10 +8,14 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("tune on a terminal")]
+if TYPE_CHECKING:
+    from tests.shared_results import SharedResults
+
+pytestmark = pytest.mark.launch
 TUNE = Path(__file__).resolve().parents[1] / "tune"
 QUICK = [f"{TUNE}/components.py:quick", "--script", f"{TUNE}/quick.py"]
 SPACE = """
@@ -28,6 +32,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class TerminalOutput:
     status: int
     screen: str
+    folder: Path
 
     @property
     def lines(self) -> list[str]:
@@ -50,7 +55,7 @@ def on_a_terminal(words: list[str], cwd: Path) -> TerminalOutput:
             break
         screen += piece
     os.close(leader)
-    return TerminalOutput(process.wait(timeout=600), screen.decode(errors="replace"))
+    return TerminalOutput(process.wait(timeout=600), screen.decode(errors="replace"), cwd)
 
 
 def quick_tune(*options: str, args: str = "--batch_size 1 --seconds 0.6") -> list[str]:
@@ -59,17 +64,15 @@ def quick_tune(*options: str, args: str = "--batch_size 1 --seconds 0.6") -> lis
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tune")
+def output(shared_results: SharedResults) -> TerminalOutput:
+    return shared_results.get("tune on a terminal", tuned_on_a_terminal)
+
+
+def tuned_on_a_terminal(folder: Path) -> TerminalOutput:
     (folder / "space.toml").write_text(SPACE)
     (folder / ".torchxconfig").write_text("[cli:run]\nscheduler = local_cwd\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def output(workspace: Path) -> TerminalOutput:
     options = ("--budget", "8 launches", "--parallel", "2", "--write-config", ".torchxconfig")
-    return on_a_terminal(quick_tune(*options), workspace)
+    return on_a_terminal(quick_tune(*options), folder)
 
 
 def test_a_terminal_shows_what_is_in_flight_and_what_is_left(output: TerminalOutput) -> None:
@@ -94,16 +97,16 @@ def test_a_terminal_keeps_the_ends_and_the_result(output: TerminalOutput) -> Non
     assert "device hours" in rest
 
 
-def test_the_winner_is_the_default_of_the_next_launch(output: TerminalOutput, workspace: Path) -> None:
-    assert "[cli:run]" in (workspace / ".torchxconfig").read_text()  # what stood there stays
+def test_the_winner_is_the_default_of_the_next_launch(output: TerminalOutput) -> None:
+    assert "[cli:run]" in (output.folder / ".torchxconfig").read_text()  # what stood there stays
     words = ["torchx", "run", "--dryrun", "cubicml", "--mode", "record", "--store", "store", QUICK[0]]
-    done = subprocess.run(words, cwd=workspace, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(words, cwd=output.folder, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"--batch_size\W+4\b", done.stdout), done.stdout[-3000:]
     assert "quick.py" in done.stdout
 
 
-def test_without_a_terminal_lines_are_plain(workspace: Path, tmp_path: Path) -> None:
+def test_without_a_terminal_lines_are_plain(tmp_path: Path) -> None:
     (tmp_path / "space.toml").write_text(SPACE)
     words = quick_tune("--budget", "2 launches", "--write-config", "defaults", args="--batch_size 4 --seconds 0.2")
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)

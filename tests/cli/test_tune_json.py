@@ -24,4 +24,5 @@ def test_the_keys_of_a_result_stay() -> None:
         "refused",
         "ending",
         "scheduler_args",
+        "frontier",
     }

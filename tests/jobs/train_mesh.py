@@ -1,9 +1,8 @@
 """FSDP2 and tensor parallelism on a mesh of named axes, with fixed sizes and without a flag for them.
 
 Every data-parallel rank takes its share of one global batch, so that the loss is the same under each mesh. The first
-argument changes that: ``ranks-by-hand`` calculates the data-parallel rank from the global rank, ``two-meshes`` makes
-another mesh besides, and ``other-names`` gives the axes names that tell nothing. ``by-ranks`` constructs the mesh from
-its ranks, and ``unflattened`` makes it from one of one axis, as torchtitan does.
+argument changes that: ``ranks-by-hand`` calculates the data-parallel rank from the global rank, ``by-ranks``
+constructs the mesh from its ranks, and ``unflattened`` makes it from one of one axis, as torchtitan does.
 """
 
 import sys
@@ -48,7 +47,7 @@ class Model(nn.Module):
 
 
 dist.init_process_group("gloo")
-names = ("x", "y") if HOW == "other-names" else ("fsdp", "tp")
+names = ("fsdp", "tp")
 shape = (dist.get_world_size() // 2, 2)
 if HOW == "by-ranks":
     mesh = DeviceMesh("cpu", torch.arange(dist.get_world_size()).view(shape), mesh_dim_names=names)
@@ -56,8 +55,6 @@ elif HOW == "unflattened":
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("world",))._unflatten(0, shape, names)
 else:
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-if HOW == "two-meshes":
-    init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp", "tp"))
 data, tensor = mesh[names[0]], mesh[names[1]]
 torch.manual_seed(0)
 model = Model()

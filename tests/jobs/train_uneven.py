@@ -1,4 +1,4 @@
-"""A DDP training of uneven batches that stalls, evaluates and saves; its own clock bounds how fast it was.
+"""A DDP training of uneven batches that stalls, evaluates in several ways and saves; its own clock tells its speed.
 
 A step ends between ``before`` and ``after``. A pause lasts the time ``inside`` at least and ``within`` at most.
 """
@@ -6,7 +6,6 @@ A step ends between ``before`` and ``after``. A pause lasts the time ``inside`` 
 import json
 import os
 import random
-import sys
 import time
 
 import torch
@@ -14,7 +13,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-evaluates = sys.argv[1]  # "wrapped", "inner" or "no_grad"
 n_steps, evaluation_s, saving_s, stall_s = 60, 0.15, 0.1, 0.08
 dist.init_process_group("gloo")
 rank, sizes = dist.get_rank(), random.Random(3)
@@ -32,12 +30,12 @@ class Slow(list):
         return list, ()
 
 
-def evaluate():
-    if evaluates == "no_grad":
+def evaluate(how):
+    if how == "no_grad":
         with torch.no_grad():
             inner_or_model(model)
         return
-    module = model if evaluates == "wrapped" else inner
+    module = model if how == "wrapped" else inner
     module.eval()
     with torch.no_grad():
         inner_or_model(module)
@@ -51,9 +49,9 @@ def inner_or_model(module):
         time.sleep(evaluation_s / 3)
 
 
-def pause():
+def pause(how):
     pauses.append({"step": step, "began": now()})
-    evaluate()
+    evaluate(how)
     began = now()
     torch.save({"model": inner.state_dict(), "slow": Slow()}, os.devnull)
     pauses[-1] |= {"saving_within": now() - began, "inside": now() - pauses[-1].pop("began_inside")}
@@ -75,8 +73,8 @@ for step in range(n_steps):
     optimizer.step()
     steps.append({"before": before, "after": now(), "samples": consumed})
     optimizer.zero_grad()
-    if step % 20 == 19 and step + 1 < n_steps:
-        pause()
+    if step % 15 == 14 and step + 1 < n_steps:
+        pause(("no_grad", "wrapped", "inner")[step // 15])
 dist.barrier()
 print("\n" + json.dumps({"rank": rank, "steps": steps, "pauses": pauses}), flush=True)
 dist.destroy_process_group()

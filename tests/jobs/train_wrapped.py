@@ -52,7 +52,7 @@ class Model(nn.Module):
 
 
 def two_copies():
-    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp_replicate", "dp_shard"))
 
 
 def fsdp1(module, **changes):
@@ -70,10 +70,6 @@ def in_fsdp1(model):
         model.embedding = fsdp1(model.embedding)
         for index, block in enumerate(model.blocks):
             model.blocks[index] = fsdp1(block)
-    if HOW == "fsdp1-compiled-blocks":
-        for index, block in enumerate(model.blocks):
-            model.blocks[index] = fsdp1(torch.compile(block, backend="aot_eager"), use_orig_params=True)
-        return fsdp1(model, use_orig_params=True)
     return fsdp1(model)
 
 
@@ -84,13 +80,10 @@ def in_fsdp2(model):
         for index, block in enumerate(model.blocks):
             model.blocks[index] = torch.compile(block, backend="aot_eager", fullgraph=True)
     mesh = two_copies() if HOW == "fsdp2-hybrid" else None
-    in_order = HOW == "fsdp2-in-order" or HOW.startswith("fsdp2-compiled")
+    in_order = HOW in {"fsdp2-in-order", "fsdp2-compiled-blocks"}
     for block in model.blocks if dist.get_rank() == 0 or in_order else reversed(model.blocks):
         fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    for block in model.blocks if HOW == "fsdp2-compiled-in-place" else ():
-        block.compile(backend="aot_eager")
-    return torch.compile(model, backend="aot_eager") if HOW == "fsdp2-compiled-whole" else model
+    return fully_shard(model, mesh=mesh)
 
 
 def wrapped(model):

@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,13 @@ def test_fsdp_across_groups_that_share_a_sequence_or_a_layer(tmp_path: Path) -> 
         "dp_degree": 2,
         "dp_shard_degree": 2,
         "tp_degree": 2,
+        "pp_degree": 1,
+        "vocab_size": 32,
+        "d_model": 16,
+        "d_ff": 64,
+        "n_layers": 3,
+        "micro_batch_size": 3,
+        "seq_len": 8,
         "sharding_strategy": ("FULL_SHARD", "FULL_SHARD", "SHARD_GRAD_OP"),
         "n_params": 32 * 16 + 3 * (2 * 16 + 16 * 64 + 64 + 64 * 16 + 16) + 16 * 32 + 32,
         "precision": "bf16",
@@ -220,7 +228,10 @@ def test_fsdp_across_groups_that_share_a_sequence_or_a_layer(tmp_path: Path) -> 
         "max_grad_value": 2.0,
         "global_batch_size": 6,
     }
-    assert "layers.*.up.weight Shard(0)" in observed["tp_plan"].split("; ")
+    assert {"layers.*.up.weight Shard(0)", "layers.*.down.weight Shard(1)", "layers.*.norm.weight Replicate"} < set(
+        observed["tp_plan"].split("; ")
+    )
+    # The two ranks of a group work on one batch: it counts once.
     check_throughput(ended, samples=6, tokens=6 * 8, steps=10)
 
 
@@ -245,29 +256,29 @@ def test_a_sequence_in_parts_counts_once(tmp_path: Path) -> None:
     check_throughput(ended, samples=2, steps=10)
 
 
-@pytest.mark.parametrize("mode", ["distributed", "local"])
-def test_experts_shared_over_an_axis_with_a_free_name(mode: str, tmp_path: Path) -> None:
-    ended = start("train_experts.py", mode, folder=tmp_path, processes=4).end()
+@pytest.mark.parametrize(("mode", "planets"), [("distributed", 2), ("local", 1)], ids=["distributed", "local"])
+def test_experts_shared_over_an_axis_with_a_free_name(mode: str, planets: int, tmp_path: Path) -> None:
+    ended = start("train_experts.py", mode, folder=tmp_path, processes=2 * planets).end()
     assert (ended.code, ended.warnings()) == (0, []), ended.stderr
     observed = ended.trial().observed
     assert observed == {
         **observed,
-        "mesh": "planets=2,moons=2",
+        "mesh": f"planets={planets},moons=2",
         "tp_degree": 1,
         "ep_degree": 2,
-        "dp_degree": 4,
+        "dp_degree": 2 * planets,
         "n_experts": 4,
         "n_active_experts": 2,
         "capacity_factor": 1.5,
         "n_params": 32 * 16 + 2 * (4 * 16 + 4 * 2 * 16 * 24) + 2 * 16 + 16 * 32 + 32,
-        "global_batch_size": 8,
+        "global_batch_size": 4 * planets,
     }
     assert observed.get("expert_tp_degree") == (1 if mode == "distributed" else None)
-    check_throughput(ended, samples=8, tokens=8 * 8, steps=10)
+    check_throughput(ended, samples=4 * planets, tokens=4 * planets * 8, steps=10)
 
 
 def test_a_script_without_steps_has_no_throughput(tmp_path: Path) -> None:
-    ended = start("never_steps.py", folder=tmp_path).end()
+    ended = start("never_steps.py", folder=tmp_path, processes=1).end()
     assert (ended.code, ended.warnings()) == (0, []), ended.stderr
     trial = ended.trial()
     assert (trial.state, trial.measurement) == (State.COMPLETED, None)
@@ -419,33 +430,6 @@ def test_a_profiling_launch_ends_at_its_step(tmp_path: Path) -> None:
     assert ended.warnings() == []
 
 
-def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:
-    ended = start("train_tensor_parallel.py", folder=tmp_path).end()
-    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
-    observed = ended.trial().observed
-    assert observed == {
-        **observed,
-        "mesh_axes": ("dp", "tp"),
-        "mesh_sizes": (1, 2),
-        "vocab_size": 32,
-        "d_model": 16,
-        "d_ff": 64,
-        "tp_degree": 2,
-        "dp_degree": 1,
-        "pp_degree": 1,
-        "n_params": 32 * 16 + 3 * (2 * 16 + 16 * 64 + 64 + 64 * 16 + 16) + 16 * 32 + 32,
-        "n_layers": 3,
-        "micro_batch_size": 3,
-        "global_batch_size": 3,
-        "seq_len": 8,
-    }
-    assert {"layers.*.up.weight Shard(0)", "layers.*.down.weight Shard(1)", "layers.*.norm.weight Replicate"} < set(
-        observed["tp_plan"].split("; ")
-    )
-    # Both ranks work on one batch: it counts once.
-    check_throughput(ended, samples=3, tokens=3 * 8, steps=12)
-
-
 def test_a_pipeline_adds_up_its_stages(tmp_path: Path) -> None:
     ended = start("train_pipeline.py", folder=tmp_path).end()
     assert (ended.code, ended.warnings()) == (0, []), ended.stderr
@@ -486,28 +470,10 @@ def test_interleaved_stages_add_up_over_ranks(tmp_path: Path) -> None:
     check_throughput(ended, samples=8, tokens=8 * 6, steps=12)
 
 
-def test_copies_of_shards_on_a_mesh_of_two_dimensions(tmp_path: Path) -> None:
-    ended = start("train_hsdp.py", folder=tmp_path, processes=4).end()
-    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
-    observed = ended.trial().observed
-    assert observed == {
-        **observed,
-        "mesh_axes": ("dp_replicate", "dp_shard"),
-        "mesh_sizes": (2, 2),
-        "dp_degree": 4,
-        "dp_replicate_degree": 2,
-        "dp_shard_degree": 2,
-        "tp_degree": 1,
-        "sharding_strategy": ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
-        "n_params": 2 * (16 * 16 + 16) + 16 * 4 + 4,
-        "global_batch_size": 4 * 5,
-    }
-
-
 def test_compiled_with_checkpoints_and_not_as_requested(tmp_path: Path) -> None:
     contract = Contract(store=str(tmp_path / "store"), config={"sharding_strategy": "FULL_SHARD"})
     settings = {CONTRACT_VARIABLE: encode_contract(contract)}
-    ended = start("train_compiled.py", str(tmp_path), folder=tmp_path, **settings).end()
+    ended = start("train_compiled.py", str(tmp_path), folder=tmp_path, processes=1, **settings).end()
     assert (ended.code, ended.warnings()) == (0, []), ended.stderr
     trial = ended.trial()
     assert trial.config == {"sharding_strategy": "FULL_SHARD"}
@@ -520,7 +486,12 @@ def test_compiled_with_checkpoints_and_not_as_requested(tmp_path: Path) -> None:
         "optimizer": "AdamW",
         "n_params": 8 * 8 + 8 + 8 * 2 + 2,
     }
-    assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 16
+    measured = trial.measurement
+    assert measured.steps_counted + measured.warmup_steps == 16
+    assert measured.compile_s > 0.0
+    overheads_s = measured.startup_s + measured.compile_s + measured.warmup_s
+    took = datetime.fromisoformat(trial.ended_at) - datetime.fromisoformat(trial.started_at)
+    assert overheads_s + 16 * measured.mean_step_time_s <= took.total_seconds()
 
 
 def test_printed_throughput_counts_without_visible_steps(tmp_path: Path) -> None:

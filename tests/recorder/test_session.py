@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from torchx_cubicml.recorder.events.crash_trace import ENDED_BY_SIGTERM
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.store import TrialStore
 
@@ -209,6 +209,21 @@ def test_explicit_steps_need_no_torch(tmp_path: Path) -> None:
     assert measurement is not None
     assert measurement.samples_per_second == pytest.approx(5 / measurement.mean_step_time_s)
     assert 0 < measurement.samples_per_second <= 500
+
+
+def test_a_hook_is_refused_where_steps_are_made_without_torch(tmp_path: Path) -> None:
+    program = "from torchx_cubicml import measure\nfor _ in range(9):\n    measure.step(samples=5)\n"
+    contract = Contract(
+        store=f"file://{tmp_path}/store", hooks={"fsdp": "NO_SHARD"}, checked_hooks={"mesh.tp": 1, "mesh.cp": 1}
+    )
+    variables = {CONTRACT_VARIABLE: encode_contract(contract)}
+    done = run(*RECORDED, write(tmp_path, program), folder=tmp_path, **variables)
+    reason = "the program made its first step without torch"
+    assert f"hook = 'fsdp' was not applied as requested: {reason}" in done.stderr
+    observed = only_trial(tmp_path).observed
+    assert {name: observed[name] for name in ("fsdp_hook", "mesh_hook")} == dict.fromkeys(
+        ("fsdp_hook", "mesh_hook"), f"refused: {reason}"
+    )
 
 
 def test_data_loader_workers_of_either_kind_work(tmp_path: Path) -> None:

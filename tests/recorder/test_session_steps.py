@@ -271,10 +271,10 @@ def test_hooks_rest_while_a_compiler_traces() -> None:
     session._is_traced = lambda: True
     session.guarded(calls.append)(1)
     assert calls == []
-    session._on_compiled(None)  # runs within the compiler
+    session._on_compilation(None, has_ended=True)  # runs within the compiler
     assert session._training.of("compiled") == [()]
     session._is_disabled = True
-    session._on_compiled(None)
+    session._on_compilation(None, has_ended=True)
     assert len(session._training.of("compiled")) == 1
 
 
@@ -310,13 +310,13 @@ def test_another_rank_posts_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     session = made(rank=1, world_size=2)
     session._peers, session._training.is_due = Peers(), True
     session._on_step("optimizer", (), {})
-    assert session._peers.made == [("post_work", "[2.5, 4.0, 64.0, false, 1]", 0.0)]
+    assert session._peers.made == [("post_work", "[2.5, 4.0, 64.0, false, 1, {}]", 0.0)]
     session._conclude()
     assert session._training.of("conclude") == [()]
-    assert session._peers.made[1:] == [("post_work", "[2.5, 4.0, 64.0, true, 1]", 3.0)]
+    assert session._peers.made[1:] == [("post_work", "[2.5, 4.0, 64.0, true, 1, {}]", 3.0)]
     session._training = None
     session._conclude()
-    assert session._peers.made[-1] == ("post_work", "[2.5, null, null, true, 1]", 3.0)
+    assert session._peers.made[-1] == ("post_work", "[2.5, null, null, true, 1, {}]", 3.0)
 
 
 def test_lines_count_while_there_are_no_steps() -> None:
@@ -461,7 +461,7 @@ def test_the_end_says_which_of_several_trainings_is_measured(capsys: pytest.Capt
     other._conclude()
     assert capsys.readouterr().err == "", "the first rank has said so"
     ((word, _),) = other._peers.of("post_work")
-    assert json.loads(word)[-1] == 2
+    assert json.loads(word)[4] == 2
 
 
 def test_other_ranks_are_waited_for_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -603,7 +603,7 @@ def test_a_profiling_launch_ends_at_its_limit(steps: int, leaves: bool, monkeypa
     session._on_step("optimizer", (), {})
     assert ended == [0] * leaves
     if leaves:
-        assert session._peers.made[:2] == [("post_work", "[2.5, 4.0, 64.0, true, 1]", 3.0), ("meet", 10.0)]
+        assert session._peers.made[:2] == [("post_work", "[2.5, 4.0, 64.0, true, 1, {}]", 3.0), ("meet", 10.0)]
         assert session._reporter.of("ended") == [(State.COMPLETED, STEP_LIMIT)]
         assert session._reporter.made[-1] == ("close",)
 

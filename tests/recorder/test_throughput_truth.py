@@ -68,7 +68,7 @@ def test_no_launch_is_rewritten_into_a_loader_that_stalls(tmp_path: Path) -> Non
     """Most steps of the stalling loader are twice as fast as those of the steady one, and their mean half as fast."""
     stalling, steady = (schedule(np.where(np.arange(40) % 5 == 4, 0.25, 0.015)), schedule(np.full(60, 0.03)))
     (tmp_path / "space.toml").write_text(SPACE)
-    start = partial(launch, tmp_path, {"stalling": stalling, "steady": steady}, processes=2)
+    start = partial(launch, tmp_path, {"stalling": stalling, "steady": steady})
     space = ["--cubicml-space", str(tmp_path / "space.toml")]
     with ThreadPoolExecutor(2) as pool:
         known = pool.map(lambda loader: start([*space, "--cubicml-mode", "record"], loader=loader), LOADERS)
@@ -89,12 +89,11 @@ def rate_of(trial: Trial) -> float:
 
 
 def schedule(seconds: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
-    """Return a training of two ranks whose loader takes most of each step."""
+    """Return a training whose loader takes most of each step."""
     return Schedule(
         family="",
         seconds=seconds.tolist(),
         loader_s=(seconds - 0.008).tolist(),
         batches=[[8]] * len(seconds),
         rate=8 / float(seconds.mean()),
-        processes=2,
     ).as_json()

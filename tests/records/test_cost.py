@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from torchx_cubicml.errors import RecordError, SpaceError
 from torchx_cubicml.records.cost import PER_COST, PRICE, Prices, cost_per_second
+from torchx_cubicml.records.mixture import mixed
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -37,8 +40,26 @@ def test_what_is_unknown_gives_no_throughput() -> None:
     assert trial("fast").throughput("tokens_per_currency") is None
     assert trial("fast", world_size=None).throughput("tokens_per_device_hour") is None
     with pytest.raises(RecordError, match="unknown objective"):
-        trial("fast").throughput("tokens_per_joule")
-    assert [cost_per_second(name, devices=0, price=1.0) for name in PER_COST] == [None] * 4
+        trial("fast").throughput("tokens_per_mile")
+    assert [cost_per_second(name, devices=0, price=1.0) for name in PER_COST] == [None] * len(PER_COST)
+
+
+def test_throughput_per_joule_needs_a_recorded_power() -> None:
+    run = trial("fast")
+    assert run.throughput("tokens_per_joule") is None
+    assert run.measurement is not None
+    powered = replace(run, measurement=replace(run.measurement, power_watts=50.0, power_of="GPUs"))
+    assert powered.throughput("tokens_per_joule") == 2.0
+    assert powered.throughput("samples_per_joule") is None
+
+
+def test_a_mixture_is_the_weighted_geometric_mean() -> None:
+    run = trial("fast")
+    name = mixed("tokens_per_second", "tokens_per_device_hour", 0.25)
+    assert run.throughput(name) == pytest.approx(100.0**0.75 * (100.0 * 3600 / 2) ** 0.25)
+    assert run.throughput(mixed("tokens_per_second", "tokens_per_currency", 0.5)) is None
+    with pytest.raises(RecordError, match="unknown objective"):
+        run.throughput(mixed("tokens_per_second", "tokens_per_mile", 0.5))
 
 
 def test_prices_of_a_space_file() -> None:

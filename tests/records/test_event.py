@@ -526,6 +526,25 @@ class TestFold:
         [trial] = fold_events(recorded)
         assert (trial.started_at, trial.ended_at, trial.attempts) == ("2025", "2031", 2)
 
+    @pytest.mark.parametrize(
+        ("writer", "attempt", "begins", "queue_s"),
+        [
+            (TUNER, (0, 0), "2026-01-01T00:00:40.500+00:00", 40.5),
+            (TUNER, (0, 0), "2025-12-31T23:59:59+00:00", None),  # clocks that disagree
+            (TUNER, (0, 0), "", None),
+            (TUNER, (1, 0), "2026-01-01T00:00:40+00:00", None),  # the first attempt left no record
+            ("rank0", (0, 0), "2026-01-01T00:00:40+00:00", None),
+        ],
+    )
+    def test_the_queue_of_a_planned_launch_is_a_fact(
+        self, writer: str, attempt: tuple[int, int], begins: str, queue_s: float | None
+    ) -> None:
+        planned = Event(kind=EventKind.PLANNED, launch_id="l1", writer=writer, time="2026-01-01T00:00:00+00:00")
+        recorded = [planned, started(time=begins, launch_id="l1", attempt=attempt)]
+        recorded += [started(time="2026-01-01T01:00:00+00:00", launch_id="l1", attempt=(2, 0))]
+        [trial] = fold_events(recorded)
+        assert trial.observed.get("queue_s") == queue_s
+
     def test_of_two_ends_the_more_specific_one_counts(self) -> None:
         order = [
             State.OUT_OF_MEMORY,

@@ -96,3 +96,16 @@ def test_a_failure_is_one_line_and_the_launch_stands(
     assert "--batch_size 2" in " ".join(role.args)
     said = capsys.readouterr().err
     assert said.splitlines()[-1] == ("torchx-cubicml: no estimate of where time and memory go: ValueError: of a defect")
+
+
+def test_a_dry_run_names_a_hook_that_the_source_has_no_call_for(
+    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(options.space).parent
+    monkeypatch.chdir(folder)
+    Path(options.space).write_text(f'{SPACE}[parameters.sharding_strategy]\nchoices = ["FULL_SHARD"]\nhook = "fsdp"\n')
+    kept = "sharding_strategy kept as typed: its hook cannot set it: the program calls neither"
+    for text, is_told in (("import torch\n", True), ("import accelerate\n", False)):
+        (folder / "train.py").write_text(text)
+        rewrite_component(DDP, options)
+        assert (f"torchx-cubicml: {kept}" in capsys.readouterr().err) is is_told

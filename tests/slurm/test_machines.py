@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
 
 from torchx_cubicml import State, TrialStore
+from torchx_cubicml.records.crowding import crowded_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,3 +106,47 @@ def test_an_option_that_the_scheduler_lacks_is_named_before_the_first_launch(par
     assert "unknown option 'partitoin' of scheduler slurm" in done.stderr
     assert "did you mean 'partition'?" in done.stderr
     assert not (partitions / "store").exists()
+
+
+TRAINING = str(ROOT / "tests" / "jobs" / "train_small.py")
+STEPS = 30
+
+
+@pytest.fixture
+def really_slow(partitions: Path) -> Iterator[Path]:
+    """Return the working directory, beside a partition ``slow`` whose processes run for a third of the time."""
+    words = [sys.executable, str(Path(__file__).with_name("slow_partition.py")), "slow"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as slowing:
+        yield partitions
+        slowing.communicate(timeout=60)
+
+
+def test_a_real_training_goes_to_the_right_machine_by_each_of_four_objectives(really_slow: Path) -> None:
+    command = ["dist.ddp", "-j", "1x1", "--memMB", "4000", "--script", TRAINING, "--", "--steps", str(STEPS)]
+    for objective, tables, typed, best, budget in (
+        ("samples_per_second", "", "slow", "fast", "5 launches"),
+        ("samples_per_device_hour", "", "slow", "fast", "1 launches"),  # the store has the others
+        ("samples_per_currency", PRICES, "fast", "slow", "1 launches"),
+        ("soonest_done", f"[job]\nsteps = {STEPS}\n", "slow", "fast", "1 launches"),
+    ):
+        space = f'objective = "{objective}"\n{tables}{PARTITIONS}'
+        result = tune(space, *command, partition=typed, budget=budget)
+        recorded = list(TrialStore(str(really_slow / "store")))
+        if any(map(crowded_share, recorded)):
+            pytest.skip("other processes took the processors: nothing measured here is certain enough for a claim")
+        assert result["scheduler_args"] == f"partition={best}", result
+    parts = result["best"]["time_to_done"]  # type: ignore[index]
+    assert sorted(parts) == ["compile_s", "queue_s", "startup_s", "steps_s", "warmup_s"]
+    assert [trial.state for trial in recorded] == [State.COMPLETED] * 8, [trial.reason for trial in recorded]
+    for part in ("startup_s", "mean_step_time_s"):
+        of_slow, of_fast = (
+            median(getattr(each.measurement, part) for each in recorded if each.config["partition"] == name)
+            for name in ("slow", "fast")
+        )
+        assert of_slow > 1.5 * of_fast, part
+    for trial in recorded:  # the parts make the time from the plan to the end, but for the way out
+        took = datetime.fromisoformat(trial.ended_at) - datetime.fromisoformat(trial.started_at)
+        measured = trial.measurement
+        told_s = trial.observed["queue_s"] + measured.startup_s + measured.compile_s + measured.warmup_s
+        told_s += STEPS * measured.mean_step_time_s
+        assert 0.7 * took.total_seconds() < told_s <= 1.01 * took.total_seconds(), trial

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.advisor.first_launch import FirstLaunch
 from torchx_cubicml.advisor.posterior import with_pinned_choices
 from torchx_cubicml.advisor.trial_data import nearest_trials
 from torchx_cubicml.predictors.features.device_specs import REFERENCE, find_hardware
@@ -88,6 +89,7 @@ class Breakdowns:
         stand_in: device whose data sheet stands for an unknown one; empty where the device is known.
         unplanned: name of a config -> tables that it leaves to TorchRec's planner, whose choice no launch has shown.
             They are counted as spread evenly over the ranks. Configs without such tables are left out.
+        first_launch: predictions with intervals; empty where launches of the workload itself calibrate the estimate.
     """
 
     of: Mapping[str, Breakdown]
@@ -96,6 +98,7 @@ class Breakdowns:
     lacking: tuple[str, ...] = ()
     stand_in: str = ""
     unplanned: Mapping[str, int] = field(default_factory=dict)
+    first_launch: FirstLaunch = field(default_factory=FirstLaunch)
 
     @classmethod
     def estimate(cls, study: Study, configs: Mapping[str, Config]) -> Self:
@@ -115,8 +118,14 @@ class Breakdowns:
             return cls(of={}, lacking=tuple(missing_facts(first)))
         launches, are_own = _launches(posterior.data)
         with one_thread():
-            n_launches = _calibrate(roofline, posterior.data, launches)
+            history, objective = _calibrate(roofline, posterior.data, launches)
             memory = _Memory.of(roofline, posterior.data, launches)
+        n_launches = len(history.measured)
+        first_launch = FirstLaunch()
+        if not n_launches:
+            first_launch = FirstLaunch.by_public_prior(rows)
+        elif not are_own:
+            first_launch = FirstLaunch.by_other_workloads(rows, roofline, history, objective=objective)
         launched = _by_config(posterior, posterior.data.own)
         steps = [_steps(trial, roofline, posterior.data) for trial in launches]
         return cls(
@@ -136,6 +145,7 @@ class Breakdowns:
             memory=Basis(n_launches=memory.n_launches, are_own=are_own, error=memory.error),
             stand_in="" if find_hardware(str(first.get("device", ""))) else REFERENCE.name,
             unplanned={name: count for name, row in rows.items() if (count := tables_of_unknown_plan(row))},
+            first_launch=first_launch,
         )
 
 
@@ -192,14 +202,13 @@ def _launches(data: TrainingData) -> tuple[list[Trial], bool]:
     return others, not others
 
 
-def _calibrate(roofline: Roofline, data: TrainingData, launches: Sequence[Trial]) -> int:
-    """Calibrate the formulas on ``launches``, and return the number of those with a throughput that they predict."""
-    histories = [History.from_trials(launches, objective=name, observe=data.observe) for name in RATES]
-    counts = [int(np.isfinite(history.throughput).sum()) for history in histories]
-    best = int(np.argmax(counts))
-    if counts[best]:
-        roofline.fit(histories[best], rng=np.random.default_rng(0))
-    return counts[best]
+def _calibrate(roofline: Roofline, data: TrainingData, launches: Sequence[Trial]) -> tuple[History, str]:
+    """Calibrate the formulas on ``launches``; return the table of these, and the unit that most are measured in."""
+    histories = {name: History.from_trials(launches, objective=name, observe=data.observe) for name in RATES}
+    objective = max(histories, key=lambda name: len(histories[name].measured))
+    if len(histories[objective].measured):
+        roofline.fit(histories[objective], rng=np.random.default_rng(0))
+    return histories[objective], objective
 
 
 def _row(trial: Trial, data: TrainingData) -> dict[str, Value]:

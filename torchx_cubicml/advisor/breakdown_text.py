@@ -33,7 +33,7 @@ def breakdown_lines(breakdowns: Breakdowns) -> list[str]:
             f"Unknown in {name}: the planner's choice for {tables}, which no launch has shown; estimated as if spread "
             "evenly over the ranks."
         )
-    return lines
+    return [*lines, *breakdowns.first_launch.lines]
 
 
 def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
@@ -54,6 +54,7 @@ def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
         "memory_estimated_from": asdict(breakdowns.memory),
         "stand_in_for_unknown_device": breakdowns.stand_in,
         "tables_of_unknown_plan": dict(breakdowns.unplanned),
+        "first_launch": breakdowns.first_launch.to_json(),
         "missing": "" if breakdowns.of else _reason(breakdowns.lacking),
     }
 
@@ -78,7 +79,9 @@ def _basis_text(breakdowns: Breakdowns, total: str) -> str:
     basis = breakdowns.time if total == "step" else breakdowns.memory
     if not basis.n_launches:
         device = f", as if the device were an {breakdowns.stand_in}" if breakdowns.stand_in else ""
-        return f"estimated from the formulas' defaults{device}"
+        n_sources = len(breakdowns.first_launch.sources) if total == "step" else 0
+        constants = f"formulas and {n_sources} public sources" if n_sources else "formulas' defaults"
+        return f"estimated from the {constants}{device}"
     launches = "1 launch" if basis.n_launches == 1 else f"{basis.n_launches} launches"
     launches += "" if basis.are_own else " of other workloads"
     # A single launch is met by calibration, whatever the formulas are worth.

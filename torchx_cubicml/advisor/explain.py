@@ -6,12 +6,13 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.messages import per_cost_text
-from torchx_cubicml.records.cost import PER_COST
+from torchx_cubicml.records.job_time import STEPS_S, parts_text, seconds_text
 from torchx_cubicml.records.suggestion import NearTrial, Suggestion
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torchx_cubicml.advisor.claims import Claim
     from torchx_cubicml.advisor.posterior import Posterior
@@ -102,13 +103,14 @@ def build_suggestions(
         low, throughput, high = interval or (None, None, None)
         gain_low, gain_median, gain_high = gain or (None, None, None)
         nearest = _nearest(posterior, config, n_nearest)
+        parts = time_to_done(posterior, config, throughput)
         suggestion = Suggestion(
             config=config,
             throughput=throughput,
             low=low,
             high=high,
             probability_to_fit=fit,
-            reason=_reason(posterior, gain, nearest, why),
+            reason=_reason(posterior, gain, nearest, why, parts),
             n_trials=posterior.n_trials,
             baseline_throughput=baseline[1] if baseline and gain else None,
             gain=gain_median,
@@ -116,11 +118,23 @@ def build_suggestions(
             gain_high=gain_high,
             doubt=max(_lowest_uncertainty(posterior, config), own_doubt),
             n_baseline=len(own.measured) if own is not None else 0,
-            objective=posterior.space.objective if posterior.space.objective in PER_COST else None,
+            objective=None if posterior.space.objective in OBJECTIVES else posterior.space.objective,
+            time_to_done=parts,
             nearest=nearest,
         )
         suggestions.append(suggestion)
     return suggestions
+
+
+def time_to_done(posterior: Posterior, config: Config, pace: float | None) -> dict[str, float] | None:
+    """Return the predicted seconds of each part until a job is done, from the jobs per second; ``None`` if unknown.
+
+    Sums to one over ``pace``.
+    """
+    if posterior.timing is None or pace is None:
+        return None
+    parts = posterior.timing.overhead.parts(config)
+    return {**parts, STEPS_S: max(0.0, 1.0 / pace - sum(parts.values()))}
 
 
 def _interval(claim: Claim | None) -> tuple[float, float, float] | None:
@@ -154,15 +168,23 @@ def _nearest(posterior: Posterior, config: Config, count: int) -> tuple[NearTria
 
 
 def _reason(
-    posterior: Posterior, gain: tuple[float, float, float] | None, nearest: Sequence[NearTrial], why: str
+    posterior: Posterior,
+    gain: tuple[float, float, float] | None,
+    nearest: Sequence[NearTrial],
+    why: str,
+    parts: Mapping[str, float] | None,
 ) -> str:
-    parts = [why]
+    texts = [why]
     if gain is not None:
         low, median, high = gain
         of_cost = per_cost_text(posterior.space.objective)
-        parts.append(f"expected {against_baseline(median, low, high)} {of_cost}".rstrip() if low < high else "")
+        texts.append(f"expected {against_baseline(median, low, high)} {of_cost}".rstrip() if low < high else "")
+    if parts and posterior.space.job is not None:
+        parts_of_time = parts_text(parts, posterior.space.job)
+        parts_words = f"done in {seconds_text(sum(parts.values()))}: {parts_of_time}"
+        texts.append(parts_words)
     if not why:
         near = [f"most similar trial: {each.differs}" for each in nearest[:1]]
-        parts += near or ["explores untried values"]
-    parts += [without_effect(posterior.ineffective), *posterior.advice]
-    return "; ".join(part for part in parts if part)
+        texts += near or ["explores untried values"]
+    texts += [without_effect(posterior.ineffective), *posterior.advice]
+    return "; ".join(filter(None, texts))

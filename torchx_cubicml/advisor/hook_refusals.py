@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.hook_table import (
     CHANGED,
+    HOOK_ABSENCES,
+    HOOK_COUNTS,
     REFUSED,
     VALUES_REFUSED,
     hook_fact,
     hook_of,
     illegal_hook_fact,
 )
+from torchx_cubicml.records.workload import recency
 from torchx_cubicml.space.parameter import BindingKind
 
 if TYPE_CHECKING:
@@ -81,6 +84,44 @@ def hook_refusals(space: SearchSpace, current: Config, own: Iterable[Trial]) -> 
         if illegal := _illegal(item, current, latest.observed.get(illegal_hook_fact(hook))):
             values[item.name] = illegal
     return HookRefusals(parameters=parameters, values=values)
+
+
+def has_told(parameter: Parameter, current: Config, recorded: Iterable[Trial]) -> bool:
+    """Return whether a launch has told if the hook of a parameter serves: it set the parameter, or checked the hook.
+
+    Args:
+        parameter: with a hook.
+        current: the user's own config.
+        recorded: trials of the workload as recorded: one that lacks the parameter knew nothing of the hook.
+    """
+    entries, name = _n_entries(current.get(parameter.name)), parameter.name
+    return any(
+        trial.measurement is not None and name in trial.config and _n_entries(trial.config[name]) == entries
+        for trial in recorded
+    )
+
+
+def model_doubt(parameter: Parameter, current: Config, recorded: Iterable[Trial]) -> str:
+    """Return why the hook of a parameter may not serve, as the latest model shows; empty if it does not.
+
+    Args:
+        parameter: with a hook that no launch has told of.
+        current: the user's own config.
+        recorded: trials of the workload as recorded.
+    """
+    latest = max((trial for trial in recorded if trial.measurement is not None), key=recency, default=None)
+    if latest is None:
+        return ""
+    hook, value = hook_name(parameter), current.get(parameter.name)
+    fact, absent = HOOK_ABSENCES.get(hook, ("", ""))
+    if fact and latest.observed.get(fact) == absent:
+        return f"the latest launch, {latest.trial_id}, trained with {fact} = {absent}"
+    counted = HOOK_COUNTS.get(hook, "")
+    count = latest.observed.get(counted)
+    if isinstance(value, tuple) and isinstance(count, int) and count != len(value):
+        known = f"the latest launch, {latest.trial_id}, had {counted} = {count}"
+        return f"{parameter.name} has {len(value)} values, but {known}"
+    return ""
 
 
 def refused_change(trial: Trial, space: SearchSpace, current: Config) -> str:

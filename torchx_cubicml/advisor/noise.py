@@ -79,7 +79,7 @@ def repeated_measurements(trials: Iterable[Trial], *, objective: str) -> list[li
         if trial.config and value is not None and trial.measurement is not None:
             shared = tuple(sorted((name, trial.observed[name]) for name in trial.observed.keys() & _REPEAT_FACTS))
             measurements = groups[key_of(trial.workload)][key_of(trial.config), shared]
-            measurements.append((value, trial.measurement.uncertainty))
+            measurements.append((value, trial.uncertainty(objective)))
     repeated = ([each for each in configs.values() if len(each) > 1] for configs in groups.values())
     return [
         [(tuple(value for value, _ in each), tuple(uncertainty for _, uncertainty in each)) for each in workload]

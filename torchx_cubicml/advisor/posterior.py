@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from torchx_cubicml.advisor.hook_refusals import hook_refusals
+from torchx_cubicml.advisor.launch_overhead import LaunchOverhead
 from torchx_cubicml.advisor.noise import median_noise, pooled_noise, repeated_measurements, updated_forecast
 from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate
 from torchx_cubicml.advisor.surrogates.per_cost import per_cost
 from torchx_cubicml.advisor.surrogates.select import fit_surrogate
+from torchx_cubicml.advisor.surrogates.soonest_done import JobTiming, soonest_done
 from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
 from torchx_cubicml.advisor.trial_data import (
     ConfigOutcome,
@@ -29,8 +31,8 @@ from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Prediction
 from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.predictors.memory.dominance import DominanceRules, at_least
 from torchx_cubicml.predictors.memory.order import MemoryOrder
-from torchx_cubicml.records.cost import rate_of
 from torchx_cubicml.records.memory_failure import proves_too_large
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import as_legal
@@ -41,8 +43,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.advisor.noise import RepeatedMeasurements
     from torchx_cubicml.advisor.surrogates.base import Surrogate
-    from torchx_cubicml.advisor.trial_data import CleanTrials
+    from torchx_cubicml.advisor.trial_data import CleanTrials, SelectedTrials
     from torchx_cubicml.records.trial import Config, Trial, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
@@ -81,6 +84,7 @@ def with_pinned_choices(posterior: Posterior, config: Config) -> Config:
 
 # Configs at which a Thompson sample is conditioned: random ones, and two variations of each of the fastest.
 _RANDOM_ANCHORS, _FASTEST_VARIED = 60, 60
+_WITHOUT_FORMULAS = "boosting"  # predictor of a quantity that the step-time formulas do not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,7 @@ class Posterior:
         advice: what is left out of the trials or the memory rules, and why, one line each.
         order: of the configs by the memory that they need.
         data: trials that the surrogate is fitted to.
+        timing: of a job of known work; ``None`` for other objectives than ``soonest_done``.
     """
 
     space: SearchSpace
@@ -114,6 +119,7 @@ class Posterior:
     advice: tuple[str, ...]
     order: MemoryOrder
     data: TrainingData
+    timing: JobTiming | None = None
 
     @classmethod
     def of(
@@ -141,8 +147,9 @@ class Posterior:
         elsewhere = repeated_measurements(chosen.others, objective=space.objective)
         order = MemoryOrder.of_space(pinned_space.parameters, workload=workload, own=with_choices(current, pinned))
         data = _training_data(clean, space=pinned_space, workload=workload, predictor=predictor, order=order)
-        data = replace(data, noise=median_noise(repeats, elsewhere) if repeats else None)
+        data = replace(data, noise=_noise_of_learned(chosen, repeats, elsewhere, space=space))
         varied = {name for name, choices in data.tuned.items() if len(choices) > 1}
+        timing = JobTiming(job=space.job, overhead=LaunchOverhead.of(chosen.own)) if space.job is not None else None
         return cls(
             space=pinned_space,
             ineffective=tuple(sorted(pinned.keys() - refusals.parameters.keys())),
@@ -155,11 +162,13 @@ class Posterior:
             outcomes=outcomes,
             n_trials=sum(trial.state.ended for trial in data.own),
             noise=pooled_noise(repeats, elsewhere),
-            surrogate=per_cost(fit_surrogate(data, rng=rng), objective=space.objective, prices=space.prices),
-            has_transfer_prior=_are_informative(chosen.others, varied) or roofline_covers(data.own),
+            surrogate=_of_objective(fit_surrogate(data, rng=rng), space, timing),
+            has_transfer_prior=_are_informative(chosen.others, varied)
+            or (data.is_per_second and roofline_covers(data.own)),
             advice=(*refusals.texts(), *chosen.advice, *_disproved(data, order)),
             order=order,
             data=data,
+            timing=timing,
         )
 
     def forecast(self, configs: Sequence[Config]) -> Prediction:
@@ -193,7 +202,7 @@ class Posterior:
     def by_predictor(self, name: str, *, rng: np.random.Generator) -> Self:
         """Return the posterior of one predictor alone, a key of ``PREDICTORS``, fitted to all workloads."""
         surrogate = CrossWorkloadSurrogate.of(replace(self.data, predictor=name), rng=rng)
-        return replace(self, surrogate=per_cost(surrogate, objective=self.space.objective, prices=self.space.prices))
+        return replace(self, surrogate=_of_objective(surrogate, self.space, self.timing))
 
     def optimistic(self) -> Self:
         """Return the posterior with an optimistic prior mean, for search only; see ``Surrogate.optimistic``."""
@@ -302,21 +311,45 @@ class Posterior:
         return sum(record.out_of_memory for record in self.outcomes.values())
 
 
+def _of_objective(surrogate: Surrogate, space: SearchSpace, timing: JobTiming | None) -> Surrogate:
+    """Return the surrogate of the space's objective, from one of throughput."""
+    return soonest_done(per_cost(surrogate, objective=space.objective, prices=space.prices), timing)
+
+
+def _noise_of_learned(
+    chosen: SelectedTrials,
+    repeats: list[RepeatedMeasurements],
+    elsewhere: list[list[RepeatedMeasurements]],
+    *,
+    space: SearchSpace,
+) -> float | None:
+    """Return the noise from run to run of what the surrogate learns; ``None`` before any config was measured twice.
+
+    It is that of the objective, whose repeats are given, except of the time of a job: its throughput alone is learned.
+    """
+    if space.job is not None:
+        repeats = list(chain.from_iterable(repeated_measurements(chosen.own, objective=space.learned)))
+        elsewhere = repeated_measurements(chosen.others, objective=space.learned)
+    return median_noise(repeats, elsewhere) if repeats else None
+
+
 def _training_data(
     clean: CleanTrials, *, space: SearchSpace, workload: Workload, predictor: str, order: MemoryOrder
 ) -> TrainingData:
     """Return the training data of the surrogate: the clean trials, and what is compared and tuned."""
     tuned = {item.name: item.choices for item in space.parameters if item.derive is None}
+    objective = space.learned
+    predictor = predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR
     return TrainingData(
         all_trials=clean.trials,
         own=[trial for trial in clean.own if _has_config(trial, tuned)],
-        objective=rate_of(space.objective),
+        objective=objective,
         observe=clean.observe,
         order=order,
         tuned=tuned,
         noise=None,
         workload=workload,
-        predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
+        predictor=predictor if objective in OBJECTIVES else _WITHOUT_FORMULAS,
     )
 
 

@@ -28,6 +28,7 @@ from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.advisor.rule_facts import with_observed_counts
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import migrated_trials, with_measured_objective
+from torchx_cubicml.launch.messages import best_word, better_word
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
@@ -208,6 +209,11 @@ class Study:
             chosen = self._designed(method, count=count)
             return build_suggestions(self.posterior, chosen, self.current, n_nearest=_N_NEAREST)
 
+    def explained(self, chosen: Sequence[tuple[Config, str]]) -> list[Suggestion]:
+        """Return a suggestion for each of the configs, chosen elsewhere, with its prediction here and its reason."""
+        with one_thread():
+            return build_suggestions(self.posterior, chosen, self.current)
+
     def search_by_predictor(self, *, count: int, method: ProposalMethod, round_number: int) -> list[Suggestion]:
         """Return the configs of a round, best prediction first: the searcher's best by ``method.predictor`` alone.
 
@@ -245,12 +251,12 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
         return None
     (best,) = posterior.estimates(measured[:1]).logarithm.tolist()
     untried = _untried_winner(posterior, best, rng)
-    why = "fastest measured config, by predictions and measurements combined"
+    objective = posterior.space.objective
+    why = f"{best_word(objective)} measured config, by predictions and measurements combined"
     candidates = [(config, why) for config in measured]
     if untried is not None:
-        candidates.insert(
-            0, (untried, "not run yet; even the low end of its prediction is faster than every measured config")
-        )
+        low = "not run yet; even the low end of its prediction is"
+        candidates.insert(0, (untried, f"{low} {better_word(objective)} than every measured config"))
     claims = claims_of(posterior, [config for config, _ in candidates], current)
     # A gain is claimed where it is large enough to matter and surely more than noise.
     sure = [
@@ -259,7 +265,7 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
         if claim is None or (claim.quantile(0.5) >= _MIN_GAIN and claim.probability_above(0.0) > _CONFIDENCE)
     ]
     if not sure:
-        unchanged = current, "your config: no known config is reliably at least 1 % faster"
+        unchanged = current, f"your config: no known config is reliably at least 1 % {better_word(objective)}"
         return build_suggestions(posterior, [unchanged], current)[0]
     chosen, claim = sure[0]
     return build_suggestions(posterior, [chosen], current, claims=[claim])[0]

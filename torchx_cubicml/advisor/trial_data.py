@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.ineffective import ineffective_parameters
+from torchx_cubicml.advisor.launch_overhead import with_jobs
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.advisor.observed_averages import common_averages, with_averages
 from torchx_cubicml.advisor.observed_plan import observed_plan, with_plan
@@ -89,14 +90,13 @@ def select_trials(trials: Iterable[Trial], *, space: SearchSpace, workload: Work
     """Return the comparable trials, at the statistic of the space; configs of the workload with all derived values."""
     found = expire_lost_trials([trial.at(space.statistic).priced(space.prices) for trial in trials], workload)
     comparable, advice = comparable_trials(found, workload, any_device=space.chooses_machine)
+    completion = ConfigCompletion(space)
+    completed = [completion.of(trial) if is_same_workload(trial, workload) else trial for trial in comparable]
     own: list[Trial] = []
     others: list[Trial] = []
-    chosen: list[Trial] = []
-    completion = ConfigCompletion(space)
-    for trial in comparable:
-        is_own = is_same_workload(trial, workload)
-        chosen.append(completion.of(trial) if is_own else trial)
-        (own if is_own else others).append(chosen[-1])
+    chosen = with_jobs(completed, space.job, workload=workload)
+    for trial in chosen:
+        (own if is_same_workload(trial, workload) else others).append(trial)
     return SelectedTrials(own=own, others=others, trials=chosen, workload=workload, advice=advice)
 
 
@@ -359,7 +359,7 @@ def _outcome(
     values = [trial.throughput(objective) for trial in trials]
     unmeasured = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
     measured = sorted(
-        (value, trial.trial_id, trial.measurement.uncertainty)
+        (value, trial.trial_id, trial.uncertainty(objective))
         for trial, value in zip(trials, values, strict=True)
         if value is not None and trial.measurement is not None
     )

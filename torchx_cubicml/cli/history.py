@@ -6,14 +6,22 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.cli import history_compact, history_export, history_import, history_merge, history_rounds
+from torchx_cubicml.cli import (
+    history_compact,
+    history_export,
+    history_frontier,
+    history_import,
+    history_merge,
+    history_repeat,
+    history_rounds,
+)
 from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_json, store_url, wide_console
+from torchx_cubicml.cli.efficiency_text import efficiency_json, efficiency_lines, mfu_text
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
-from torchx_cubicml.cli.history_filters import add_filters, filtered
+from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.value_text import config_text, value_text
-from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
@@ -31,7 +39,9 @@ _ACTIONS: dict[str, CommandModule] = {
     "compact": history_compact,
     "export": history_export,
     "merge": history_merge,
+    "repeat": history_repeat,
     "rounds": history_rounds,
+    "frontier": history_frontier,
 }
 _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
 
@@ -52,7 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     folding = actions.add_parser("compact", help="merge old event files")
     merging = actions.add_parser("merge", help="add the trials of another store, each once")
     rounds = actions.add_parser("rounds", help="show the frontier and the rank correlation of each round of a tune")
+    repeating = actions.add_parser("repeat", help="print the command that repeats the launch of a trial")
+    frontier = actions.add_parser("frontier", help="show the configs that no other one surpasses in two objectives")
     others = {"import": importing, "export": exporting, "compact": folding, "merge": merging, "rounds": rounds}
+    others |= {"repeat": repeating, "frontier": frontier}
     for name, action in others.items():
         _ACTIONS[name].add_arguments(action)
     for action in (listing, showing, *others.values()):
@@ -89,37 +102,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
-    """Return the trial whose id is ``prefix``, or the only one that begins with it.
-
-    Args:
-        trials: trials of a store.
-        prefix: id of a trial, or its beginning.
-        where: the store, for messages.
-
-    Raises:
-        RecordError: no trial matches, or several do.
-    """
-    exact = [trial for trial in trials if trial.trial_id == prefix]
-    found = exact or [trial for trial in trials if trial.trial_id.startswith(prefix)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        matches = printable(", ".join(trial.trial_id for trial in found[:5]))
-        raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin with it: {matches}")
-    if not trials:
-        raise RecordError(f"no trial {prefix!r} in store {where}: it is empty")
-    raise RecordError(f"no trial {prefix!r} in store {where} ({len(trials)} trials); see `torchx cubicml history list`")
-
-
 def trial_json(trial: Trial) -> dict[str, object]:
     """Return a trial as JSON values, without empty fields."""
     return {name: value for name, value in asdict(trial).items() if value not in (None, "", {})}
 
 
+def _efficiency(trial: Trial) -> dict[str, object]:
+    found = efficiency_json(trial)
+    return {"efficiency": found} if found else {}
+
+
 def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bool) -> None:
     if as_json:
-        print_json([trial_json(trial) for trial in trials])
+        print_json([{**trial_json(trial), **_efficiency(trial)} for trial in trials])
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -146,7 +141,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
             str(trial.state),
             str(trial.origin),
             *([str(trial.trust)] if shows_trust else []),
-            f"{throughput_text(trial.measurement)}{crowded}",
+            ", ".join(filter(None, (f"{throughput_text(trial.measurement)}{crowded}", mfu_text(trial)))),
             config_text(trial.config) or config_text(_observed_config(trial)),
         )
         table.add_row(*(Text(printable(cell)) for cell in cells))
@@ -155,7 +150,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
 
 def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
     if as_json:
-        print_json(trial_json(trial))
+        print_json({**trial_json(trial), **_efficiency(trial)})
         return
     from rich.table import Table
     from rich.text import Text
@@ -163,8 +158,9 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    lines = measurement_lines(trial.measurement)
-    for index, line in enumerate([*lines, *([crowding] if lines and crowding else [])]):
+    lines = measurement_lines(trial.measurement, observed=trial.observed)
+    lines += [crowding] if lines and crowding else []
+    for index, line in enumerate([*lines, *efficiency_lines(trial)]):
         table.add_row(Text("" if index else "measured"), Text(printable(line)))
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):

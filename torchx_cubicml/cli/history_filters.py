@@ -1,4 +1,4 @@
-"""Filters of ``torchx cubicml history list`` by trust level and provenance."""
+"""Selection of trials: the filters of ``torchx cubicml history list``, and one trial by its id."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, Trust
+from torchx_cubicml.records.redaction import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torchx_cubicml.records.trial import Trial, Value
 
@@ -45,6 +46,29 @@ def filtered(trials: Iterable[Trial], args: argparse.Namespace) -> list[Trial]:
         and all(trial.provenance.get(name) == value for name, value in wanted.items() if value)
         and all(_begins(trial.provenance, name, prefix) for name, prefix in prefixes.items() if prefix)
     ]
+
+
+def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
+    """Return the trial whose id is ``prefix``, or the only one that begins with it.
+
+    Args:
+        trials: trials of a store.
+        prefix: id of a trial, or its beginning.
+        where: the store, for messages.
+
+    Raises:
+        RecordError: no trial matches, or several do.
+    """
+    exact = [trial for trial in trials if trial.trial_id == prefix]
+    found = exact or [trial for trial in trials if trial.trial_id.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        matches = printable(", ".join(trial.trial_id for trial in found[:5]))
+        raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin with it: {matches}")
+    if not trials:
+        raise RecordError(f"no trial {prefix!r} in store {where}: it is empty")
+    raise RecordError(f"no trial {prefix!r} in store {where} ({len(trials)} trials); see `torchx cubicml history list`")
 
 
 def _begins(provenance: Mapping[str, Value], name: str, prefix: str) -> bool:

@@ -1,91 +1,128 @@
-"""Action ``torchx cubicml history rounds``: prints the frontier and the rank correlation of each round of a tune."""
+"""Action ``torchx cubicml history rounds``: prints, or draws, the frontier and the rank correlation of each round."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import most_measured_objective, print_json, store_url, wide_console
+from torchx_cubicml.cli.base import print_json, store_url, wide_console
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.records.cost import PER_COST, PER_DEVICE_HOUR
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.records.suggestion import promised_objective, promised_round
-from torchx_cubicml.records.workload import is_same_workload
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from torchx_cubicml.predictors.round_table import RoundTable
-    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.cli.tune_rounds import TuneRounds
+    from torchx_cubicml.predictors.round_table import RoundFigures, RoundTable
+
+_LARGE = 1000.0  # rates from here on are shown without decimals
+_MOST_ON_PAGE = 20  # workloads of a page, those of most launches
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare nothing: the store and the output format are those of every action."""
+    """Declare ``--out``; the store and the output format are those of every action."""
+    text = "draw the rounds, or the launches of a store without rounds, to FILE: .html, .svg or .png"
+    parser.add_argument("--out", metavar="FILE", default="", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one table per workload that was tuned in rounds."""
-    from torchx_cubicml.predictors.round_table import round_table
+    """Print one table per tune in rounds; with ``--out``, draw figures besides."""
+    from torchx_cubicml.cli.tune_rounds import tunes_of_store
     from torchx_cubicml.store.presence import read_recorded
 
+    if args.out:
+        _check_out(Path(args.out))
     url = store_url(args)
-    groups = _tuned_in_rounds(read_recorded(url)[0])
-    if not groups:
+    found = tunes_of_store(read_recorded(url)[0])
+    tunes = [each for each in found if each.n_tunes]
+    if not tunes and not (args.out and found):
         raise StoreError(f"store {mask(url)} has no rounds: `tune --predictor NAME --rounds` records them")
-    objectives = [_objective(group) for group in groups]
-    tables = [round_table(group, objective=objective) for group, objective in zip(groups, objectives, strict=True)]
+    if args.out:
+        _draw(Path(args.out), tunes or found, title=f"Launches in {mask(url)}")
     if args.json:
-        print_json(
-            [
-                {"workload": dict(group[0].workload), "objective": objective, **table.to_json()}
-                for group, objective, table in zip(groups, objectives, tables, strict=True)
-            ]
-        )
+        print_json([_json(each) for each in tunes])
         return 0
-    for group, objective, table in zip(groups, objectives, tables, strict=True):
-        _print(str(group[0].workload.get("program", "")), objective, table)
+    for each in tunes:
+        _print(each)
     return 0
 
 
-def _tuned_in_rounds(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Return the trials of each workload that has a round."""
-    groups: list[list[Trial]] = []
-    for trial in trials:
-        if promised_round(trial.suggestion) is not None and not any(trial in group for group in groups):
-            groups.append([other for other in trials if is_same_workload(other, trial.workload)])
-    return groups
+def _json(rounds: TuneRounds) -> dict[str, object]:
+    named = {"tune": rounds.tune} if rounds.tune else {}
+    return {
+        "workload": dict(rounds.trials[0].workload),
+        "objective": rounds.objective,
+        **named,
+        **rounds.table.to_json(),
+    }
 
 
-def _objective(trials: Sequence[Trial]) -> str:
-    """Return the unit of the table: the last round's, if it is per device hour; else the throughput most trials have.
+def _check_out(path: Path) -> None:
+    from torchx_cubicml.report.rendering import check_format
 
-    The price of a device hour is not recorded, so an objective per currency is not shown.
-    """
-    rounds = [trial for trial in trials if promised_round(trial.suggestion) is not None]
-    latest = max(rounds, key=lambda trial: trial.started_at)
-    objective = promised_objective(latest.suggestion)
-    return objective if objective in PER_DEVICE_HOUR else most_measured_objective(trials)
+    check_format(path)
 
 
-def _print(program: str, objective: str, table: RoundTable) -> None:
+def _draw(path: Path, tunes: Sequence[TuneRounds], *, title: str) -> None:
+    """Draw the workloads of most launches: up to ``_MOST_ON_PAGE`` on a page, one on a picture."""
+    from torchx_cubicml.cli.round_figures import section
+    from torchx_cubicml.report.rendering import render
+
+    by_size = sorted(tunes, key=lambda each: (-len(each.trials), -each.number))
+    drawn = by_size[: _MOST_ON_PAGE if path.suffix.lower() == ".html" else 1]
+    render([section(each) for each in drawn], path, title=printable(title))
+    left_out = len(by_size) - len(drawn)
+    many = f"{left_out} other{'s' if left_out > 1 else ''}"
+    more = f"; {many} with fewer launches, or earlier, left out" if left_out else ""
+    print(f"torchx-cubicml: wrote {path}{more}", file=sys.stderr)  # noqa: T201 - the command line's own output
+
+
+def _print(rounds: TuneRounds) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    of_job = "" if objective in PER_COST else " of the whole job"
-    title = f"Rounds of {printable(program)}, {objective.replace('_', ' ')}{of_job}"
+    from torchx_cubicml.cli.round_figures import heading, objective_text
+
+    table = rounds.table
+    named = (heading(rounds.trials[0]), rounds.name, objective_text(rounds.objective))
+    title = f"Rounds of {', '.join(filter(None, named))}"
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     shown.add_column("round", no_wrap=True)
-    for heading in ("launches", "measured", "median", "best", "best so far", "Kendall's tau"):
-        shown.add_column(heading, justify="right", no_wrap=True)
+    for name in ("launches", "measured", "median", "best", "best so far", "Kendall's tau", "random orders"):
+        shown.add_column(name, justify="right", no_wrap=True)
     for each in table.rounds:
-        rates = (f"{rate:,.4g}" if rate is not None else "" for rate in (each.median, each.best, each.best_so_far))
-        cells = (str(each.number or "first"), str(each.launches), str(each.measured), *rates, _tau_text(each.tau))
+        rates = (_rate_text(rate) for rate in (each.median, each.best, each.best_so_far))
+        cells = (
+            str(each.number or "first"),
+            str(each.launches),
+            str(each.measured),
+            *rates,
+            _tau_text(each.tau),
+            _chance_text(each),
+        )
         shown.add_row(*map(Text, cells))
     wide_console().print(shown)
     if table.tau is not None:
-        sys.stdout.write(f"Kendall's tau between predicted and measured over all rounds: {table.tau:.2f}\n")
+        sys.stdout.write(
+            f"Kendall's tau between predicted and measured over all rounds: {table.tau:.2f} "
+            f"(95 % of random orders: {_chance_text(table)})\n"
+        )
+
+
+def _rate_text(rate: float | None) -> str:
+    if rate is None:
+        return ""
+    return f"{rate:,.0f}" if rate >= _LARGE else f"{rate:,.4g}"
+
+
+def _chance_text(figures: RoundFigures | RoundTable) -> str:
+    """Return the tau that 95 % of random orders do not exceed, where there is a tau."""
+    from torchx_cubicml.report.figures.rank_correlation import tau_of_chance
+
+    return f"± {tau_of_chance(figures.ranked):.2f}" if figures.tau is not None else ""
 
 
 def _tau_text(tau: float | None) -> str:

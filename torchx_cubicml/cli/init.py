@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_launch, split_command
+from torchx_cubicml.cli.component_command import OURS, TORCHRUN, torchrun_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import Launch
 
 _EPILOG = "names of the trainers"
-_TORCHRUN = ("torchrun", "cubicrun")
-_OURS = "--cubicml-"  # prefix of the options of cubicrun that are not torchrun's
 
 
 class _TrainersHelp(argparse.RawDescriptionHelpFormatter):
@@ -71,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    is_component = name not in _TORCHRUN
-    use = f"torchx cubicml tune --space {path} ..." if is_component else f"cubicrun {_OURS}space {path} ..."
+    is_component = name not in TORCHRUN
+    use = f"torchx cubicml tune --space {path} ..." if is_component else f"cubicrun {OURS}space {path} ..."
     _report(f"wrote {path}; review it, then run: {use}")
     return 0
 
@@ -81,12 +80,9 @@ def _launch(name: str, words: Sequence[str]) -> Launch:
     """Return the launch of a component, or of torchrun as ``cubicrun`` reads it."""
     from torchx_cubicml.launch import ComponentLaunch, TorchrunLaunch
 
-    if name not in _TORCHRUN:
+    if name not in TORCHRUN:
         return ComponentLaunch.parse(name, words).launch
-    rest = list(words)
-    while rest and rest[0].startswith(_OURS):
-        rest = rest[1 if "=" in rest[0] else 2 :]
-    return TorchrunLaunch.parse(rest, env={}).launch
+    return TorchrunLaunch.parse(torchrun_arguments(words), env={}).launch
 
 
 def _report(text: str) -> None:

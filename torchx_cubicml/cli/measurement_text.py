@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
+from torchx_cubicml.records.job_time import OVERHEADS, overheads_text
 from torchx_cubicml.records.trial import OBJECTIVES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torchx_cubicml.records.trial import Measurement
+
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 def throughput_text(measurement: Measurement | None) -> str:
@@ -25,18 +31,25 @@ def throughput_text(measurement: Measurement | None) -> str:
     return " ".join(filter(None, words)) + (", not steady" if measurement.is_steady is False else "")
 
 
-def measurement_lines(measurement: Measurement | None) -> list[str]:
-    """Return a throughput and its caveats as lines; none without a measurement."""
+def measurement_lines(measurement: Measurement | None, *, observed: Mapping[str, object] = _NOTHING) -> list[str]:
+    """Return a throughput, its caveats and the overheads as lines; none without a measurement.
+
+    Args:
+        measurement: of a trial.
+        observed: its observed facts, among them the time in the queue.
+    """
     if measurement is None:
         return []
     steps = measurement.steps_counted + measurement.warmup_steps
     left_out = f"{measurement.warmup_steps} of {steps} steps excluded as warm-up" if measurement.warmup_steps else ""
-    observed = [("evaluation", measurement.evaluation_s), ("saving", measurement.checkpoint_s)]
-    excluded = ", ".join(f"{seconds:,.1f} s of {name}" for name, seconds in observed if seconds)
+    paused = [("evaluation", measurement.evaluation_s), ("saving", measurement.checkpoint_s)]
+    excluded = ", ".join(f"{seconds:,.1f} s of {name}" for name, seconds in paused if seconds)
+    before = overheads_text({name: observed.get(name, getattr(measurement, name, None)) for name in OVERHEADS})
     overall, other = _rate(measurement, "{}_overall"), _rate(measurement, "other_{}")
     lines = [
         throughput_text(measurement),
         left_out,
+        f"before the steady pace: {before}" if before else "",
         f"{excluded} excluded" if excluded else "",
         f"{overall} including evaluation and saving" if overall and excluded else "",
         "may include evaluation that was not detected" if measurement.may_include_evaluation else "",

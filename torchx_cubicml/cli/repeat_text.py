@@ -66,4 +66,5 @@ def repeat_lines(trial: Trial) -> list[str]:
     if trial.config:
         space = f", in the places of space file {trial.provenance[SPACE]}" if SPACE in trial.provenance else ""
         lines.append(f"set {config_text(trial.config)}{space}")
+        lines.append(f"torchx cubicml history repeat {shlex.quote(trial.trial_id)} --space FILE -- YOUR COMMAND")
     return lines

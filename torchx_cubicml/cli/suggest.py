@@ -15,10 +15,10 @@ from torchx_cubicml.cli.base import (
     add_store,
     method_of,
     print_json,
-    scheduler_words,
     split_command,
     store_url,
 )
+from torchx_cubicml.cli.component_command import run_words, with_scheduler
 
 if TYPE_CHECKING:
     import argparse
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study, Suggestion
     from torchx_cubicml.advisor.breakdown import Breakdowns
-    from torchx_cubicml.launch import ComponentLaunch, Launch
+    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.records.suggestion import NearTrial
     from torchx_cubicml.rewrite.choice import DecisionContext
-    from torchx_cubicml.space import SearchSpace
 
 _NOTHING_LEFT = (
     "Nothing left to try: every other legal config was tried, is in flight, or is known not to fit in memory."
@@ -42,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", required=True, help="space file (TOML)")
     add_store(parser)
     parser.add_argument("--count", type=int, default=1, metavar="N", help="number of configs to propose (default: 1)")
+    text = "show the frontier of the two objectives of the space file instead, with untried configs as predicted"
+    parser.add_argument("--frontier", action="store_true", help=text)
     add_scheduler(parser, default="")
     add_seed(parser)
     add_method(parser)
@@ -50,28 +51,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the next ordinary launch and configs worth trying, or with ``--frontier`` the frontier."""
+    from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.launch import ComponentLaunch
+
+    if args.count < 1:
+        raise LaunchError(f"--count must be >= 1, got {args.count}")
+    name, component_args = split_command(args.command)
+    component = with_scheduler(ComponentLaunch.parse(name, component_args), args)
+    context = _read_context(component, args)
+    if args.frontier:
+        return _print_frontier(context, args)
+    return _print_suggestions(component, context, args)
+
+
+def _print_suggestions(component: ComponentLaunch, context: DecisionContext, args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
     from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
     from torchx_cubicml.cli.legality_text import legality_json, legality_lines
-    from torchx_cubicml.errors import LaunchError
-    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
-    if args.count < 1:
-        raise LaunchError(f"--count must be >= 1, got {args.count}")
     method = method_of(args)
-    name, component_args = split_command(args.command)
-    component = _with_scheduler(ComponentLaunch.parse(name, component_args), args)
-    context = _read_context(component, args)
     study = _study(context, args.seed)
     context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
     proposals = _with_commands(component, context, study.suggest(count=args.count, method=method), args)
     sensitivities = sensitivity(study)
     ordinary = replace(component.launch, submits=False)
     rewritten = rewrite(ordinary, Options(space=args.space, store=store_url(args), mode="rewrite"))
-    next_command = _command(component, rewritten.launch, args)
+    next_command = run_words(component, rewritten.launch, args)
     breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
     if args.json:
         changed = rewritten.launch != ordinary
@@ -80,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
             {
                 "next": first,
                 "worth_trying": [
-                    {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in proposals
+                    {**_suggestion_json(item, context), "command": command, "set_in_job": in_job}
+                    for item, command, in_job in proposals
                 ],
                 "sensitivity": [asdict(worth) for worth in sensitivities],
                 "legality": legality_json(study.posterior.space),
@@ -89,31 +99,39 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    lines += legality_lines(study.posterior.space)
-    _print_text(shlex.join(next_command), lines, sensitivities, proposals, context.space)
+    lines += [*context.lines, *legality_lines(study.posterior.space)]
+    _print_text(shlex.join(next_command), lines, sensitivities, proposals, context)
     _print_lines(breakdown_lines(breakdowns))
     return 0
 
 
-def _with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> ComponentLaunch:
-    """Return the component's launch on the scheduler of the options; what is proposed is a whole ``torchx run``."""
-    from torchx_cubicml.launch.scheduler import scheduler_of, scheduler_options
+def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
+    """Print the frontier of measured and predicted configs."""
+    from torchx_cubicml.advisor.frontier_search import predicted_frontier
+    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+    from torchx_cubicml.errors import LaunchError
 
-    scheduler = args.scheduler or scheduler_of([])
-    options = scheduler_options(scheduler, args.scheduler_args)
-    launch = replace(component.launch, scheduler=scheduler, scheduler_options=options, submits=True)
-    return replace(component, launch=launch)
+    if not context.space.second_objective:
+        example = 'objective = ["tokens_per_second", "tokens_per_device_hour"]'
+        raise LaunchError(f"--frontier needs two objectives in {args.space}, such as: {example}")
+    frontier = predicted_frontier(
+        context.space,
+        workload=context.workload,
+        current=context.current,
+        trials=[trial.at(context.space.statistic).priced(context.space.prices) for trial in context.trials],
+        seed=args.seed,
+        predictor=context.predictor,
+    )
+    if args.json:
+        print_json(frontier.to_json())
+    elif not frontier.points:
+        _print_lines(["No launch of this workload was measured in both objectives yet."])
+    else:
+        from torchx_cubicml.cli.base import wide_console
 
-
-def _command(component: ComponentLaunch, launch: Launch, args: argparse.Namespace) -> list[str]:
-    """Return the command of ``torchx run`` that submits a launch."""
-    from torchx_cubicml.launch.launch import changed_scheduler_options
-    from torchx_cubicml.launch.scheduler import with_option_texts
-
-    changed = changed_scheduler_options(launch, component.launch)
-    options = with_option_texts(args.scheduler_args, changed) if changed else args.scheduler_args
-    words = ["torchx", "run", *scheduler_words(args.scheduler, options)]
-    return [*words, component.source.component, *component.arguments(launch)]
+        wide_console().print(frontier_table(frontier, current=context.current))
+        _print_lines(frontier_lines(frontier))
+    return 0
 
 
 def _breakdowns(study: Study, following: RewrittenLaunch, proposed: Sequence[Suggestion]) -> Breakdowns:
@@ -143,7 +161,7 @@ def _print_text(
     notes: Sequence[str],
     sensitivities: Sequence[ParameterSensitivity],
     proposals: Sequence[tuple[Suggestion, list[str], list[str]]],
-    space: SearchSpace,
+    context: DecisionContext,
 ) -> None:
     from torchx_cubicml.cli.base import wide_console
     from torchx_cubicml.cli.sensitivity_table import sensitivity_table
@@ -156,14 +174,17 @@ def _print_text(
     console.print()
     console.print("Configs worth trying:" if proposals else _NOTHING_LEFT, soft_wrap=True)
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):
-        lines = [*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, space)]
+        lines = [*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, context)]
         console.print(
             "\n     ".join([f"{number:3d}. {suggestion.reason}", shlex.join(command), *lines]), soft_wrap=True
         )
 
 
-def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
+def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> list[str]:
+    from torchx_cubicml.cli.efficiency_text import mfu_text, power_text
     from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
+
+    space, recorded = context.space, {trial.trial_id: trial for trial in context.trials}
 
     def measured(each: NearTrial) -> str:
         words = (
@@ -171,16 +192,31 @@ def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]
             interval_text(each.uncertainty),
             statistic_text(space.statistic),
         )
-        return " ".join(filter(None, words))
+        trial = recorded.get(each.trial_id)
+        found = (mfu_text(trial), power_text(trial.measurement)) if trial is not None else ()
+        return ", ".join(filter(None, (" ".join(filter(None, words)), *found)))
 
     return [f"similar trial: {measured(each)} ({each.differs}), {each.trial_id}" for each in trials]
 
 
+def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[str, object]:
+    """Return a suggestion as JSON values, with MFU and energy of each similar trial."""
+    from torchx_cubicml.cli.efficiency_text import efficiency_json
+
+    ids = {each.trial_id for each in suggestion.nearest}
+    known = {each.trial_id: {"efficiency": efficiency_json(each)} for each in context.trials if each.trial_id in ids}
+    nearest = [{**asdict(each), **known.get(each.trial_id, {})} for each in suggestion.nearest]
+    return {**suggestion.to_json(), "nearest": nearest}
+
+
 def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
+    """Return the input of the decision; parameters that no hook can set keep their own values."""
+    from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
     from torchx_cubicml.launch.present_command import PresentCommand
     from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
+    from torchx_cubicml.space.fixed import with_fixed_values
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import absolute_url, read_trials
     from torchx_cubicml.store.digest_key import digest_keys
@@ -192,12 +228,14 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
     space = with_rule_facts(component.launch, space)
     url = absolute_url(store_url(args))
     # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
-    trials, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
+    recorded, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
     keys = digest_keys(url)
-    trials = migrated_trials(trials, space, workload=workload, current=current, digest_keys=keys)
+    trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
     command = PresentCommand.of(component.launch, space)
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
-    return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+    case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+    check = HookCheck.of(component.launch, space, current, recorded=recorded, own=case.own_trials())
+    return replace(case, space=with_fixed_values(space, current, check.unserved), lines=tuple(check.texts()))
 
 
 def _study(context: DecisionContext, seed: int) -> Study:
@@ -225,6 +263,6 @@ def _with_commands(
     rows = []
     for suggestion in suggestions:
         placed = place_config(component.launch, context.space, suggestion.config, store=store, origin=Origin.USER)
-        command = _command(component, placed.launch, args)
+        command = run_words(component, placed.launch, args)
         rows.append((suggestion, command, changes_in_job(placed.launch)))
     return rows

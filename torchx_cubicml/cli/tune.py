@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner import Ended, Prepared, TuneRequest, TuneResult
     from torchx_cubicml.tuner.comparison import Repeats
@@ -92,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     trials = read_trials(prepared.store_url, deadline_s=60.0)[0]
     awaits_checkpoint = _confirm(prepared, trials, yes=args.yes, console=console)
     prepared = _with_chosen_predictor(prepared, trials, console)
+    _print_first_launch(prepared, trials, console)
     steps = tune(prepared)
     result: TuneResult | None = None
     try:
@@ -116,16 +118,22 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
     """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
     from torchx_cubicml.launch import with_measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
-    from torchx_cubicml.records.cost import rate_of
 
     trials = [trial.at(prepared.space.statistic) for trial in trials]
     space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
-    choice = choose_predictor(trials, objective=rate_of(space.objective), seed=prepared.request.seed)
+    choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed)
     if choice is None:
         return prepared
     save_choice(prepared.store_url, choice)
     console.print(str(choice), highlight=False, markup=False, soft_wrap=True)
     return replace(prepared, predictor=choice.name)
+
+
+def _print_first_launch(prepared: Prepared, trials: Sequence[Trial], console: Console) -> None:
+    from torchx_cubicml.cli.first_launch_lines import first_launch_lines
+
+    for line in first_launch_lines(prepared, trials):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _request(args: argparse.Namespace) -> TuneRequest:
@@ -229,6 +237,8 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
     if args.json:
         print_json(result.to_json())
     else:
+        if result.frontier is not None and result.frontier.points:
+            _print_frontier(wide_console(), result.frontier, prepared)
         _print_comparison(wide_console(), result, prepared)
     return 0 if result.compares else 1
 
@@ -236,6 +246,7 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
     from torchx_cubicml.cli.sensitivity_table import sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
+    from torchx_cubicml.launch.messages import better_word
     from torchx_cubicml.tuner.comparison import too_few_text
 
     comparison = result.comparison
@@ -245,7 +256,9 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         return
     console.print(comparison_table(comparison, statistic=prepared.space.statistic))
     if comparison.best.config == comparison.baseline.config:
-        unconfirmed = "No config was confirmed faster than yours." if result.compares else ""
+        unconfirmed = (
+            f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
+        )
         lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
         if lines:
             console.print(lines, soft_wrap=True)
@@ -253,17 +266,32 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         return
     console.print(str(comparison), soft_wrap=True)
     if result.confidence is not None:
-        console.print(f"Probability that no other measured config is more than 1 % faster: {result.confidence:.0%}")
+        than = better_word(comparison.objective)
+        console.print(f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
     if result.sensitivities:
         console.print()
         console.print(sensitivity_table(result.sensitivities))
         console.print()
     _print_ending(console, result)
+    _print_command(console, result, prepared)
+
+
+def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:
     if _claims_gain(result):
         request = prepared.request
         options = scheduler_words(request.scheduler, result.scheduler_args)
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
         console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
+
+
+def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:
+    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+
+    console.print(frontier_table(frontier, current=prepared.current))
+    for line in frontier_lines(frontier):
+        console.print(line, soft_wrap=True)
+    text = f"Below, the best by {frontier.objectives[0]} alone is compared with your command; the choice is yours."
+    console.print(f"{text}\n", soft_wrap=True)
 
 
 def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:

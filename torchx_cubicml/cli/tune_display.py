@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Self
 
@@ -11,15 +12,22 @@ from rich.text import Text
 
 from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.cli.value_text import value_text
-from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
-from torchx_cubicml.records.cost import PER_COST
+from torchx_cubicml.launch.messages import (
+    interval_text,
+    statistic_text,
+    title_text,
+    unit_text,
+    worth_text,
+)
 from torchx_cubicml.records.crowding import crowded_share
+from torchx_cubicml.records.job_time import PART_TEXTS, SOONEST_DONE, seconds_text
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.trial import MEAN
+from torchx_cubicml.records.trial import MEAN, OBJECTIVES
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from rich.console import Console
@@ -32,8 +40,9 @@ if TYPE_CHECKING:
 
 def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
     """Return a table of the user's config beside the best one, if another: parameters, then measurements."""
-    title = f"{comparison.objective} {statistic_text(statistic)}".rstrip()
-    of_job = "" if comparison.objective in PER_COST else ", whole job"
+    objective = comparison.objective
+    title = f"{title_text(objective)} {statistic_text(statistic)}".rstrip()
+    of_job = ", whole job" if objective in OBJECTIVES else ""
     table = Table(title=f"{title}{of_job}", title_justify="left")
     table.add_column("")
     table.add_column("your command", justify="right", overflow="fold")
@@ -47,9 +56,10 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
         values = [Text(value_text(before)), Text(value_text(value), style)]
         table.add_row(Text(name, style), *values[: len(sides)])
     table.add_section()
-    cells = [
-        ("median", _median_text),
-        ("range", _range_text),
+    cells: list[tuple[str, Callable[[Repeats], str]]] = [
+        ("median", partial(_median_text, objective=objective)),
+        ("range", partial(_range_text, objective=objective)),
+        *((text, partial(_part_text, part=part)) for part, text in PART_TEXTS.items()),
         ("uncertainty of one launch", _uncertainty_text),
         ("launches", _count_text),
     ]
@@ -60,12 +70,18 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
     return table
 
 
-def _median_text(repeats: Repeats) -> str:
-    return number_text(repeats.middle)
+def _median_text(repeats: Repeats, *, objective: str) -> str:
+    return worth_text(repeats.middle, objective)
 
 
-def _range_text(repeats: Repeats) -> str:
-    return f"{number_text(min(repeats.throughputs))} to {number_text(max(repeats.throughputs))}"
+def _range_text(repeats: Repeats, *, objective: str) -> str:
+    ends = [worth_text(end(repeats.throughputs), objective) for end in (min, max)]
+    return " to ".join(reversed(ends) if objective == SOONEST_DONE else ends)
+
+
+def _part_text(repeats: Repeats, *, part: str) -> str:
+    seconds = repeats.time_to_done.get(part)
+    return "" if seconds is None else seconds_text(seconds)
 
 
 def _uncertainty_text(repeats: Repeats) -> str:
@@ -153,7 +169,7 @@ def waiting_table(step: Waiting, statistic: str) -> Table:
 
     best = "nothing measured yet"
     if step.best is not None:
-        best = f"best {number_text(step.best)} {_unit(step.objective, statistic)}"
+        best = f"best {worth_text(step.best, step.objective)} {_unit(step.objective, statistic)}"
     left = (
         [step.budget_left]
         if step.time_left_s is None
@@ -170,8 +186,10 @@ def waiting_table(step: Waiting, statistic: str) -> Table:
             pending.phase,
             _duration_text(pending.since_s),
         ]
-        measured = " ".join(filter(None, (_throughput_text(pending.measured), interval_text(pending.uncertainty))))
-        table.add_row(*map(Text, [*cells, _throughput_text(pending.expected), measured]))
+        measured = " ".join(
+            filter(None, (_throughput_text(pending.measured, step.objective), interval_text(pending.uncertainty)))
+        )
+        table.add_row(*map(Text, [*cells, _throughput_text(pending.expected, step.objective), measured]))
     return table
 
 
@@ -188,7 +206,7 @@ def _begun_line(step: Begun, prepared: Prepared) -> str:
 
 def _launching_line(step: Launching, prepared: Prepared) -> str:
     predicted = step.suggestion.throughput
-    expected = "" if predicted is None else f" ({number_text(predicted)} predicted)"
+    expected = "" if predicted is None else f" ({worth_text(predicted, prepared.space.objective)} predicted)"
     return f"{step.number:3d} {step.purpose:8s} {_changes_text(step.suggestion.config, prepared.current)}{expected}"
 
 
@@ -205,16 +223,14 @@ def _changes_text(config: Config, current: Config) -> str:
 
 
 def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
-    doubt = interval_text(step.trial.measurement.uncertainty) if step.trial.measurement else ""
-    rate = (
-        ""
-        if step.throughput is None
-        else f"{number_text(step.throughput)} {_unit(step.objective, prepared.space.statistic)} {doubt}".rstrip()
-    )
+    doubt = interval_text(step.trial.uncertainty(step.objective))
+    unit = _unit(step.objective, prepared.space.statistic)
+    rate = f"{_throughput_text(step.throughput, step.objective)} {unit} {doubt}".rstrip()
+    rate = "" if step.throughput is None else rate
     rate += ", crowded" if rate and crowded_share(step.trial) else ""
     found = rate or ("" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}")
     predicted = (
-        f" ({number_text(step.expected)} predicted)"
+        f" ({worth_text(step.expected, step.objective)} predicted)"
         if step.throughput is not None and step.expected is not None
         else ""
     )
@@ -225,11 +241,11 @@ def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
 
 
 def _unit(objective: str, statistic: str) -> str:
-    return f"{objective} {statistic_text(statistic)}".rstrip()
+    return f"{unit_text(objective)} {statistic_text(statistic)}".rstrip()
 
 
-def _throughput_text(value: float | None) -> str:
-    return "" if value is None else number_text(value)
+def _throughput_text(value: float | None, objective: str) -> str:
+    return "" if value is None else worth_text(value, objective)
 
 
 def _duration_text(seconds: float) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.records.cost import PER_COST
+from torchx_cubicml.records.job_time import SOONEST_DONE, seconds_text
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.trial import MEDIAN
+from torchx_cubicml.records.trial import MEDIAN, OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -112,22 +113,73 @@ def number_text(value: float) -> str:
 
 
 def rate_text(value: float, objective: str) -> str:
-    """Return the throughput of a whole job with its unit.
+    """Return the throughput of a whole job with its unit; for ``soonest_done`` the time until it is done.
 
     >>> rate_text(41_000.0, "tokens_per_second"), rate_text(12.34, "samples_per_device_hour")
     ('41,000 tokens/s', '12.3 samples/device hour')
+    >>> rate_text(0.005, "soonest_done")
+    'done in 3 min 20 s'
     """
+    if objective == SOONEST_DONE:
+        return f"done in {worth_text(value, objective)}"
     work, _, per = objective.partition("_per_")
     return f"{number_text(value)} {work}/{'s' if per == 'second' else per.replace('_', ' ')}"
 
 
 def per_cost_text(objective: str) -> str:
-    """Return the words after a gain that is one of an objective per cost; empty for a throughput of the whole job.
+    """Return the words after a gain that is not one of a throughput of the whole job; else empty.
 
-    >>> per_cost_text("tokens_per_device_hour"), per_cost_text("tokens_per_second")
-    ('in tokens per device hour', '')
+    >>> per_cost_text("tokens_per_device_hour"), per_cost_text("tokens_per_second"), per_cost_text("soonest_done")
+    ('in tokens per device hour', '', 'in jobs per day')
     """
+    if objective == SOONEST_DONE:
+        return "in jobs per day"
     return f"in {objective.replace('_', ' ')}" if objective in PER_COST else ""
+
+
+def worth_text(value: float, objective: str) -> str:
+    """Return a value of an objective without its unit; for ``soonest_done`` the time until the job is done.
+
+    >>> worth_text(41_000.0, "tokens_per_second"), worth_text(0.005, "soonest_done")
+    ('41,000', '3 min 20 s')
+    """
+    return seconds_text(1.0 / value) if objective == SOONEST_DONE else number_text(value)
+
+
+def unit_text(objective: str) -> str:
+    """Return the words after such a value.
+
+    >>> unit_text("tokens_per_second"), unit_text("soonest_done")
+    ('tokens_per_second', 'until done')
+    """
+    return "until done" if objective == SOONEST_DONE else objective
+
+
+def title_text(objective: str) -> str:
+    """Return the title of a column of such values.
+
+    >>> title_text("tokens_per_second"), title_text("soonest_done")
+    ('tokens_per_second', 'time until done')
+    """
+    return "time until done" if objective == SOONEST_DONE else objective
+
+
+def better_word(objective: str) -> str:
+    """Return the word for a config with a higher value: only one of higher throughput is faster.
+
+    >>> better_word("tokens_per_second"), better_word("tokens_per_currency"), better_word("soonest_done")
+    ('faster', 'better', 'better')
+    """
+    return "faster" if objective in OBJECTIVES else "better"
+
+
+def best_word(objective: str) -> str:
+    """Return the word for the config with the highest value.
+
+    >>> best_word("tokens_per_second"), best_word("tokens_per_currency")
+    ('fastest', 'best')
+    """
+    return "fastest" if objective in OBJECTIVES else "best"
 
 
 def interval_text(uncertainty: float) -> str:

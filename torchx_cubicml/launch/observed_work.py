@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.cost import rate_of
 from torchx_cubicml.records.standard_names import WORKLOAD_SIZES
 from torchx_cubicml.records.workload import about_equal, recency, value_key
 
@@ -71,7 +70,7 @@ class ObservedWork:
     def __init__(self, space: SearchSpace) -> None:
         tuned = {name for item in space.parameters for name in (item.name, item.observed_as) if name}
         self._sizes = tuple(name for name in _SIZES if name not in tuned)
-        self._objective = rate_of(space.objective)
+        self._objective = space.rate
 
     def of(self, trials: Sequence[Trial]) -> WorkSummary:
         """Return the observed facts of launches."""

@@ -147,6 +147,11 @@ class RecordedSettings:
         others = {name: value for name, value in self.here.items() if not is_of_program(name)}
         return others | {name: value for name, value in found.items() if is_of_program(name)}
 
+    def can_compare(self, trial: Trial) -> bool:
+        """Return whether the digests of a trial with recorded arguments were made with a known key, or it has none."""
+        is_with_key = trial.digests is not None or is_keyed(trial.arguments or ())
+        return not is_with_key or bool(self._key_of(trial))
+
     def of(self, trial: Trial) -> dict[str, str]:
         """Return the settings of a trial with recorded arguments that may tell its work from another."""
         arguments, digests = trial.arguments or (), trial.digests

@@ -123,6 +123,25 @@ def with_same_work(
     return ComparedTrials(trials=kept, certain=kept, lines=(*lines, *found))
 
 
+def differing_settings(trial: Trial, command: PresentCommand, *, keys: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the settings, in words, that differ between a command and a recorded launch and may change the work.
+
+    Args:
+        trial: as recorded.
+        command: the present one.
+        keys: of the digests in the trial's store.
+
+    Returns:
+        ``None`` where the launch recorded no arguments, or the key of its digests is not among ``keys``.
+    """
+    recorded = RecordedSettings(command, keys)
+    if trial.arguments is None or not recorded.can_compare(trial):
+        return None
+    typed = _TypedNames(command, [trial])
+    differing = _differences(recorded.of(trial), recorded.present([trial]))
+    return tuple(_spoken(typed.get(name)) for name in sorted(differing))
+
+
 def _without(trials: Iterable[Trial], others: Iterable[Trial]) -> list[Trial]:
     left_out = set(map(id, others))
     return [trial for trial in trials if id(trial) not in left_out]

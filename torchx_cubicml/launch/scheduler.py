@@ -20,6 +20,7 @@ _CONTAINED = frozenset(
 )
 _PAIR = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _ON_THIS_MACHINE = frozenset({"local", "local_cwd"})  # without a container
+_SHARES_FILES = frozenset({"local", "local_cwd", "slurm", "lsf"})
 
 
 def scheduler_of_process() -> str:
@@ -141,6 +142,15 @@ def is_on_this_machine(scheduler: str) -> bool:
     (True, False)
     """
     return scheduler in _ON_THIS_MACHINE
+
+
+def sees_this_file_system(scheduler: str) -> bool:
+    """Return whether a scheduler's jobs run the files of this machine; not where another image may have its own.
+
+    >>> sees_this_file_system("slurm"), sees_this_file_system("kubernetes"), sees_this_file_system("")
+    (True, False, False)
+    """
+    return scheduler in _SHARES_FILES
 
 
 class _Parser(argparse.ArgumentParser):

@@ -308,6 +308,18 @@ class TorchrunLaunch:
         arguments = respell(self._script_words, script_args, spell=with_macro_escape)
         return [*options, *recorder_words(parts, recorder), parts.program, *arguments]
 
+    def typed(self, script_args: Sequence[str], *, nproc_per_node: int | None = None) -> list[str]:
+        """Return the arguments of ``torchrun`` that run the program with other arguments, unrecorded.
+
+        Args:
+            script_args: arguments of the program.
+            nproc_per_node: processes per node; ``None`` for the typed number.
+        """
+        head = self.args[: self.parts.args_start]
+        if nproc_per_node not in {None, self.parts.nproc_per_node}:
+            head = with_option(head, len(head), "nproc_per_node", str(nproc_per_node))
+        return [*head, *respell(self._script_words, script_args, spell=with_macro_escape)]
+
     def python(self, *, torchrun_python: Sequence[str]) -> tuple[str, ...]:
         """Return the words that start the Python of the program.
 

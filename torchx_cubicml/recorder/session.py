@@ -15,6 +15,7 @@ from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
 from torchx_cubicml.recorder.attempt.notes import AttemptNotes
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
 from torchx_cubicml.recorder.events.reporter import Reporter
+from torchx_cubicml.recorder.host.job_energy import JobEnergy
 from torchx_cubicml.recorder.host.memory import peak_memory_gib
 from torchx_cubicml.recorder.logs.measurement import (
     STEPS,
@@ -30,7 +31,7 @@ from torchx_cubicml.recorder.process.assignment import known_at_start, read_assi
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
-from torchx_cubicml.records.hook_table import HOOKED_FACTS
+from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.settings import read_job_environment
 
@@ -95,10 +96,12 @@ class Session:
         self._unhook: Callable[[], None] | None = None
         self._step_limit = assignment.contract.step_limit or 0
         self._lines: LogLines | None = None
+        self._energy = JobEnergy(assignment.job)
         self._hooks: dict[str, Hook] = {}
         self._hook_facts: dict[str, Value] = {}
         job = assignment.job
         is_rewritten = assignment.contract.origin in {Origin.REWRITE, Origin.EXPLORE}
+        self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
 
     def begin(self) -> None:
@@ -106,6 +109,7 @@ class Session:
         if self._assignment.leads:
             self._reporter = Reporter(self._assignment, self._assignment.trial_id)
             self._reporter.started(known_at_start(self._assignment))
+        self._began = time.perf_counter()  # time before is the queue's
         if self._attempt is not None:
             self._attempt.began(self._assignment.job)
             watch_new_paths(self._attempt.new_paths_file)
@@ -206,13 +210,15 @@ class Session:
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation
 
-        on_every_compilation(self._on_compiled)
+        on_every_compilation(
+            partial(self._on_compilation, has_ended=False), partial(self._on_compilation, has_ended=True)
+        )
 
-    def _on_compiled(self, _event: object) -> None:
+    def _on_compilation(self, _event: object, *, has_ended: bool) -> None:
         if self._is_disabled or self._training is None:
             return
         try:  # ``guarded`` would skip this hook, as the compiler is active here
-            self._training.compiled()
+            (self._training.compiled if has_ended else self._training.compiling)()
         except Exception as error:  # noqa: BLE001 - a recorder failure must not reach the training
             self._give_up(error)
 
@@ -227,6 +233,14 @@ class Session:
         from torchx_cubicml.recorder.apply.hooks import installed
 
         self._hooks = installed(contract.hooks, contract.checked_hooks, peers=peers, guard=self.guarded)
+
+    def _refuse_hooks(self) -> None:
+        """Take stand-ins for the hooks, which refuse, in a program that makes its steps without torch."""
+        contract = self._assignment.contract
+        if contract.hooks or contract.checked_hooks:
+            from torchx_cubicml.recorder.apply.hooks import NoTorch
+
+            self._hooks = {hook_of(place): NoTorch() for place in (*contract.checked_hooks, *contract.hooks)}
 
     def _release_hooks(self) -> None:
         """Remove the hooks around the wrapping of layers, and record the changes that they refused."""
@@ -252,6 +266,7 @@ class Session:
             world_size=self._assignment.job.world_size,
             requested={**contract.config, **{HOOKED_FACTS.get(name, name): value for name, value in hooks.items()}},
             step_limit=self._step_limit,
+            began=self._began,
         )
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -261,6 +276,7 @@ class Session:
     def _on_record_step(self, samples: float | None, tokens: float | None) -> None:
         if self._training is None:  # the program has not imported torch, or not yet
             self._training = self._new_training()
+            self._refuse_hooks()
         self._after_step(self._training, news=self._training.record_step(samples, tokens))
 
     def _after_step(self, training: Training, *, news: bool) -> None:
@@ -272,9 +288,10 @@ class Session:
     def _report_progress(self, training: Training) -> None:
         if self._attempt is not None:
             self._attempt.stepped()
+        self._energy.reported(training)
         facts = self._facts(training)
         if self._reporter is not None:
-            measured = training.measurement()
+            measured = self._energy.added_to(training.measurement(), None)
             self._reporter.learn(facts, self._merged_with_log(measured, self._measured_by_log(facts)))
             self._reporter.measured()
         elif self._peers is not None:
@@ -307,11 +324,14 @@ class Session:
     def _conclude(self) -> None:
         training = self._training
         facts: dict[str, Value] = {}
+        self._energy.stop()
         if training is not None:
             training.conclude()
             facts = self._facts(training, within_s=_QUERY_S)
         if self._reporter is not None:
-            measured = training.measurement(others=self._work_of_others(training)) if training is not None else None
+            others = self._work_of_others(training) if training is not None else None
+            measured = training.measurement(others=others) if training is not None else None
+            measured = self._energy.added_to(measured, others)
             is_declared = self._lines is not None and self._lines.is_declared
             is_open = is_declared or not has_throughput(measured)
             logged = self._measured_by_log(facts, within_s=_SHORT_QUERY_S if is_open else 0.0)
@@ -330,7 +350,9 @@ class Session:
         end, own = time.monotonic() + _SHORT_QUERY_S, training.work_of_this_rank()
         number = training.coverage.number
         work = self._peers.work(within_s=_QUERY_S, training=number)
-        while work is not None and work.differs(*own) and not work.has_ended and time.monotonic() < end:
+        while work is not None and not work.has_ended and time.monotonic() < end:
+            if not work.differs(*own) and not self._energy.lacks(work):
+                break
             time.sleep(_POLL_S)
             work = self._peers.work(within_s=_SHORT_QUERY_S, training=number) or work
         return work
@@ -342,7 +364,9 @@ class Session:
 
         samples, tokens = training.work_of_this_rank() if training is not None else (None, None)
         number = training.coverage.number if training is not None else 1
-        word = encode_rank_work(peak_memory_gib(), samples, tokens, has_ended=has_ended, training=number)
+        word = encode_rank_work(
+            peak_memory_gib(), samples, tokens, has_ended=has_ended, training=number, watts=self._energy.watts
+        )
         peers.post_work(word, within_s=within_s)
 
     def _merged_with_log(self, measured: Measurement | None, logged: Measurement | None) -> Measurement | None:
@@ -435,6 +459,7 @@ class Session:
         if self._assignment.leads:
             warn(f"recording stopped, the training continues: {type(error).__name__}: {error}")
         measure.listen(None)
+        self._energy.stop()
         training, lines = self._training, self._lines
         releases = [
             holder.release for holder in (training, lines, *reversed(self._hooks.values())) if holder is not None

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.mixture import parts_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 PER_DEVICE_HOUR = ("tokens_per_device_hour", "samples_per_device_hour")
 PER_CURRENCY = ("tokens_per_currency", "samples_per_currency")
-PER_COST = (*PER_DEVICE_HOUR, *PER_CURRENCY)
+PER_JOULE = ("tokens_per_joule", "samples_per_joule")
+"""Objectives that divide a throughput by the power measured beside it, which no config tells before it has run."""
+PER_COST = (*PER_DEVICE_HOUR, *PER_CURRENCY, *PER_JOULE)
 """Objectives that divide a throughput by what the job costs."""
 PRICE = "price_per_device_hour"
 """Fact of a trial, where the space file has a table of prices."""
@@ -19,10 +23,27 @@ _SECONDS_PER_HOUR = 3600.0
 
 
 def rate_of(objective: str) -> str:
-    """Return the throughput per second that an objective is made of.
+    """Return the measured quantity that an objective is made of: what is learned, where the rest is known.
 
-    >>> rate_of("tokens_per_device_hour"), rate_of("samples_per_second")
-    ('tokens_per_second', 'samples_per_second')
+    It is a throughput per second. An objective per joule is measured as a whole, and so is a mixture with one.
+
+    >>> rate_of("tokens_per_device_hour"), rate_of("samples_per_second"), rate_of("tokens_per_joule")
+    ('tokens_per_second', 'samples_per_second', 'tokens_per_joule')
+    >>> rate_of("tokens_per_second^0.5 * tokens_per_device_hour^0.5")
+    'tokens_per_second'
+    """
+    (first, _), *others = parts_of(objective)
+    if others:
+        rates = {rate_of(name) for name in (first, *(name for name, _ in others))}
+        return rates.pop() if len(rates) == 1 else objective
+    return first if first in PER_JOULE else counted_rate(first)
+
+
+def counted_rate(objective: str) -> str:
+    """Return the throughput per second that an objective divides; the objective itself where it divides none.
+
+    >>> counted_rate("tokens_per_joule"), counted_rate("steps_per_second")
+    ('tokens_per_second', 'steps_per_second')
     """
     return f"{objective.partition('_per_')[0]}_per_second" if objective in PER_COST else objective
 
@@ -60,9 +81,15 @@ def text_of_value(value: object) -> str:
 def cost_per_second(objective: str, *, devices: object, price: object) -> float | None:
     """Return what a job costs in a second, in the unit that the objective divides by; ``None`` where unknown.
 
+    A throughput per second is divided by nothing: its cost is 1.
+
     >>> cost_per_second("tokens_per_device_hour", devices=2, price=None) == 2 / 3600
     True
     """
+    if objective not in PER_COST:
+        return 1.0
+    if objective in PER_JOULE:
+        return None
     of_hour = price if objective in PER_CURRENCY else 1.0
     if not isinstance(devices, int) or not isinstance(of_hour, int | float) or devices < 1 or of_hour <= 0:
         return None

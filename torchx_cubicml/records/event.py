@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.arguments import digested_arguments
+from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.json_fields import object_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.provenance import Trust, least_trusted
 from torchx_cubicml.records.redaction import MASK, mask, names_secret
@@ -288,7 +290,7 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
         workload=_merged(ordered, "workload"),
         config=_merged(ordered, "config"),
         state=_state(last, end),
-        observed=_observed(ordered),
+        observed=_with_queue(_observed(ordered), ordered),
         measurement=next((event.measurement for event in reversed(ordered) if event.measurement), None),
         origin=next(with_origin, ordered[0]).origin,
         launch_id=next((event.launch_id for event in ordered if event.launch_id), ""),
@@ -342,6 +344,19 @@ def _observed(events: Sequence[Event]) -> dict[str, Value]:
         if event.kind in begins or event.writer != last.writer or event.observed.get(MEASURED_TRAINING, 1) == number
     ]
     return _merged(kept, "observed")
+
+
+def _with_queue(observed: dict[str, Value], events: Sequence[Event]) -> dict[str, Value]:
+    """Return the facts with the seconds from the plan of a tune to the start of its program, where both are known."""
+    planned = next((each.time for each in events if each.kind is EventKind.PLANNED and each.writer == TUNER), "")
+    first = min((each.attempt for each in events if each.kind is EventKind.STARTED), default=None)
+    started = min(
+        (each.time for each in events if each.kind is EventKind.STARTED and each.attempt == first), default=""
+    )
+    begin, end = parse_time(planned), parse_time(started)
+    if first != (0, 0) or begin is None or end is None or begin > end:
+        return observed
+    return {QUEUE_S: (end - begin).total_seconds(), **observed}
 
 
 def _merged(events: Sequence[Event], name: str) -> dict[str, Value]:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS, EMBEDDING_SHARDINGS
+
+
+class HookCalls(NamedTuple):
+    """Calls of a program that a hook changes.
+
+    Args:
+        names: functions, one of which the program must call.
+        marks: texts in lower case, one of which any source has that can name such a function, under whatever name.
+    """
+
+    names: tuple[str, ...]
+    marks: tuple[str, ...]
+
 
 LEFT_TO_PLANNER = "planner"
 """Value that leaves a table's sharding or kernel to TorchRec's planner."""
@@ -37,6 +52,44 @@ first: it can be switched off. The hook of the device mesh sets one size per axi
 sets ``fsdp``, and so on. ``parallelize_module`` is installed before ``sequence_parallel``, which reads the script's own
 styles.
 """
+
+_FSDP = HookCalls(("FullyShardedDataParallel", "fully_shard"), ("fsdp", "fully_shard", "fullyshard"))
+_TORCHREC = HookCalls(("EmbeddingShardingPlanner", "DistributedModelParallel"), ("torchrec",))
+HOOK_CALLS = {
+    "fsdp": _FSDP,
+    "fsdp_precision": _FSDP,
+    "torchrec": _TORCHREC,
+    "torchrec_kernel": _TORCHREC,
+    "torchrec_reserved": _TORCHREC,
+    "mesh": HookCalls(("init_device_mesh", "DeviceMesh"), ("mesh",)),
+    "parallelize_module": HookCalls(("parallelize_module",), ("paralleliz", "tensor.parallel")),
+    "sequence_parallel": HookCalls(("SequenceParallel",), ("sequenceparallel",)),
+}
+"""Hook -> calls of the program that it changes; a hook without them serves any program with the layers it needs."""
+
+_OWN_CHECKPOINTS = "the script may recompute layers itself"
+HOOK_RIVALS = {
+    "activation_checkpointing": {
+        "torch.compile": "the model may be compiled as a whole",
+        "utils.checkpoint": _OWN_CHECKPOINTS,
+        "checkpoint_wrapper": _OWN_CHECKPOINTS,
+        "gradient_checkpointing_enable": _OWN_CHECKPOINTS,
+    },
+    "fsdp_precision": {"autocast": "autocast may choose the format in place of the parameters"},
+}
+"""Hook -> name in the source, in lower case -> why the hook may not serve a program with that name."""
+
+HOOK_COUNTS = {
+    "fsdp": "n_layers",
+    "fsdp_precision": "n_layers",
+    "activation_checkpointing": "n_layers",
+    "torchrec": "n_embedding_tables",
+    "torchrec_kernel": "n_embedding_tables",
+}
+"""Hook -> observed fact that counts what gets a value each."""
+
+HOOK_ABSENCES = {"fsdp": ("sharding_strategy", "DDP"), "fsdp_precision": ("sharding_strategy", "DDP")}
+"""Hook -> observed fact, and its value in a program that has nothing for the hook to set."""
 
 TABLE_HOOKS = ("torchrec", "torchrec_kernel")
 """Hooks with a value per embedding table."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.axis_names import AXIS_NAMES
 from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES, hook_fact, illegal_hook_fact
+from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.standard_names import FLAG_ALIASES, STANDARD_PARAMETERS, WORKLOAD_SIZES
 from torchx_cubicml.records.standard_words import SPELLINGS, SWITCHES, standard_word, switch_value
 
@@ -28,7 +29,7 @@ KEPT_NAMES = frozenset(
         *("world_size", "nnodes", "nproc_per_node", "devices_per_node", "device_memory_gib", "n_cpus", DEVICE, "cpu"),
         *("backend", "scheduler", "python_version", "torch_version", "cuda_version", "nccl_version", "driver_version"),
         *("compute_capability", "trainings", "measured_training", "saves_checkpoints"),
-        *("host_cpus", "other_busy_cpus", "idle_cpus", "other_device_processes", "other_device_share"),
+        *("host_cpus", "other_busy_cpus", "idle_cpus", "other_device_processes", "other_device_share", QUEUE_S),
         # Of the model and its batches.
         *("global_batch_size", "device_batch_size", "n_params", "n_trainable_params", "layer_n_params"),
         *("float8_modules", "checkpointed_modules", "compile_mode", "tied_embeddings", "activation"),

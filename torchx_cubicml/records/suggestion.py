@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.records.trial import Config
+
+_MOST_ROUNDS = 1_000_000
+_OF_TUNE = re.compile(r"(launch-[0-9a-f]+)-\d+")  # the id of a tune's launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,9 @@ class Suggestion:
         doubt: measurement uncertainty: standard deviation of the logarithm of throughput, as the runs report it. It is
             the lowest over the runs of this config or of the user's own, whichever is larger; 0.0 where unknown.
         n_baseline: measurements of the user's own config, on which the gain rests.
-        objective: unit of the throughputs where that is one of ``PER_COST``; ``None`` for those of the whole job.
+        objective: unit of the throughputs where that is none of ``OBJECTIVES``; ``None`` for those of the whole job.
+        time_to_done: predicted seconds of each part until the job is done: ``OVERHEADS``, as far as they are known, and
+            ``STEPS_S``; ``None`` for other objectives than ``soonest_done``.
         round_number: round of a tune that fits its predictor once a round, >= 1; ``None`` for other launches.
         nearest: up to three trials of this workload for comparison, the most similar first; only set by ``suggest``.
     """
@@ -69,6 +75,7 @@ class Suggestion:
     doubt: float = 0.0
     n_baseline: int = 0
     objective: str | None = None
+    time_to_done: Mapping[str, float] | None = None
     round_number: int | None = None
     nearest: tuple[NearTrial, ...] = ()
 
@@ -79,19 +86,31 @@ class Suggestion:
 
     def promise(self) -> dict[str, object]:
         """Return the part stored with a launch, as JSON values: the prediction and the reason."""
-        unset = {name for name in ("objective", "round_number") if getattr(self, name) is None}
+        unset = {name for name in ("objective", "time_to_done", "round_number") if getattr(self, name) is None}
         left_out = {"config", "nearest", *unset}
         return {name: value for name, value in self.to_json().items() if name not in left_out}
 
 
 def promised_round(promise: Mapping[str, object] | None) -> int | None:
-    """Return the round of a launch, >= 1, from the prediction stored with it; ``None`` without one.
+    """Return the round of a launch, from 1 to a million, from the prediction stored with it; ``None`` without one.
 
     >>> promised_round({"round_number": 2}), promised_round(None)
     (2, None)
     """
     number = (promise or {}).get("round_number")
-    return number if isinstance(number, int) and not isinstance(number, bool) and number >= 1 else None
+    if not isinstance(number, int) or isinstance(number, bool):
+        return None
+    return number if 1 <= number <= _MOST_ROUNDS else None
+
+
+def tune_of(launch_id: str) -> str:
+    """Return what the ids of one tune's launches have in common; empty for a launch of no tune.
+
+    >>> tune_of("launch-9f2c61d07e1b4a55-0003"), tune_of("import-9f2c61d07e1b4a55")
+    ('launch-9f2c61d07e1b4a55', '')
+    """
+    found = _OF_TUNE.fullmatch(launch_id)
+    return found[1] if found else ""
 
 
 def promised_throughput(promise: Mapping[str, object] | None, objective: str) -> float | None:

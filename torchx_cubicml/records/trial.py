@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import Self, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.cost import PER_COST, PRICE, Prices, cost_per_second, rate_of
+from torchx_cubicml.records.cost import PER_COST, PER_JOULE, PRICE, Prices, cost_per_second, counted_rate
+from torchx_cubicml.records.job_time import SOONEST_DONE, TimedJob
+from torchx_cubicml.records.mixture import parts_of
 from torchx_cubicml.records.provenance import Trust
 
 Scalar: TypeAlias = bool | int | float | str
@@ -41,12 +43,15 @@ _POSITIVE = (
     "samples_per_second_overall",
     "other_tokens_per_second",
     "other_samples_per_second",
+    "power_watts",
+    "stated_mfu",
 )
-_NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s")
+_NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s", "startup_s", "compile_s", "warmup_s")
 _MAX_SHARE_OUTSIDE = 0.99  # share of the time; 1 would make the uncertainty infinite
 _MAX_UNCERTAINTY = 10.0  # log standard deviation; at this value nothing is known
 LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: bounds of any training
 _MIN_PEAK_GIB, _MAX_PEAK_GIB = 1e-6, 1e6  # of one process: from about a page to more than any machine has
+POWER_OF = ("GPUs", "CPU packages")  # what a recorded power covers, and nothing else of the job
 MAX_WHOLE = 2**64  # larger whole numbers are no facts, and some have no float
 
 
@@ -116,6 +121,15 @@ class Measurement:
         other_source: second source, whose throughput differs by more than a tenth; empty without one.
         other_tokens_per_second: throughput from that source.
         other_samples_per_second: likewise.
+        startup_s: seconds from the start of the recorded process to the end of the first step, without compilation and
+            one step at the steady pace; ``None`` where unknown.
+        compile_s: seconds in torch's compiler until the steady state; ``None`` where unknown.
+        warmup_s: seconds by which the other warm-up steps were longer than steady ones, without compilation; ``None``
+            where unknown.
+        power_watts: mean power of the whole job, from its first report to its last step, evaluation and saving
+            included; ``None`` where it was not recorded on every part of it.
+        power_of: what that power covers, one of ``POWER_OF``; empty without one.
+        stated_mfu: share of the devices' peak FLOP/s that an imported table states; ``None`` where it states none.
     """
 
     tokens_per_second: float | None = None
@@ -141,6 +155,12 @@ class Measurement:
     other_source: str = ""
     other_tokens_per_second: float | None = None
     other_samples_per_second: float | None = None
+    startup_s: float | None = None
+    compile_s: float | None = None
+    warmup_s: float | None = None
+    power_watts: float | None = None
+    power_of: str = ""
+    stated_mfu: float | None = None
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -177,6 +197,8 @@ class Measurement:
                 )
         if self.statistic not in {"", *STATISTICS}:
             raise RecordError(f"statistic must be one of {', '.join(STATISTICS)}, got {_display(self.statistic)}")
+        if self.power_of not in {"", *POWER_OF}:
+            raise RecordError(f"power_of must be one of {', '.join(POWER_OF)}, got {_display(self.power_of)}")
         for name in ("is_steady", "may_include_evaluation"):
             if getattr(self, name) not in {None, True, False}:
                 raise RecordError(f"{name} must be true or false, got {_display(getattr(self, name))}")
@@ -244,6 +266,12 @@ class Measurement:
         if statistic == MEAN:
             return self.mean_step_time_s
         return self.step_time_s[_STEP_TIME_INDEX[statistic]] if self.step_time_s and statistic else None
+
+    @property
+    def joules_per_step(self) -> float | None:
+        """Energy of one optimizer step of the whole job, of what ``power_of`` says; ``None`` where unknown."""
+        steps = self.steps_per_second
+        return None if self.power_watts is None or steps is None else self.power_watts / steps
 
     @property
     def steps_per_second(self) -> float | None:
@@ -319,6 +347,7 @@ class Trial:
         trust: trust level of the store that the trial came from; the lowest of its events.
         started_at: time of the earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
         ended_at: time of the latest end of an ended trial, likewise; empty before.
+        timed: job whose time the objective ``soonest_done`` compares; set by the advisor, never recorded.
     """
 
     trial_id: str
@@ -339,6 +368,7 @@ class Trial:
     trust: Trust = Trust.OWN
     started_at: str = ""
     ended_at: str = ""
+    timed: TimedJob | None = None
 
     def __post_init__(self) -> None:
         if not self.trial_id:
@@ -417,13 +447,44 @@ class Trial:
         """Return the throughput in the unit of ``objective``; ``None`` where it, or what the job costs, is unknown.
 
         Raises:
-            RecordError: ``objective`` is not one of ``OBJECTIVES`` and ``PER_COST``.
+            RecordError: ``objective`` is none of ``OBJECTIVES``, ``PER_COST``, ``SOONEST_DONE`` and their mixtures.
         """
-        rate = self.measurement.throughput(rate_of(objective)) if self.measurement is not None else None
-        if rate is None or objective not in PER_COST:
+        if objective == SOONEST_DONE:
+            return None if self.timed is None else self.timed.pace(self._rate_of_job)
+        parts = parts_of(objective)
+        if len(parts) > 1:
+            values = [self.throughput(name) for name, _ in parts]
+            known = [value for value in values if value is not None]
+            shares = [share for _, share in parts]
+            return math.prod(map(pow, known, shares)) if len(known) == len(parts) else None
+        measured = self.measurement
+        rate = measured.throughput(counted_rate(objective)) if measured is not None else None
+        if measured is None or rate is None or objective not in PER_COST:
             return rate
+        if objective in PER_JOULE:
+            return None if measured.power_watts is None else rate / measured.power_watts
         cost = cost_per_second(objective, devices=self.fact("world_size"), price=self.fact(PRICE))
         return None if cost is None else rate / cost
+
+    @property
+    def time_to_done(self) -> Mapping[str, float]:
+        """Seconds of each part until the job is done; empty without a job or a measurement."""
+        return {} if self.timed is None or self.measurement is None else self.timed.parts(self._rate_of_job)
+
+    @property
+    def _rate_of_job(self) -> float | None:
+        job = self.timed.job if self.timed is not None else None
+        return None if job is None or self.measurement is None else self.measurement.throughput(job.rate)
+
+    def uncertainty(self, objective: str) -> float:
+        """Return the standard deviation of the logarithm of ``throughput``, as the run itself reported it.
+
+        The overheads of a job are taken as exact.
+        """
+        if self.measurement is None:
+            return 0.0
+        share = self.timed.share_of_steps(self._rate_of_job) if objective == SOONEST_DONE and self.timed else 1.0
+        return share * self.measurement.uncertainty
 
     def fact(self, name: str) -> Value | None:
         """Return the value of ``name``: from the workload, else observed, else requested; ``None`` if unknown."""

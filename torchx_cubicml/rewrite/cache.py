@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import same_value
-from torchx_cubicml.records.cost import PER_COST
-from torchx_cubicml.records.json_fields import items_of, number_of, text_of, texts_of, whole_number_of
+from torchx_cubicml.records.json_fields import items_of, number_of, object_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.suggestion import Suggestion
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.store.file_cache import code_stamp, read_cache, write_cache
 from torchx_cubicml.store.fingerprint import fingerprint_from_json
 
@@ -39,12 +39,14 @@ _MOST_COMMANDS = 256
 _GROWTH = 0.05
 _MOST_TEXT = 4096
 _MOST_LINES = 16
+_PARTS = "time_to_done"
 _NO_NUMBERS = {
     "config",
     "reason",
     "n_trials",
     "n_baseline",
     "objective",
+    "time_to_done",
     "round_number",
     "nearest",
 }  # ``nearest`` and ``round_number`` are only for lists of suggestions: not cached
@@ -164,8 +166,15 @@ def _count(payload: Mapping[str, object], name: str) -> int:
 
 def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[str, object]:
     numbers = {name: getattr(suggestion, name) for name in _NUMBERS}
+    parts = {} if suggestion.time_to_done is None else {_PARTS: dict(suggestion.time_to_done)}
     counts = {"n_trials": suggestion.n_trials, "n_baseline": suggestion.n_baseline}
-    return {**numbers, **counts, "reason": suggestion.reason[:_MOST_TEXT], "choices": _choices(suggestion.config, case)}
+    return {
+        **numbers,
+        **counts,
+        **parts,
+        "reason": suggestion.reason[:_MOST_TEXT],
+        "choices": _choices(suggestion.config, case),
+    }
 
 
 def _choices(config: Config, case: DecisionContext) -> list[int] | None:
@@ -193,7 +202,8 @@ def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
         n_trials=_count(payload, "n_trials"),
         n_baseline=_count(payload, "n_baseline"),
         reason=_text(payload, "reason"),
-        objective=case.space.objective if case.space.objective in PER_COST else None,
+        objective=None if case.space.objective in OBJECTIVES else case.space.objective,
+        time_to_done=_parts(payload.get(_PARTS)),
         nearest=(),
         throughput=numbers["throughput"],
         low=numbers["low"],
@@ -203,6 +213,12 @@ def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
         gain_low=numbers["gain_low"],
         gain_high=numbers["gain_high"],
     )
+
+
+def _parts(payload: object) -> dict[str, float] | None:
+    if payload is None:
+        return None
+    return {name: number_of(each, name) for name, each in object_of(payload, _PARTS).items()}
 
 
 def _config(payload: Mapping[str, object], name: str, case: DecisionContext) -> Config:

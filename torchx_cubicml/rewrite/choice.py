@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
 from torchx_cubicml.launch.bindings.spelling import spell
-from torchx_cubicml.launch.messages import per_cost_text
+from torchx_cubicml.launch.messages import better_word, per_cost_text
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.trial import Origin
@@ -196,7 +196,7 @@ def apply_rules(case: DecisionContext, suggestion: Suggestion) -> Choice:
         LaunchError: the suggested config may not run.
     """
     config = _from_own_literals(case, case.frozen_space(), suggestion.config)
-    same = "no recorded launch suggests a faster config" if config is case.current else ""
+    same = f"no recorded launch suggests a {better_word(case.space.objective)} config" if config is case.current else ""
     why = _changed_batch(case, config) or same or rejection_reason(suggestion, case.space.rewrite)
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, rejection_reason=why)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.hook_check import HookCheck
 from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.messages import message_line
 from torchx_cubicml.launch.present_command import PresentCommand
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def dry_run_lines(
     typed: Launch, *, rewritten: Config, space_path: str, url: str, limits: tuple[float, float], cache: Path | None
 ) -> tuple[str, ...]:
-    """Return message lines on where the time of a step and the memory of a device go, by the step-time formulas.
+    """Return message lines on hooks that cannot serve, and on where time and memory go, by the step-time formulas.
 
     Args:
         typed: launch as typed.
@@ -52,7 +53,10 @@ def dry_run_lines(
         predictor=latest_choice(url),
         digest_keys=digest_keys(url),
     )
-    return within(limits[1], lambda: _lines(case.migrated(), rewritten), what="estimating where time and memory go")
+    known = case.migrated()
+    check = HookCheck.of(typed, space, current, recorded=trials, own=known.own_trials())
+    lines = within(limits[1], lambda: _lines(known, rewritten), what="estimating where time and memory go")
+    return (*map(message_line, check.texts()), *lines)
 
 
 def _lines(case: DecisionContext, rewritten: Config) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ from collections import defaultdict
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.messages import per_cost_text
 from torchx_cubicml.records.cost import PER_COST
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.records.workload import value_key
 from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH
@@ -61,6 +63,8 @@ def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Wor
     words = f"was {ratio} as fast as the fastest"
     if space.objective in PER_COST:
         words = f"had {ratio} the {space.objective} of the best"
+    elif space.objective not in OBJECTIVES:
+        words = f"was {ratio} as good {per_cost_text(space.objective)} as the best"
     return f"a launch with a global batch size of {batch} {words} with yours, {typed}; {_cure(space)} to allow it"
 
 

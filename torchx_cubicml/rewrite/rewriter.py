@@ -44,6 +44,7 @@ from torchx_cubicml.launch.scheduler import (
     scheduler_options_of_process,
 )
 from torchx_cubicml.records.contract import Contract, encode_contract
+from torchx_cubicml.records.job_time import parts_text, seconds_text
 from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
@@ -341,6 +342,7 @@ def _with_block(
             " ".join(filter(None, words)),
             gain_text(gain) if suggestion.throughput is not None else "unknown; this launch measures it",
         ),
+        *_time_rows(choice, space),
         *_baseline_rows(choice),
         *([("measurement error", f"{doubt} for the most precise launch of each config")] if doubt else []),
         ("to switch this off", f"{options.flags}mode record"),
@@ -349,6 +351,13 @@ def _with_block(
     why = f"based on {known} of this workload" if choice.origin is Origin.REWRITE else f"to explore: {known} known"
     with_heading = changed.with_lines(f"arguments rewritten, {why}")
     return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
+
+
+def _time_rows(choice: Choice, space: SearchSpace) -> list[tuple[str, str]]:
+    parts = choice.suggestion.time_to_done
+    if parts is None or space.job is None:
+        return []
+    return [("predicted time until done", f"{seconds_text(sum(parts.values()))}: {parts_text(parts, space.job)}")]
 
 
 def _baseline_rows(choice: Choice) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.cost import counted_rate, rate_of
 from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES
 from torchx_cubicml.records.trial import MAX_ITEMS, MEAN
 from torchx_cubicml.space.arithmetic import kind
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from torchx_cubicml.records.cost import Prices
+    from torchx_cubicml.records.job_time import Job
     from torchx_cubicml.records.log_pattern import LogPattern
     from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
     from torchx_cubicml.space.constraints import Derivation
@@ -115,7 +117,9 @@ class SearchSpace:
         project: name of the project that the program belongs to; empty where it is found from the program's folder.
         objective: name of the throughput maximised.
         is_objective_stated: whether the user chose it; else it follows from what launches were measured in.
+        second_objective: objective that a tune trades the first against; empty without one.
         prices: prices of a device hour; ``None`` if the file has none.
+        job: work of the whole job, for the objective ``soonest_done``; ``None`` for all others.
         statistic: statistic over the steps of a launch that gives its throughput.
         tune: changes of a profiling launch besides its config.
         rewrite: conditions for rewriting an ordinary launch.
@@ -135,7 +139,9 @@ class SearchSpace:
     project: str = ""
     objective: str = "tokens_per_second"
     is_objective_stated: bool = True
+    second_objective: str = ""
     prices: Prices | None = None
+    job: Job | None = None
     statistic: str = MEAN
     tune: TuneChanges = field(default_factory=TuneChanges)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
@@ -179,6 +185,16 @@ class SearchSpace:
         bound = bound if in_force == bound.in_force else replace(bound, in_force=in_force)  # keeps its cache if equal
         bound._legal().refuse_empty()
         return bound
+
+    @property
+    def rate(self) -> str:
+        """Name of the throughput per second that the objective is made of."""
+        return self.job.rate if self.job is not None else counted_rate(self.objective)
+
+    @property
+    def learned(self) -> str:
+        """Name of the measured quantity that is learned, where the rest of the objective is known; see ``rate_of``."""
+        return self.job.rate if self.job is not None else rate_of(self.objective)
 
     @property
     def scheduler_options(self) -> dict[str, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, Self
 
@@ -11,7 +12,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.launch.messages import per_cost_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torchx_cubicml.records.trial import Config, Trial
 
@@ -26,11 +27,13 @@ class Repeats:
         config: requested config.
         throughputs: throughput of the whole job, in the objective's unit, in the order of the trials; at least one.
         uncertainties: standard deviation of the logarithm of each, as its run reported it; empty if all are unknown.
+        time_to_done: median seconds of each part until a job is done; empty for other objectives.
     """
 
     config: Config
     throughputs: tuple[float, ...]
     uncertainties: tuple[float, ...] = ()
+    time_to_done: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.throughputs:
@@ -45,15 +48,17 @@ class Repeats:
         Raises:
             RecordError: no trial is left.
         """
+        measured = [each for each in trials if each.measurement is not None]
         pairs = [
-            (value, each.measurement.uncertainty)
-            for each in trials
-            if each.measurement is not None and (value := each.throughput(objective)) is not None
+            (value, each.uncertainty(objective))
+            for each in measured
+            if (value := each.throughput(objective)) is not None
         ]
         return cls(
             config=config,
             throughputs=tuple(value for value, _ in pairs),
             uncertainties=tuple(uncertainty for _, uncertainty in pairs),
+            time_to_done=_median_parts(measured),
         )
 
     @property
@@ -104,6 +109,15 @@ class Comparison:
         if self.is_imprecise:
             why = "the measurements are too imprecise (see the uncertainty of one launch)"
         return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: {why}"
+
+
+def _median_parts(trials: Iterable[Trial]) -> dict[str, float]:
+    """Return the median seconds of each part until a job is done."""
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    for each in trials:
+        for name, value in each.time_to_done.items():
+            seconds[name].append(value)
+    return {name: median(values) for name, values in seconds.items()}
 
 
 def launches_lacking(*counts: int) -> int:

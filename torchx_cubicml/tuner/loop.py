@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.migration import migrated_trials
@@ -23,6 +24,8 @@ from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_same_workload, without_refused_values
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
+from torchx_cubicml.tuner.frontier_proposer import FrontierProposer
+from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.budget import Spent
@@ -101,7 +105,12 @@ def tune(
     try:
         with runner:
             trial_log = TrialLog(
-                prepared.store_url, retry, statistic=prepared.space.statistic, prices=prepared.space.prices
+                prepared.store_url,
+                retry,
+                statistic=prepared.space.statistic,
+                prices=prepared.space.prices,
+                job=prepared.space.job,
+                workload=prepared.workload,
             )
             tune_state = TuneState(lease.tune_id, trial_log, journal, clock)
             yield from _Loop(prepared, tune_state, runner, clock, advisor or _proposer(prepared)).run(
@@ -112,6 +121,8 @@ def tune(
 
 
 def _proposer(prepared: Prepared) -> Proposer:
+    if prepared.space.second_objective:
+        return FrontierProposer.serving(prepared)
     kind = RoundProposer if prepared.request.method.predictor is not None else StudyProposer
     return kind.serving(prepared)
 
@@ -155,6 +166,7 @@ class _Loop:
             for trial in self._tune_state.settled_trials():
                 self._note_best(trial)
             made = self._spent().launches
+            notices = self._hook_notices(made)
             self._share_host()
             yield Begun(
                 tune_id=self._tune_state.tune_id,
@@ -165,6 +177,7 @@ class _Loop:
             )
             if self._sharing.text:
                 yield Notice(text=self._sharing.text)
+            yield from (Notice(text=text) for text in notices)
             yield from self._budget_notice()
             yield from self._rounds()
         except interruptions():
@@ -183,6 +196,14 @@ class _Loop:
         yield result
         # The caller has advanced the generator, so it has the result. A tune that ends before is resumed and yields it.
         self._tune_state.finished({"result": result.to_json()})
+
+    def _hook_notices(self, made: int) -> list[str]:
+        """Return notices on the hooks of the space before the first launch; ``made`` is the number of launches."""
+        evidence = self._evidence()
+        refusals = evidence.certain_failures(self._prepared).refusals
+        self._set_aside = frozenset(refusals.texts())
+        check = None if made else self._tune_state.trial_log.trials()
+        return hook_notices(self._prepared, refusals, recorded=check, own=evidence.before)
 
     def _rounds(self) -> Iterator[Step]:
         while True:
@@ -438,7 +459,19 @@ class _Loop:
             refused=tuple(certain.refusals.texts()),
             values_set_aside={text: last_line(trial.reason) for text, trial in certain.value_texts().items()},
             ending=f"{self._prepared.request.budget.describe_used(self._spent())}: {self._why}",
+            frontier=_frontier(self._prepared, evidence),
         )
+
+
+def _frontier(prepared: Prepared, evidence: Evidence) -> Frontier | None:
+    """Return the frontier of this tune's own launches; ``None`` without a second objective."""
+    space = prepared.space
+    if not space.second_objective:
+        return None
+    objectives = (space.objective, space.second_objective)
+    trials = (without_refused_values(trial) for trial in evidence.own)
+    points = measured_points(trials, objectives, noise=evidence.noise(space.objective))
+    return frontier_of(points, objectives, current=prepared.current)
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.launch.messages import best_word, better_word
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
@@ -137,7 +138,7 @@ def plan_launch(
     if narrowed is None:
         return _nothing_to_try(certain)
     seed = prepared.request.seed + len(trials)
-    snapshot = snapshot_of(narrowed, _with_lost_as_failed(trials, evidence), seed=seed)
+    snapshot = snapshot_of(narrowed, _with_lost_as_failed(trials, evidence), seed=seed, known=known)
     return _search_or_confirm(narrowed, evidence, certain, advisor, snapshot, launches_left)
 
 
@@ -182,7 +183,7 @@ def _search_or_confirm(
     rivals = to_repeat()[:spare] if 0 < spare <= _MOST_RIVALS else []
     searches = len(repeats) + len(rivals) < launches_left and not (enough and repeats)
     found: Sequence[Suggestion] = ()
-    why = _too_few_left(launches_left)
+    why = _too_few_left(launches_left, prepared.space.objective)
     if searches and launches_left > _kept_to_confirm(prepared, evidence):
         found, why = _search(prepared, evidence, certain, advisor, snapshot)
     if found:
@@ -209,9 +210,9 @@ def _search(
     return _suggested(advisor, snapshot, evidence, certain), _nothing_to_try(certain)
 
 
-def _too_few_left(launches_left: int) -> str:
+def _too_few_left(launches_left: int, objective: str) -> str:
     left = "1 launch that is left is" if launches_left == 1 else f"{launches_left} launches that are left are"
-    return f"the {left} too few to find a faster config and confirm it"
+    return f"the {left} too few to find a {better_word(objective)} config and confirm it"
 
 
 def _spares_own(prepared: Prepared, evidence: Evidence, launches_left: int) -> bool:
@@ -305,11 +306,12 @@ def _any_other(evidence: Evidence, current: Config) -> bool:
     )
 
 
-def snapshot_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Snapshot:
-    """Build the input of a proposer."""
-    return Snapshot(
-        space=prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed
-    )
+def snapshot_of(
+    prepared: Prepared, trials: Sequence[Trial], *, seed: int, known: frozenset[str] = frozenset()
+) -> Snapshot:
+    """Build the input of a proposer; ``known`` holds the ids of the trials from before this tune."""
+    facts = {"workload": prepared.workload, "current": prepared.current}
+    return Snapshot(space=prepared.space, trials=trials, seed=seed, known=known, **facts)
 
 
 def winner_of(
@@ -364,7 +366,9 @@ def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWE
     best = max(confirmed.values(), key=lambda pair: pair[0], default=None)
     if best is None:
         return None
-    return replace(_own_config(best[1]), throughput=best[0], reason="the fastest config that was measured again")
+    return replace(
+        _own_config(best[1]), throughput=best[0], reason=f"the {best_word(objective)} config that was measured again"
+    )
 
 
 def _compared(prepared: Prepared, evidence: Evidence, best: Suggestion) -> Comparison | None:

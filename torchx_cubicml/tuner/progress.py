@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.advisor import ParameterSensitivity, Suggestion
+    from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.comparison import Comparison
@@ -58,7 +59,7 @@ def _in_flight(pending: PendingLaunch, now: datetime, trial: Trial | None, objec
         since_s=(now - pending.since).total_seconds(),
         expected=pending.suggestion.throughput if pending.suggestion is not None else None,
         measured=throughput_of(trial, objective),
-        uncertainty=trial.measurement.uncertainty if trial is not None and trial.measurement else 0.0,
+        uncertainty=trial.uncertainty(objective) if trial is not None else 0.0,
     )
 
 
@@ -137,6 +138,7 @@ class TuneResult:
         device_hours: hours that their jobs ran, times their world size.
         command: component and arguments with the winner's config; empty without a winner.
         scheduler_args: options of the scheduler with the winner's config, as ``-cfg`` of ``torchx run``.
+        frontier: of two objectives; ``None`` for a tune with one. The winner is that of the first.
         tune_id: name of the tune in the store.
         confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
         sensitivities: sensitivity of the best config's throughput to each parameter.
@@ -163,6 +165,7 @@ class TuneResult:
     values_set_aside: Mapping[str, str] = field(default_factory=dict)
     ending: str = ""
     scheduler_args: str = ""
+    frontier: Frontier | None = None
 
     @property
     def compares(self) -> bool:
@@ -173,6 +176,7 @@ class TuneResult:
         """Return the fields as JSON values, sensitivities under their stored name ``worths``."""
         fields = asdict(self)
         fields["worths"] = fields.pop("sensitivities")
+        fields["frontier"] = self.frontier.to_json() if self.frontier is not None else None
         return {**fields, "claims_gain": bool(self.comparison and self.comparison.claims_gain)}
 
 

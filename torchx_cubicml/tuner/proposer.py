@@ -41,6 +41,7 @@ class Snapshot:
         current: the user's own config.
         trials: trials of any workload; planned and running ones count as in flight.
         seed: random seed.
+        known: ids of the trials from before this tune.
     """
 
     space: SearchSpace
@@ -48,6 +49,7 @@ class Snapshot:
     current: Config
     trials: Sequence[Trial]
     seed: int
+    known: frozenset[str] = frozenset()
 
 
 class Proposer(Protocol):
@@ -102,6 +104,10 @@ class StudyProposer:
     def search_by_predictor(self, snapshot: Snapshot, *, count: int, round_number: int) -> list[Suggestion]:
         """Return the configs of a round; see ``Study.search_by_predictor``."""
         return self._study_of(snapshot).search_by_predictor(count=count, method=self.method, round_number=round_number)
+
+    def explained(self, snapshot: Snapshot, chosen: Sequence[tuple[Config, str]]) -> list[Suggestion]:
+        """Return a suggestion for each chosen config, with its prediction and reason; see ``Study.explained``."""
+        return self._study_of(snapshot).explained(chosen)
 
     def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         """See ``Proposer``."""

@@ -149,6 +149,8 @@ def prepare(request: TuneRequest) -> Prepared:
     bound = space.bind(workload=workload, current=current)  # raises for an impossible space
     request.method.check(bound)
     _check_price(space, {**workload, **current}, where=request.space)
+    if space.second_objective and request.method.predictor is not None:
+        raise LaunchError("--predictor searches one objective, but the space file states two: remove one of them")
     return Prepared(
         request=request,
         component=component,
@@ -162,7 +164,7 @@ def prepare(request: TuneRequest) -> Prepared:
 
 def _check_price(space: SearchSpace, values: Mapping[str, Value], *, where: str) -> None:
     """Check that the user's own config has a price, if the objective divides by it: a gain is measured against it."""
-    if space.objective not in PER_CURRENCY or space.prices is None:
+    if {space.objective, space.second_objective}.isdisjoint(PER_CURRENCY) or space.prices is None:
         return
     name = space.prices.name
     if space.prices.price(values.get(name)) is None:

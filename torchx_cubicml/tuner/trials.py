@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.launch_overhead import LaunchOverhead
 from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.event import EventKind
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import MEAN
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.digest_key import digest_keys
 from torchx_cubicml.store.event_groups import EventGroups, folded
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.cost import Prices
     from torchx_cubicml.records.event import Event
-    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.job_time import Job
+    from torchx_cubicml.records.trial import Trial, Workload
 
 _TRAINING_EVENTS = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})
 
@@ -34,6 +37,8 @@ class TrialLog:
         retry: retries store operations that fail.
         statistic: statistic of the step times from which throughputs are computed; see ``Measurement.at``.
         prices: prices of a device hour, which each trial gets as a fact; ``None`` for none.
+        job: work of the whole job, if the objective needs it.
+        workload: whose trials are judged by the time of that job.
     """
 
     def __init__(
@@ -43,10 +48,14 @@ class TrialLog:
         *,
         statistic: str = MEAN,
         prices: Prices | None = None,
+        job: Job | None = None,
+        workload: Workload | None = None,
     ) -> None:
         self.retry = retry or StoreRetry()
         self._statistic = statistic
         self._prices = prices
+        self._job, self._workload = job, workload or {}
+        self._overhead: LaunchOverhead | None = None
         self._store = TrialStore(store_url)
         self._keys: tuple[str, ...] = ()
         self._groups = EventGroups(statistic=statistic)
@@ -67,6 +76,7 @@ class TrialLog:
             StoreError: the store cannot be read.
         """
         self.retry.read(self._reader.read)
+        self._overhead = None
 
     @property
     def digest_keys(self) -> tuple[str, ...]:
@@ -87,7 +97,16 @@ class TrialLog:
         return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
 
     def _priced(self, trials: list[Trial]) -> list[Trial]:
-        return trials if self._prices is None else [trial.priced(self._prices) for trial in trials]
+        priced = trials if self._prices is None else [trial.priced(self._prices) for trial in trials]
+        return priced if self._job is None else [self._timed(trial, self._job) for trial in priced]
+
+    def _timed(self, trial: Trial, job: Job) -> Trial:
+        if not is_same_workload(trial, self._workload):
+            return trial
+        if self._overhead is None:
+            known = self._groups.trials()
+            self._overhead = LaunchOverhead.of([each for each in known if is_same_workload(each, self._workload)])
+        return self._overhead.timed(trial, job)
 
     def planned(self, launch_id: str) -> Event | None:
         """Return the planned event of a launch."""

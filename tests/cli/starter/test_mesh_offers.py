@@ -11,7 +11,7 @@ from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.space.toml import parse_space
 
 IMPORT = "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh as make\n"
-JOB = Path(__file__).parents[2] / "jobs" / "train_tensor_parallel.py"
+JOB = Path(__file__).parents[2] / "jobs" / "train_fsdp_tp.py"
 
 
 def offered(program: Path, *args: str) -> list[str]:
@@ -25,7 +25,7 @@ def test_the_offer_is_a_space_once_it_is_uncommented() -> None:
     lines = offered(JOB)
     space = parse_space("\n".join(lines), where="space.toml")
     _, config = read_config(Launch(program=str(JOB), world_size=4), space)
-    assert (config["tp_degree"], config["dp_degree"]) == (1, 4)
+    assert (config["tp_degree"], config["dp_degree"]) == (2, 2)
     assert config["layers_placement"] == "plan"
     assert config["sequence_parallel"] is True
     assert 'modules = ["layers.*.up", "layers.*.down"]' in lines

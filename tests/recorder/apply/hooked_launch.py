@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial, Value
 
 JOBS = Path(__file__).parents[2] / "jobs"
+PLACED = ("layers.*.up,layers.*.down", "embedding", "head")
+"""Modules of ``train_mesh.py`` that launches place otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)

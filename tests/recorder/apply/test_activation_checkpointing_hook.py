@@ -11,7 +11,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from tests.recorder.apply.hooked_launch import launch_hooked, unhooked_losses
+from tests.recorder.apply.hooked_launch import launch_hooked
 from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.apply.activation_checkpointing_hook import ActivationCheckpointingHook
 
@@ -263,33 +263,23 @@ def test_another_model_of_the_class_can_be_compiled_in_one_graph() -> None:
     assert other(torch.randn(3, 4)).shape == (3, 4)
 
 
-@pytest.fixture(scope="module")
-def unhooked() -> list[float]:
-    """Return the losses without us; every way to wrap trains the same model on the same batches."""
-    return unhooked_losses(JOB, "ddp")
-
-
 @pytest.mark.launch
-@pytest.mark.xdist_group("activation checkpointing")
-@pytest.mark.parametrize(("how", "apart"), [("ddp", 0.0), ("fsdp1-originals", 2e-6)])
-def test_each_layer_is_observed_as_asked_and_the_loss_is_the_same(
-    how: str, apart: float, tmp_path: Path, unhooked: list[float]
-) -> None:
-    """FSDP adds the gradients in another order than DDP; other ways to wrap are in ``test_fsdp_hook.py``."""
-    ended = launch_hooked(JOB, how, store=tmp_path, hooks={"activation_checkpointing": MIXED})
+def test_each_layer_is_observed_as_asked_and_the_loss_is_the_same(tmp_path: Path, unhooked: list[float]) -> None:
+    """Other ways to wrap are in ``test_fsdp_hook.py``."""
+    ended = launch_hooked(JOB, "ddp", store=tmp_path, hooks={"activation_checkpointing": MIXED})
     observed = ended.trial.observed
     assert observed["activation_checkpointing"] == MIXED
     assert observed["checkpointed_modules"] == 2
     assert "activation_checkpointing_hook" not in observed
     assert ended.warnings == []
     assert len(ended.losses) == 9
-    assert ended.losses == pytest.approx(unhooked, abs=apart, rel=0.0)
+    assert ended.losses == unhooked
 
 
 @pytest.mark.launch
 def test_a_launch_with_the_own_values_finds_out_that_the_script_checkpoints(tmp_path: Path) -> None:
     own = {"activation_checkpointing": ("none",) * 4}
-    ended = launch_hooked(JOB, "script-in-layers", store=tmp_path, checked_hooks=own)
+    ended = launch_hooked(JOB, "script-in-layers", store=tmp_path, n_ranks=1, checked_hooks=own)
     assert ended.trial.observed["activation_checkpointing"] == ("selective",) * 4
     assert ended.trial.observed["activation_checkpointing_hook"] == "refused: the script checkpoints layers itself"
     assert ended.warnings == []

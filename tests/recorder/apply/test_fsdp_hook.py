@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tests.recorder.apply.hooked_launch import HookedLaunch, launch_hooked, unhooked_losses
+from tests.recorder.apply.hooked_launch import HookedLaunch, launch_hooked
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 from torchx_cubicml.recorder.apply.hooks import hook_facts
 from torchx_cubicml.recorder.ranks.peers import Peers
@@ -40,32 +40,18 @@ def test_a_torch_without_fsdp_refuses_and_is_still_recorded(monkeypatch: pytest.
     hook.release()
 
 
-@pytest.fixture(scope="module")
-def unhooked() -> list[float]:
-    """Return the losses without us; every way to wrap trains the same model on the same batches."""
-    return unhooked_losses(JOB, "fsdp1-policy")
-
-
-@pytest.fixture(scope="module")
-def unhooked_on_four() -> list[float]:
-    """Return the losses of four ranks without us."""
-    return unhooked_losses(JOB, "fsdp1-policy", n_ranks=4)
-
-
-@pytest.mark.xdist_group("fsdp on two ranks")
 @pytest.mark.parametrize(
     ("how", "strategies"),
     [
-        ("fsdp1-policy", MIXED),
         ("fsdp1-by-hand", MIXED),
         ("fsdp1-in-constructor", MIXED),
         ("fsdp2", ("SHARD_GRAD_OP", "FULL_SHARD", "SHARD_GRAD_OP", "FULL_SHARD")),
-        ("fsdp2-in-constructor", ("SHARD_GRAD_OP", "FULL_SHARD", "SHARD_GRAD_OP", "FULL_SHARD")),
     ],
 )
 def test_each_layer_is_sharded_and_recomputed_as_asked_and_the_loss_is_the_same(
     how: str, strategies: tuple[str, ...], tmp_path: Path, unhooked: list[float]
 ) -> None:
+    """``test_fsdp_precision_hook.py`` has other ways to wrap."""
     ended = hooked(how, strategies, tmp_path, activation_checkpointing=RECOMPUTED)
     observed = ended.trial.observed
     assert observed["sharding_strategy"] == strategies
@@ -77,18 +63,11 @@ def test_each_layer_is_sharded_and_recomputed_as_asked_and_the_loss_is_the_same(
     assert ended.losses == pytest.approx(unhooked, abs=2e-6)
 
 
-def test_one_word_counts_for_every_layer_of_a_hybrid_mesh(tmp_path: Path) -> None:
-    ended = hooked("fsdp2-hybrid", "_HYBRID_SHARD_ZERO2", tmp_path)
-    assert ended.warnings == []
-    assert set(ended.trial.observed["sharding_strategy"]) <= {"_HYBRID_SHARD_ZERO2", "NO_SHARD"}
-
-
-@pytest.mark.xdist_group("fsdp on four ranks")
 @pytest.mark.parametrize(
     ("how", "strategies", "legal"),
     [
         ("fsdp1-hybrid", HYBRID, set(HYBRID)),
-        ("fsdp2-hybrid", HYBRID, set(HYBRID)),
+        ("fsdp2-hybrid", "_HYBRID_SHARD_ZERO2", set(HYBRID)),  # one word for every layer
         (
             "fsdp2-in-order",
             ("FULL_SHARD_2", "FULL_SHARD", "SHARD_GRAD_OP", "FULL_SHARD_2"),
@@ -97,13 +76,23 @@ def test_one_word_counts_for_every_layer_of_a_hybrid_mesh(tmp_path: Path) -> Non
     ],
 )
 def test_groups_of_ranks_are_sharded_as_asked(
-    how: str, strategies: tuple[str, ...], legal: set[str], tmp_path: Path, unhooked_on_four: list[float]
+    how: str, strategies: str | tuple[str, ...], legal: set[str], tmp_path: Path, unhooked_on_four: list[float]
 ) -> None:
     ended = hooked(how, strategies, tmp_path, n_ranks=4)
     assert ended.warnings == []
-    assert ended.trial.observed["sharding_strategy"] == strategies
-    assert ended.trial.observed["dp_degree"] == 4
-    assert legal.isdisjoint(ended.trial.observed["fsdp_hook_illegal"])
+    expected = (strategies,) * 4 if isinstance(strategies, str) else strategies
+    observed, copies = ended.trial.observed, 2 if how.endswith("hybrid") else 1
+    assert observed == {
+        **observed,
+        "sharding_strategy": expected,
+        "dp_degree": 4,
+        "dp_replicate_degree": copies,
+        "dp_shard_degree": 4 // copies,
+        "n_params": 40 * 16 + 4 * (16 * 32 + 32 + 32 * 16 + 16) + 16 * 40 + 40,
+        "global_batch_size": 4 * 2,
+        **({"mesh_axes": ("dp_replicate", "dp_shard"), "mesh_sizes": (2, 2), "tp_degree": 1} if copies > 1 else {}),
+    }
+    assert legal.isdisjoint(observed["fsdp_hook_illegal"])
     assert ended.losses == pytest.approx(unhooked_on_four, abs=2e-6)
 
 
@@ -115,22 +104,10 @@ def test_ranks_that_wrap_in_different_orders_make_no_groups(tmp_path: Path) -> N
     assert len(ended.losses) == 9
 
 
-@pytest.mark.xdist_group("fsdp on two ranks")
-@pytest.mark.parametrize(
-    ("how", "strategies", "why"),
-    [
-        ("fsdp1-policy", ("NO_SHARD",) * 3, "3 layers were requested, but the model repeats 4"),
-        (
-            "fsdp2-in-constructor",
-            ("FULL_SHARD_2",) * 4,
-            "FULL_SHARD_2 is illegal here: 2 ranks must be a part of the 2 of one copy",
-        ),
-    ],
-)
-def test_an_unsettable_strategy_runs_as_written(
-    how: str, strategies: tuple[str, ...], why: str, tmp_path: Path, unhooked: list[float]
-) -> None:
-    ended = hooked(how, strategies, tmp_path)
+def test_an_unsettable_strategy_runs_as_written(tmp_path: Path, unhooked: list[float]) -> None:
+    """``test_fsdp_hook_calls.py`` has the other reasons."""
+    why = "3 layers were requested, but the model repeats 4"
+    ended = hooked("fsdp1-policy", ("NO_SHARD",) * 3, tmp_path)
     (warning,) = ended.warnings
     assert why in warning
     assert ended.trial.observed["fsdp_hook"] == f"refused: {why}"

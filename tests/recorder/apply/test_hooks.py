@@ -85,6 +85,7 @@ def test_each_hook_gives_a_reason_where_the_program_has_no_place_for_it(only_che
 def test_a_tune_whose_hooks_cannot_serve_ends_with_the_own_config(tmp_path: Path) -> None:
     text = JOB.read_text().replace("= 6, 2, 20", "= 6, 2, 60").replace("480", "4800")
     assert "= 6, 2, 60" in text
+    text += "try:\n    import a_library_that_might_wrap\nexcept ImportError:\n    pass\n"
     (tmp_path / "train.py").write_text(text)
     (tmp_path / "space.toml").write_text(SPACE)
     options = ["--space", "space.toml", "--store", "store", "--budget", "5 launches"]

@@ -1,12 +1,11 @@
-"""Placements that the hook gives to modules of a plan: in one process that takes itself for two, and in launches."""
+"""Placements that the hook gives to modules of a plan, in one process that takes itself for two.
+
+Launches are in ``test_mesh_hook_launches.py``.
+"""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,19 +16,17 @@ from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor import parallel as torch_parallel
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 
+from tests.recorder.apply.hooked_launch import PLACED
 from tests.recorder.model.fake_ranks import fake_ranks
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 from torchx_cubicml.recorder.apply.parallelize_module_hook import ParallelizeModuleHook
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
-from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torchx_cubicml.records.trial import Value
 
-JOB = Path(__file__).parents[2] / "jobs" / "train_mesh.py"
-PAIR = "layers.*.up,layers.*.down"
+PAIR = PLACED[0]
 NO_PLAN = "the program calls parallelize_module with no plan of named modules"
 
 
@@ -280,41 +277,3 @@ def test_both_hooks_of_a_plan_change_it(mesh: DeviceMesh) -> None:
     assert weights(model)["layers.0.up"] == "R"
     (hook,) = model.layers[0].norm._forward_pre_hooks.values()
     assert (Replicate(),) in [getattr(cell.cell_contents, "args", [None])[0] for cell in hook.__closure__]
-
-
-def launched(n_ranks: int, store: Path, **contract: dict[str, str]) -> tuple[list[float], str]:
-    """Return the losses of a launch, and the placements that it observed."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(n_ranks))
-    text = encode_contract(Contract(store=f"file://{store}", **contract))
-    ended = subprocess.run(
-        [*torchrun, "-m", "torchx_cubicml.recorder", "--", str(JOB)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", CONTRACT_VARIABLE: text},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    (trial,) = TrialStore(str(store))
-    assert "parallelize_module_hook" not in trial.observed
-    losses = [float(line.split()[1]) for line in ended.stdout.splitlines() if line.startswith("loss ")]
-    return losses, str(trial.observed["tp_plan"])
-
-
-@pytest.mark.launch
-def test_launches_with_other_placements_have_the_same_loss(tmp_path: Path) -> None:
-    names = [PAIR, "embedding", "head"]
-    own, placements = launched(
-        2, tmp_path / "own", checked_hooks={f"parallelize_module.{name}": "plan" for name in names}
-    )
-    assert len(own) == 10
-    assert "layers.*.up.weight Shard(0)" in placements
-    for n_ranks, values, expected in (
-        (4, ("replicated", "colwise", "rowwise"), ("Replicate", "Replicate", "Shard(1)", "Shard(1)")),
-        (2, ("rowwise", "replicated", "replicated"), ("Shard(1)", "Shard(1)", "Replicate", "Replicate")),
-    ):
-        requested = {f"parallelize_module.{name}": value for name, value in zip(names, values, strict=True)}
-        losses, placements = launched(n_ranks, tmp_path / str(n_ranks), hooks=requested)
-        assert losses == pytest.approx(own, abs=1e-5)
-        for name, placement in zip(("layers.*.up", "layers.*.down", "embedding", "head"), expected, strict=True):
-            assert f"{name}.weight {placement}" in placements

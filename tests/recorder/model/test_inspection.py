@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import gc
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.model import inspection as module
 from torchx_cubicml.recorder.model.inspection import ModelInspection, parameters_of
 from torchx_cubicml.recorder.model.pipeline import Pipeline
 from torchx_cubicml.recorder.steps.forwards import Work
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WORK = Work(forwards=2, samples=8, tokens=128)
 
@@ -46,10 +44,6 @@ class Wrapper(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self._orig_mod = inner
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 def forwards(model: nn.Module | None, *, is_whole: bool = True, samples: Any = 4, tokens: Any = 64) -> Any:

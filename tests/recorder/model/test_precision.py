@@ -1,20 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.model.precision import PrecisionProbe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 class Block(nn.Module):

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.model import precision
 from torchx_cubicml.recorder.model.precision import PrecisionProbe, autocast_type, in_backward
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 INPUT = torch.zeros(1, 2)
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 class Block(nn.Module):

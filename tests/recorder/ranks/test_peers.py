@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,17 +81,28 @@ def test_ranks_meet(store: TCPStore) -> None:
     late.join()
 
 
-def test_a_store_that_is_gone_or_silent_costs_its_limit_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def forward(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while piece := source.recv(4096):
+            sink.sendall(piece)
+
+
+def test_a_silent_store_costs_a_call_its_limit_at_most(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchx_cubicml.recorder.ranks.peers._CONNECT_S", 120.0)  # the store's own limit
     with socket.create_server(("127.0.0.1", 0)) as silent:
         alone = peers(0, silent.getsockname()[1])
-        start = time.monotonic()
         assert alone.ask("trial_id", within_s=0.3) == ""
+        (first,) = alone._threads
         assert alone.work(within_s=0.3) is None
         alone.meet(within_s=0.3)
         alone.post_work("[1, null, null, false]")
-        assert time.monotonic() - start < 9  # its own limit on each of three calls is 3 s
-    monkeypatch.setattr("torchx_cubicml.recorder.ranks.peers._CONNECT_S", 0.1)  # of the calls that still wait
-    alone.close(within_s=20)
+        assert first.is_alive(), "no call has waited until the first one was given up by the store"
+        here, there = silent.accept()[0], socket.create_connection(("127.0.0.1", store.port))
+        with here, there:  # the store answers in the end, so that no thread is left
+            for ends in ((here, there), (there, here)):
+                threading.Thread(target=forward, args=ends, daemon=True).start()
+            alone.close(within_s=60)
+            assert not any(thread.is_alive() for thread in alone._threads)
 
 
 def test_a_single_process_asks_nobody() -> None:

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps.clipping import Clipping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
+    from collections.abc import Iterator
 
 
 @pytest.fixture

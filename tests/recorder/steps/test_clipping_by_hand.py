@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps import clipping as clipping_module
 from torchx_cubicml.recorder.steps.clipping import Clipping
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 def module_of(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> Any:

@@ -3,12 +3,13 @@ from __future__ import annotations
 import copy
 import pickle
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import Counter, bare
 from torchx_cubicml.recorder.steps.deferred_hooks import BufferedStep, DeferredForwardHook, StepBuffer, make_step_hook
 from torchx_cubicml.recorder.steps.pauses import Pauses
 from torchx_cubicml.recorder.steps.training import Training
@@ -17,21 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch.optim import Optimizer
-
-
-class Counter:
-    """A clock that says one more each time."""
-
-    def __init__(self) -> None:
-        self.said = 0.0
-
-    def __call__(self) -> float:
-        self.said += 1
-        return self.said
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 def open_notes(optimizer: object, *, left: int = 100, strangers: int = 0) -> StepBuffer:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import Counter, bare
 from torchx_cubicml.recorder.steps.deferred_hooks import (
     BufferedStep,
     DeferredForwardHook,
@@ -17,24 +18,6 @@ from torchx_cubicml.recorder.steps.deferred_hooks import (
     make_step_hook,
 )
 from torchx_cubicml.recorder.steps.pauses import EVAL_MODE, NO_GRAD, Pause, Pauses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Count:
-    """A clock that says one more each time."""
-
-    def __init__(self) -> None:
-        self.said = 0.0
-
-    def __call__(self) -> float:
-        self.said += 1
-        return self.said
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 def optimizer(rate: object = 0.1) -> Any:
@@ -48,7 +31,7 @@ SHAPE = torch.Size((3, 2))
 
 @pytest.fixture
 def notes() -> StepBuffer:
-    pauses, clock = Pauses(bare), Count()
+    pauses, clock = Pauses(bare), Counter()
     pauses.begin(clock)
     made = StepBuffer(pauses)
     made.open(lambda: LEADING, clock, strangers=0)

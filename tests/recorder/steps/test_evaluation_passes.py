@@ -6,24 +6,18 @@ import contextlib
 import sys
 import threading
 from types import FrameType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps import evaluation_passes
 from torchx_cubicml.recorder.steps.evaluation_passes import EvaluationWatch, on_every_no_grad
 from torchx_cubicml.recorder.steps.pauses import EVAL_MODE, NO_GRAD, Pauses
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 INPUT = torch.zeros(3, 2)
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 @pytest.fixture

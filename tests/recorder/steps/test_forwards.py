@@ -2,23 +2,16 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps.forwards import Forwards, Work
 from torchx_cubicml.recorder.steps.pauses import Pauses
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 class Tagger(nn.Module):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.model.batch import BatchReader
 from torchx_cubicml.recorder.steps import forwards as module
 from torchx_cubicml.recorder.steps.deferred_hooks import DeferredForwardHook, StepBuffer
@@ -20,10 +21,6 @@ from torchx_cubicml.recorder.steps.pauses import EVAL_MODE, NO_GRAD, Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 INPUT = torch.zeros(3, 5)

@@ -125,8 +125,8 @@ def test_a_compiler_calls_where_it_can(has_handler: bool, monkeypatch: pytest.Mo
     module = ModuleType("torch._dynamo.callback")
     module.callback_handler = SimpleNamespace(register_end_callback=calls.append) if has_handler else None
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    on_every_compilation(print)
+    on_every_compilation(print, print)
     assert calls == [print] * has_handler
     monkeypatch.delitem(sys.modules, module.__name__)
-    on_every_compilation(print)
+    on_every_compilation(print, print)
     assert len(calls) == has_handler

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import Counter, bare
 from torchx_cubicml.recorder.steps import saving
 from torchx_cubicml.recorder.steps.evaluation_passes import EvaluationWatch, on_every_mode_switch, on_every_no_grad
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pause, Pauses, paused_s
@@ -20,21 +21,6 @@ from torchx_cubicml.recorder.steps.saving import watch_saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class Counter:
-    """A clock that says one more each time."""
-
-    def __init__(self) -> None:
-        self.said = 0.0
-
-    def __call__(self) -> float:
-        self.said += 1
-        return self.said
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps import pauses as pauses_module
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pause, Pauses, paused_s
 
@@ -25,10 +26,6 @@ class Watch:
 
     def step(self) -> float:
         return 10 * self.s
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps import sampling, step_times
 from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
 from torchx_cubicml.recorder.steps.forwards import Work
@@ -18,7 +19,7 @@ from torchx_cubicml.recorder.steps.step_clock import HostClock
 from torchx_cubicml.recorder.steps.training import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from torch.optim import Optimizer
 
@@ -79,10 +80,6 @@ class Job:
     def kept(self) -> list[Block]:
         self.training.measurement()
         return self.training._times._blocks.all()
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 @pytest.fixture

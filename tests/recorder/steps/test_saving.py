@@ -9,6 +9,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps import saving as saving_module
 from torchx_cubicml.recorder.steps.saving import saving_names, watch_saving, writes_file
 
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 def module_of(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> Any:

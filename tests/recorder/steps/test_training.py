@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.model.layers import outermost
 from torchx_cubicml.recorder.ranks.peers import RankWork
 from torchx_cubicml.recorder.steps import step_times
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch.optim import Optimizer
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps import step_times
 from torchx_cubicml.recorder.steps.deferred_hooks import DeferredForwardHook, make_step_hook
 from torchx_cubicml.recorder.steps.optimizer_changes import has_nonzero_rate
@@ -18,15 +19,9 @@ from torchx_cubicml.recorder.steps.training import Training
 from torchx_cubicml.recorder.steps.trainings import Coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch.optim import Optimizer
 
 STEP_S = 0.125
-
-
-def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
-    return hook
 
 
 class Loop:

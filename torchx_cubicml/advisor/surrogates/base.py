@@ -9,6 +9,7 @@ import numpy as np
 
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.records.trial import OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ class TrainingData:
     Args:
         all_trials: trials of all workloads.
         own: those among them of the workload itself.
-        objective: name of the throughput.
+        objective: name of the quantity that is learned; see ``rate_of``.
         observe: see ``training_row``.
         order: of the workload's configs by the memory that they need.
         tuned: parameters that candidates vary -> their choices.
@@ -53,6 +54,11 @@ class TrainingData:
     noise: float | None
     workload: Workload = field(default_factory=dict)
     predictor: str = DEFAULT_PREDICTOR
+
+    @property
+    def is_per_second(self) -> bool:
+        """True for a throughput per second: what the step-time formulas tell. They tell nothing of joules."""
+        return self.objective in OBJECTIVES
 
     def fitted(self, history: History, *, rng: np.random.Generator) -> Predictor:
         """Return the predictor, fitted on ``history``."""

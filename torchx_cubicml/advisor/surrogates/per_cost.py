@@ -14,7 +14,8 @@ import numpy as np
 
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.predictors.features.rows import choices_of
-from torchx_cubicml.records.cost import PER_COST, cost_per_second
+from torchx_cubicml.records.cost import cost_per_second, rate_of
+from torchx_cubicml.records.mixture import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 def per_cost(surrogate: Surrogate, *, objective: str, prices: Prices | None) -> Surrogate:
     """Return the surrogate of ``objective``, from one of throughput; that one itself if nothing is divided."""
-    if objective not in PER_COST:
+    if rate_of(objective) == objective:
         return surrogate
     cost = LogCost(objective=objective, prices=prices)
     if isinstance(surrogate, JointSurrogate):
@@ -42,7 +43,7 @@ class LogCost:
     """Logarithm of what a config costs in a second.
 
     Args:
-        objective: one of ``PER_COST``.
+        objective: one of ``PER_COST``, or a mixture with one.
         prices: of a device hour; ``None`` where the objective needs none.
     """
 
@@ -59,8 +60,10 @@ class LogCost:
         return found
 
     def _logarithm(self, devices: Value | None, price: float | None) -> float:
-        cost = cost_per_second(self.objective, devices=devices, price=price)
-        return math.nan if cost is None else math.log(cost)
+        costs = [
+            (share, cost_per_second(name, devices=devices, price=price)) for name, share in parts_of(self.objective)
+        ]
+        return sum(math.nan if cost is None else share * math.log(cost) for share, cost in costs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     prior = None
     if int(np.isfinite(others.throughput).sum()) >= MIN_TRANSFER:
         prior = TransferPrior(others, fit_cached_predictor(others, data.predictor))
-    elif roofline_covers(data.own):
+    elif data.is_per_second and roofline_covers(data.own):
         prior = TransferPrior(own, calibrated_roofline(own, rng=rng))
         is_formula_better = not own.has_peaks and not process.places_.layered and transformer_covers(data.own)
         if is_formula_better:  # without peaks it tells more than outcomes, but the model of outcomes tells layers apart

@@ -16,6 +16,7 @@ from torchx_cubicml.cli.jobs_table.column_roles import DEVICE_BATCH, GLOBAL_BATC
 from torchx_cubicml.cli.jobs_table.headings import is_certain_outcome, read_heading, states_time_heading
 from torchx_cubicml.cli.jobs_table.rates import count, dp_degree, job_rates, known_world_size
 from torchx_cubicml.cli.jobs_table.source import MISSING, SourceTable
+from torchx_cubicml.cli.jobs_table.stated_mfu import StatedMfu
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.times import sortable_time
 from torchx_cubicml.cli.jobs_table.written_numbers import gibibytes, rate, seconds, states_time
@@ -120,6 +121,7 @@ class _RowReader:
         }
         self._known: dict[tuple[str, str], tuple[Scalar | None, bool]] = {}
         self._blank = {name: blank_value(name, source.cells(column)) for name, column in named.items()}
+        self._stated_mfu = StatedMfu(source)
         self._completed = frozenset(map(str.lower, mapping.completed))
         self._out_of_memory = frozenset(map(str.lower, mapping.out_of_memory))
         for name, column in named.items():
@@ -213,6 +215,7 @@ class _RowReader:
             tokens_per_second=rates.get("tokens_per_second"),
             samples_per_second=rates.get("samples_per_second"),
             peak_memory_gib=self._peak(row[peak], self._headings[peak]) if peak else None,
+            stated_mfu=self._stated_mfu.of(row),
         )
 
     def _peak(self, text: str, heading: Heading) -> float | None:

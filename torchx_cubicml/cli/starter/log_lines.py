@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.printed_lines import Field, printed_lines
-from torchx_cubicml.cli.starter.source_files import parsed_modules
 from torchx_cubicml.cli.starter.toml_text import one_line, toml
+from torchx_cubicml.launch.source_files import parsed_modules
 from torchx_cubicml.recorder.logs.formats import LOG_FORMATS, declared_format, read_line
 from torchx_cubicml.records.log_pattern import LogPattern
 

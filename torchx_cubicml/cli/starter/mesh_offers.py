@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.source_files import dotted, imported_names, parsed_modules
 from torchx_cubicml.cli.starter.toml_text import toml
+from torchx_cubicml.launch.source_files import dotted, imported_names, parsed_modules
 from torchx_cubicml.records.axis_names import mesh_axis
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchx_cubicml.cli.starter.source_files import dotted
+from torchx_cubicml.launch.source_files import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,6 +16,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names, precision_word
 from torchx_cubicml.records.hook_table import HOOKS, hook_fact, illegal_hook_fact
+from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.standard_names import STANDARD_WORDS
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ VOLATILE_FACTS = (
     "other_device_share",
     "pid",
     "project",
+    QUEUE_S,
     "rank",
     "saves_checkpoints",
     "scheduler_job_id",

@@ -11,8 +11,10 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.columns import Columns
+from torchx_cubicml.records.cost import PER_COST, PER_JOULE, rate_of
 from torchx_cubicml.records.hook_table import RESHARD_SIZES
 from torchx_cubicml.records.memory_failure import proves_too_large
+from torchx_cubicml.records.mixture import parts_of
 from torchx_cubicml.records.trial import OBJECTIVES, State
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 
@@ -79,8 +81,9 @@ class History:
         Raises:
             RecordError: ``objective`` is unknown.
         """
-        if objective not in OBJECTIVES:
-            raise RecordError(f"unknown objective {objective!r}; choose from {', '.join(OBJECTIVES)}")
+        learned = (*OBJECTIVES, *PER_JOULE)
+        if not {name for name, _ in parts_of(objective)} <= {*OBJECTIVES, *PER_COST} or rate_of(objective) != objective:
+            raise RecordError(f"unknown objective {objective!r}; choose from {', '.join(learned)}")
         outcomes: list[tuple[Mapping[str, Value], float, bool, str]] = []
         failures = []
         measurements: dict[str, Measurement] = {}
@@ -218,7 +221,7 @@ def config_key(config: Config) -> str:
 def _throughput(trial: Trial, objective: str) -> float | None:
     if trial.measurement is None or trial.state is State.PLANNED:
         return None
-    return trial.measurement.throughput(objective)
+    return trial.throughput(objective)
 
 
 def _observed_parameters(trial: Trial, observe: Mapping[str, str]) -> list[tuple[str, str]]:

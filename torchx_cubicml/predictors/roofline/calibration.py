@@ -15,18 +15,17 @@ import numpy as np
 
 from torchx_cubicml.predictors.roofline.constants import (
     ABOVE_SHEET,
-    CENTRE,
     DEFAULTS,
+    HAND_SET,
     NAMES,
     SHARES,
-    WIDTH,
     constants_of,
 )
 from torchx_cubicml.predictors.roofline.least_squares import least_squares
 from torchx_cubicml.predictors.roofline.step_time import step_time
 
 if TYPE_CHECKING:
-    from torchx_cubicml.predictors.roofline.constants import Constants
+    from torchx_cubicml.predictors.roofline.constants import Constants, ConstantsPrior
     from torchx_cubicml.predictors.roofline.step_time import StepTime
     from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
 
@@ -140,7 +139,14 @@ class Calibration:
         )
 
 
-def calibrate(layout: TrainingLayout, seconds: Array, uncertainty: Array, *, rng: np.random.Generator) -> Calibration:
+def calibrate(
+    layout: TrainingLayout,
+    seconds: Array,
+    uncertainty: Array,
+    *,
+    rng: np.random.Generator,
+    prior: ConstantsPrior = HAND_SET,
+) -> Calibration:
     """Return the calibration fitted on measured steps.
 
     Args:
@@ -148,13 +154,14 @@ def calibrate(layout: TrainingLayout, seconds: Array, uncertainty: Array, *, rng
         seconds: per step, float64 ``[n]``, > 0.
         uncertainty: of their logarithms, as each run reported it, float64 ``[n]``.
         rng: chooses a subset of the rows where there are more than needed.
+        prior: of the constants; those that no row informs about keep its medians.
     """
     if not len(seconds):
-        return Calibration()
+        return Calibration(constants=prior.medians)
     if len(seconds) > _MOST_ROWS:
         chosen = np.sort(rng.choice(len(seconds), _MOST_ROWS, replace=False))
         layout, seconds, uncertainty = layout.rows(chosen), seconds[chosen], uncertainty[chosen]
-    one_mode = _Fit(layout, np.log(seconds), np.hypot(_NOISE, uncertainty))
+    one_mode = _Fit(layout, np.log(seconds), np.hypot(_NOISE, uncertainty), prior)
     one_mode.solve(steps=30)
     # A mixture has several local optima: a few starts are tried, and the likeliest is iterated further.
     starts = [one_mode.split(stall_s) for stall_s in one_mode.stalls()]
@@ -168,17 +175,17 @@ def calibrate(layout: TrainingLayout, seconds: Array, uncertainty: Array, *, rng
 class _Fit:
     """State of one calibration: constants, then the second mode, then both in turn (EM)."""
 
-    def __init__(self, layout: TrainingLayout, measured: Array, noise: Array) -> None:
+    def __init__(self, layout: TrainingLayout, measured: Array, noise: Array, prior: ConstantsPrior) -> None:
         self.layout, self.measured, self.noise = layout, measured, noise
-        self.theta = np.append(CENTRE, 0.0)  # the last is the logarithm of the stall
-        self.centre, self.width = np.append(CENTRE, 0.0), np.append(WIDTH, _STALL_WIDTH)
+        self.theta = np.append(prior.centre, 0.0)  # the last is the logarithm of the stall
+        self.centre, self.width = np.append(prior.centre, 0.0), np.append(prior.width, _STALL_WIDTH)
         self.slow: Array = np.zeros(len(measured))
         self.prior: Array = np.zeros(len(measured))
         self.free = self._free()
 
     def solve(self, *, steps: int) -> None:
         """Set the MAP constants, given the probability of each row to be slow (M step)."""
-        free = self.free if self.slow.any() else self.free[self.free < len(CENTRE)]
+        free = self.free if self.slow.any() else self.free[self.free < len(NAMES)]
         if not len(free):
             return
 
@@ -273,10 +280,8 @@ class _Fit:
     def _free(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Return the indices of the stall and of constants that affect any row; the others would only cost time."""
         base = self._errors(self.theta)[0]
-        change = [
-            np.abs(self._errors(self.theta + step)[0] - base).max() for step in 0.1 * np.eye(len(CENTRE) + 1)[:-1]
-        ]
-        return np.append(np.flatnonzero(np.array(change) > 1e-4), len(CENTRE))
+        change = [np.abs(self._errors(self.theta + step)[0] - base).max() for step in 0.1 * np.eye(len(NAMES) + 1)[:-1]]
+        return np.append(np.flatnonzero(np.array(change) > 1e-4), len(NAMES))
 
 
 def _coordinates(layout: TrainingLayout) -> Array:

@@ -6,6 +6,7 @@ carries over to another device.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -72,6 +73,28 @@ NAMES = tuple(PRIORS)
 CENTRE: NDArray[np.float64] = np.log([default for default, _, _ in PRIORS.values()])
 WIDTH: NDArray[np.float64] = np.array([width for _, width, _ in PRIORS.values()])
 DEFAULTS: Constants = {name: default for name, (default, _, _) in PRIORS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ConstantsPrior:
+    """Log-normal priors of the constants.
+
+    Args:
+        medians: name of ``NAMES`` -> constant before anything is measured.
+        width: standard deviations of the logarithms, in the order of ``NAMES``, float64 ``[n_constants]``.
+    """
+
+    medians: Constants
+    width: NDArray[np.float64]
+
+    @property
+    def centre(self) -> NDArray[np.float64]:
+        """Logarithms of the medians, in the order of ``NAMES``, float64 ``[n_constants]``."""
+        return np.log([self.medians[name] for name in NAMES])
+
+
+HAND_SET = ConstantsPrior(medians=DEFAULTS, width=WIDTH)
+"""Priors of ``PRIORS``, for devices that no public source covers."""
 
 
 def constants_of(logarithms: NDArray[np.float64]) -> Constants:

@@ -20,6 +20,7 @@ from torchx_cubicml.predictors.roofline.estimate import (
 )
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
 from torchx_cubicml.predictors.roofline.memory import memory_parts
+from torchx_cubicml.predictors.roofline.public_prior import prior_of
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout, has_tables
 from torchx_cubicml.predictors.roofline.recommender_memory import recommender_memory_parts
 from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors.features.history import History, MeasuredRows
     from torchx_cubicml.predictors.roofline.calibration import ExpectedStepTime
+    from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.records.trial import Value
 
 _FEWEST_FOR_OFFSETS = 10  # measured trials
@@ -47,12 +49,13 @@ class Roofline:
     It needs ``n_layers``, ``d_model`` (or ``n_params``), ``seq_len``, ``micro_batch_size`` and ``world_size`` (or
     degrees that multiply to it). Rows without them are those of recommenders if these have embedding tables; see
     ``RecommenderRoofline``. Others are not covered: their prediction is NaN. Unlike ``predict``, the methods
-    ``explain``, ``memory`` and ``tokens_per_second`` work before ``fit``, with the default constants. The unit of a
-    history's throughput, tokens or samples, is the one that fits better.
+    ``explain``, ``memory`` and ``tokens_per_second`` work before ``fit``, with the medians of the prior: the public one
+    where it knows all devices (``PublicPrior``), else the hand-set one. The unit of a history's throughput, tokens or
+    samples, is the one that fits better.
     """
 
     def __init__(self) -> None:
-        self.calibration_ = Calibration()
+        self.calibration_: Calibration | None = None
         self.bias_ = 0.0
         self.category_offsets_: CategoryOffsets | None = None
         self.recommenders_ = RecommenderRoofline()
@@ -66,6 +69,7 @@ class Roofline:
         layout = self._layout(rows.features)
         covered = layout.covered
         layout, rows = layout.rows(covered), rows.rows(covered)
+        self.prior_ = prior_of(self.decoder_.facts(rows.features))
         self.category_offsets_ = None
         self._calibrate(layout, rows, rng)
         if len(rows) >= _FEWEST_FOR_OFFSETS:
@@ -112,20 +116,22 @@ class Roofline:
         >>> max(seconds, key=seconds.get), seconds["bubble"]
         ('compute', 0.0)
         """
-        layout = TrainingLayout.of(Facts.from_rows([row]))
+        facts = Facts.from_rows([row])
+        layout = TrainingLayout.of(facts)
         if not layout.covered[0]:
             recommender = RecommenderLayout.from_rows([row])
             parts = self.recommenders_.parts(recommender) if recommender.covered[0] else {}
             return {name: float(seconds[0]) for name, seconds in parts.items()}
-        parts = step_time(layout, self.calibration_.constants).parts()
+        parts = step_time(layout, self._constants(facts)).parts()
         return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in parts.items()}
 
     def hidden(self, row: Mapping[str, Value]) -> dict[str, float]:
         """Return the seconds per step of communication that computation hides, by part; empty where not covered."""
-        layout = TrainingLayout.of(Facts.from_rows([row]))
+        facts = Facts.from_rows([row])
+        layout = TrainingLayout.of(facts)
         if not layout.covered[0]:
             return {}
-        hidden = step_time(layout, self.calibration_.constants).hidden
+        hidden = step_time(layout, self._constants(facts)).hidden
         return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in hidden.items()}
 
     def tokens_per_second(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
@@ -133,9 +139,10 @@ class Roofline:
 
         It is NaN for what is no transformer; see ``RecommenderRoofline.samples_per_second`` for recommenders.
         """
-        layout = TrainingLayout.of(Facts.from_rows(rows))
+        facts = Facts.from_rows(rows)
+        layout = TrainingLayout.of(facts)
         with np.errstate(invalid="ignore", divide="ignore"):
-            seconds = step_time(layout, self.calibration_.constants).total() * np.exp(-self.bias_)
+            seconds = step_time(layout, self._constants(facts)).total() * np.exp(-self.bias_)
         return np.where(layout.covered, layout.tokens_per_step / seconds, np.nan)
 
     def memory(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, NDArray[np.float64]]:
@@ -156,6 +163,9 @@ class Roofline:
             for name in dict.fromkeys([*parts, *of_recommenders])
         }
 
+    def _constants(self, facts: Facts) -> Constants:
+        return self.calibration_.constants if self.calibration_ is not None else prior_of(facts).medians
+
     def _layout(self, features: NDArray[np.float64]) -> TrainingLayout:
         return TrainingLayout.of(self.decoder_.facts(features))
 
@@ -163,13 +173,13 @@ class Roofline:
         self.n_measured_, throughput = len(rows), rows.throughput
         self.effective_n_ = float(rows.weights.sum())
         self.bias_, self.error_, self.scale_, self.per_sample_ = 0.0, PRIOR_ERROR, 1.0, False
+        self.calibration_ = None
         if not self.n_measured_:
-            self.calibration_ = Calibration()
             return
         self.per_sample_ = _counts_samples(layout, throughput)
         work = layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0)
         with one_thread():
-            self.calibration_ = calibrate(layout, work / throughput, rows.uncertainty, rng=rng)
+            self.calibration_ = calibrate(layout, work / throughput, rows.uncertainty, rng=rng, prior=self.prior_)
         # A few large jobs do not make a scale well known: the outermost rows are left out.
         n_outermost = int(np.sqrt(self.n_measured_)) - 1
         coordinates = np.sort(_log2_coordinates(layout), axis=0)
@@ -217,7 +227,8 @@ class Roofline:
     def _estimate(self, layout: TrainingLayout, covered: NDArray[np.bool_]) -> RooflineEstimate:
         coordinates = _log2_coordinates(layout)
         beyond = doublings_outside(coordinates, *self.range_)
-        expected = self.calibration_.expect(layout, inside=np.maximum(1.0 - beyond, 0.0))
+        calibration = self.calibration_ or Calibration()
+        expected = calibration.expect(layout, inside=np.maximum(1.0 - beyond, 0.0))
         work = np.log(layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0))
         return RooflineEstimate(
             covered=covered,

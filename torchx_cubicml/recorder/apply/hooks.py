@@ -84,6 +84,28 @@ def _by_hook(places: Mapping[str, Value]) -> dict[str, Value | dict[str, Value]]
     return values
 
 
+class NoTorch:
+    """Hook in a program that makes steps without torch: there is nothing that it could set."""
+
+    def install(self) -> None:
+        """Do nothing."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def refusal(self) -> str:
+        """Return the reason."""
+        return "the program made its first step without torch"
+
+    def refuses_values(self) -> bool:
+        """Return that the reason holds for all values."""
+        return False
+
+    def illegal_values(self) -> tuple[str, ...]:
+        """Return no value."""
+        return ()
+
+
 def warn_of_refusals(hooks: Mapping[str, Hook], requested: Collection[str]) -> None:
     """Print one warning for each reason for which requested hooks made no change.
 

@@ -16,7 +16,7 @@ from torchx_cubicml.recorder.ranks.agreement import key_prefix, vote_unanimously
 from torchx_cubicml.recorder.ranks.tcp_store import connected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch._C._distributed_c10d import TCPStore
 
@@ -39,12 +39,14 @@ class RankWork:
         samples: mean samples per step of each rank where known.
         tokens: likewise.
         has_ended: whether the training of all of them has ended.
+        watts: power of each energy counter that a rank reads, by its key; one mapping per rank that reads any.
     """
 
     peak_memory_gib: float = 0.0
     samples: tuple[float, ...] = ()
     tokens: tuple[float, ...] = ()
     has_ended: bool = False
+    watts: tuple[Mapping[str, float], ...] = ()
 
     def mean_with(self, samples: float | None, tokens: float | None) -> tuple[float | None, float | None]:
         """Return samples and tokens per step and rank, as the mean over this rank and the others.
@@ -67,10 +69,16 @@ class RankWork:
 
 
 def encode_rank_work(
-    peak_memory_gib: float, samples: float | None, tokens: float | None, *, has_ended: bool, training: int = 1
+    peak_memory_gib: float,
+    samples: float | None,
+    tokens: float | None,
+    *,
+    has_ended: bool,
+    training: int = 1,
+    watts: Mapping[str, float] | None = None,
 ) -> str:
     """Return the JSON message that a rank posts about itself; see ``RankWork``."""
-    return json.dumps([peak_memory_gib, samples, tokens, has_ended, training])
+    return json.dumps([peak_memory_gib, samples, tokens, has_ended, training, dict(watts or {})])
 
 
 class Peers:
@@ -214,6 +222,7 @@ class Peers:
             samples=tuple(report[1] for report in same if report[1] is not None),
             tokens=tuple(report[2] for report in same if report[2] is not None),
             has_ended=len(reports) == len(keys) and all(report[3] for report in reports),
+            watts=tuple(report[5] for report in reports if report[5]),
         )
 
     def _vote(self, name: str, word: str, within_s: float) -> bool:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.forwards import Forwards
 
 
-def on_every_compilation(call: Callable[[object], None]) -> None:
-    """Run ``call``, which must not raise, after each compilation, if this torch has such a callback."""
+def on_every_compilation(begin: Callable[[object], None], end: Callable[[object], None]) -> None:
+    """Run ``begin`` before and ``end`` after each compilation, if this torch has such callbacks; neither may raise."""
     handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
-    register = getattr(handler, "register_end_callback", None)
-    if register is not None:
-        register(call)
+    for name, call in (("register_start_callback", begin), ("register_end_callback", end)):
+        register = getattr(handler, name, None)
+        if register is not None:
+            register(call)
 
 
 class UnhookedOptimizers:

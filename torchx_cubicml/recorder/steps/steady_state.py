@@ -39,6 +39,7 @@ class SteadyState:
 
     Args:
         warmup: number of steps left out.
+        warmup_s: seconds of these, without evaluation and saving.
         counted: number of steps used, >= ``LEAST_STEADY``.
         seconds: wall time of the steps used, without evaluation and saving.
         evaluation_s: seconds of evaluation among them, excluded from ``seconds``.
@@ -54,6 +55,7 @@ class SteadyState:
     """
 
     warmup: int
+    warmup_s: float
     counted: int
     seconds: float
     evaluation_s: float
@@ -122,6 +124,7 @@ def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> St
     seconds = [max(_training_s(block, evaluation), _MIN_STEP_S) for block in blocks]
     by_step = [time / block.steps for time, block in zip(seconds, blocks, strict=True)]
     warmup, has_settled = count_warmup(by_step, compiled=[block.compiled for block in blocks])
+    warmup_s = sum(seconds[:warmup])
     steady, seconds, by_step = blocks[warmup:], seconds[warmup:], by_step[warmup:]
     if len(steady) < LEAST_STEADY:
         return None
@@ -133,6 +136,7 @@ def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> St
     error = _relative_error(work, seconds, steady)
     return SteadyState(
         warmup=sum(block.steps for block in blocks[:warmup]),
+        warmup_s=warmup_s,
         counted=counted,
         seconds=sum(seconds),
         evaluation_s=sum(map(evaluation.seconds, steady)),

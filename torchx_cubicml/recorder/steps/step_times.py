@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.host.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
@@ -14,16 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.recorder.ranks.peers import RankWork
+    from torchx_cubicml.recorder.steps.start_up import StartUp
     from torchx_cubicml.recorder.steps.steady_state import SteadyState
     from torchx_cubicml.recorder.steps.step_clock import StepClock
     from torchx_cubicml.records.trial import Value
 
 
 class StepTimes:
-    """Number (``steps``) and durations of the steps of this process."""
+    """Number (``steps``) and durations of the steps of this process.
 
-    def __init__(self) -> None:
+    Args:
+        start_up: of the process; ``None`` where its start is unknown.
+    """
+
+    def __init__(self, start_up: StartUp | None = None) -> None:
         self.steps = 0
+        self._start_up = start_up
+        self._first_end = 0.0
         self._blocks = Blocks()
         self._clock: StepClock | None = None
 
@@ -36,6 +45,7 @@ class StepTimes:
         """Return the clock, made at the first step, when the device is known."""
         if self._clock is None:
             self._clock = make_clock()
+            self._first_end = perf_counter()
         return self._clock
 
     def begin_anew(self) -> None:
@@ -94,6 +104,7 @@ class StepTimes:
             samples, tokens = others.mean_with(samples, tokens)
         if not is_of_whole_job and facts.get("cp_degree", 1) != 1:
             tokens = None  # of a sequence shared by several ranks, this rank may see all or a part
+        start_up = self._start_up.seconds(self._first_end, steady) if self._start_up is not None else None
         return Measurement(
             samples_per_second=_rate(samples, scale, steady.steps_per_second),
             tokens_per_second=_rate(tokens, scale, steady.steps_per_second),
@@ -114,6 +125,7 @@ class StepTimes:
             checkpoint_s=steady.checkpoint_s,
             is_steady=steady.is_steady,
             may_include_evaluation=may_include_evaluation,
+            **(asdict(start_up) if start_up is not None else {}),
         )
 
 

@@ -32,6 +32,7 @@ from torchx_cubicml.recorder.steps.optimizer_changes import (
 )
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pauses
 from torchx_cubicml.recorder.steps.sampling import StepSampling
+from torchx_cubicml.recorder.steps.start_up import StartUp
 from torchx_cubicml.recorder.steps.step_clock import StepEnd
 from torchx_cubicml.recorder.steps.step_times import StepTimes
 from torchx_cubicml.recorder.steps.trainings import Coverage, EarlierTrainings, OneTraining, WorkChange
@@ -68,11 +69,19 @@ class Training:
         world_size: of the job.
         requested: requested config; a fact of it that has one value per layer is read so.
         step_limit: step at which the training is ended, 0 without one; deferred hooks stop in time for it.
+        began: ``perf_counter`` at the start of the process; by default now.
     """
 
     def __init__(
-        self, guard: Guard, *, world_size: int, requested: Mapping[str, Value] | None = None, step_limit: int = 0
+        self,
+        guard: Guard,
+        *,
+        world_size: int,
+        requested: Mapping[str, Value] | None = None,
+        step_limit: int = 0,
+        began: float | None = None,
     ) -> None:
+        self._start_up = StartUp(began)
         self.pauses = Pauses(guard)
         self.notes = StepBuffer(self.pauses)
         self.clipping = Clipping(guard)
@@ -86,7 +95,7 @@ class Training:
             ModelInspection, self._forwards, self.clipping, guard, world_size=world_size, requested=requested
         )
         self._inspection = self._new_inspection()
-        self._times = StepTimes()
+        self._times = StepTimes(self._start_up)
         self._earlier = EarlierTrainings()
         self._work_change = WorkChange()
         self._short_steps = 0  # at the end, of a training too short to be followed
@@ -102,9 +111,8 @@ class Training:
         self._steps_without_forward = 0
         self._next_report = FIRST_REPORT
         self._is_explicit = False
-        self._has_compiled = False
         self._is_compiled = False  # a compiler ran since the last counted step
-        self._has_unwatched_steps = False
+        self._has_compiled = self._has_unwatched_steps = False
         self._unhooked_optimizers = UnhookedOptimizers()
         self._unhooked: UnhookedSteps | None = None
 
@@ -123,8 +131,13 @@ class Training:
         """Encoded facts of this rank's pipeline stages, by stage number."""
         return self._reported.inspection.encoded_stage_facts
 
+    def compiling(self) -> None:
+        """Note that a compilation begins."""
+        self._start_up.compiling()
+
     def compiled(self) -> None:
-        """Note a compilation; if no step was observed yet, search for an optimizer with a compiled step."""
+        """Note the end of a compilation; if no step was observed yet, search for an optimizer with a compiled step."""
+        self._start_up.compiled()
         self._has_compiled = self._is_compiled = True
         self._forwards.evaluation.may_hook = False
         if self._leading is not None or self._is_explicit:
@@ -462,7 +475,11 @@ class Training:
             return
         self._inspection.release()
         self._earlier.end(self._current, steps=self.steps, uninspected=self._count_only.begun)
-        self._inspection, self._times, self._work_change = self._new_inspection(), StepTimes(), WorkChange()
+        self._inspection, self._times, self._work_change = (
+            self._new_inspection(),
+            StepTimes(self._start_up),
+            WorkChange(),
+        )
 
     def _begin_another_of_model(self) -> bool:
         """Begin another training of the same model by the leading optimizer, unless too many were inspected."""

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.argument_words import with_underscores
-from torchx_cubicml.records.cost import PER_COST, PER_CURRENCY, rate_of
-from torchx_cubicml.records.trial import MEAN, OBJECTIVES, RATES, STATISTICS
+from torchx_cubicml.records.trial import MEAN, OBJECTIVES, STATISTICS
 from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
+from torchx_cubicml.space.toml.job import check_job, read_job
 from torchx_cubicml.space.toml.mesh_parameters import is_mesh, read_mesh
+from torchx_cubicml.space.toml.objectives import check_objectives, read_objectives
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
 from torchx_cubicml.space.toml.plan_modules import places_of
 from torchx_cubicml.space.toml.prices import check_prices, read_prices
@@ -53,6 +54,7 @@ ROOT_KEYS = (
     "objective",
     "statistic",
     "prices",
+    "job",
     "workload",
     "parameters",
     "constraints",
@@ -118,8 +120,8 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     3
     """
     root = TomlTable(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
-    legal_objectives = (*OBJECTIVES, *PER_COST)
-    objective, statistic = _read_word(root, "objective", legal_objectives), _read_word(root, "statistic", STATISTICS)
+    objective, second_objective = read_objectives(root)
+    statistic = _read_word(root, "statistic", STATISTICS)
     facts, parameters, trainer = (
         root.table("workload", legal=None),
         root.table("parameters", legal=None),
@@ -149,8 +151,10 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         workload=tuple(read_fact(facts, name) for name in facts),
         project=root.text("project") or "",
         objective=objective or OBJECTIVES[0],
-        is_objective_stated=objective is not None,
+        is_objective_stated=bool(objective),
+        second_objective=second_objective,
         prices=read_prices(root, names),
+        job=read_job(root),
         statistic=statistic or MEAN,
         tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
         rewrite=_with_axes(read_rewrite(root, [*parameters, *chain(*degrees.values())], names), degrees),
@@ -160,7 +164,14 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     space = with_derived_world_size(space)
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
-    for check in (_check_objective, check_prices, _check_expressions, _check_bindings, _check_former_names):
+    for check in (
+        check_job,
+        check_objectives,
+        check_prices,
+        _check_expressions,
+        _check_bindings,
+        _check_former_names,
+    ):
         check(space, where)
     return space
 
@@ -217,16 +228,6 @@ def _read_rules(root: TomlTable, trainer: Trainer | None) -> tuple[LegalityRule,
         if name not in {rule.name for rule in rules}:
             raise root.unknown("ignore_rules", "rule", name, [rule.name for rule in rules])
     return tuple(rule for rule in rules if rule.name not in ignored)
-
-
-def _check_objective(space: SearchSpace, where: str) -> None:
-    if space.objective in PER_CURRENCY and space.prices is None:
-        raise SpaceError(f"{where}: objective {space.objective} needs a table [prices]")
-    if rate_of(space.objective) not in RATES and (changers := space.changers_of_work()):
-        raise SpaceError(
-            f"{where}: objective {space.objective} compares configs whose steps do the same work, but "
-            f"{' and '.join(changers)} may change it; choose from {', '.join(RATES)}"
-        )
 
 
 def _check_expressions(space: SearchSpace, where: str) -> None:

@@ -1,0 +1,62 @@
+"""Commands that start a launch, as sub-commands read and print them: of a component, and of torchrun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import scheduler_words
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from torchx_cubicml.launch import ComponentLaunch, Launch
+
+
+TORCHRUN = ("torchrun", "cubicrun")
+OURS = "--cubicml-"
+"""Prefix of the options of cubicrun that are not torchrun's."""
+_WITHOUT_VALUE = frozenset({"--cubicml-keep-command", "--cubicml-keep_command"})
+
+
+def torchrun_arguments(words: Sequence[str]) -> list[str]:
+    """Return the arguments of torchrun in those of torchrun or cubicrun.
+
+    >>> torchrun_arguments(["--cubicml-space", "s.toml", "--cubicml-keep-command", "--standalone", "train.py"])
+    ['--standalone', 'train.py']
+    """
+    rest = list(words)
+    while rest and rest[0].startswith(OURS):
+        rest = rest[1 if "=" in rest[0] or rest[0] in _WITHOUT_VALUE else 2 :]
+    return rest
+
+
+def with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> ComponentLaunch:
+    """Return the component's launch on the scheduler of the options; what is printed is a whole ``torchx run``."""
+    from torchx_cubicml.launch.scheduler import scheduler_of, scheduler_options
+
+    scheduler = args.scheduler or scheduler_of([])
+    options = scheduler_options(scheduler, args.scheduler_args)
+    launch = replace(component.launch, scheduler=scheduler, scheduler_options=options, submits=True)
+    return replace(component, launch=launch)
+
+
+def run_words(
+    component: ComponentLaunch, launch: Launch, args: argparse.Namespace, *, before: Sequence[str] = ()
+) -> list[str]:
+    """Return the command of ``torchx run`` that submits a launch.
+
+    Args:
+        component: as typed, with its scheduler.
+        launch: the launch.
+        args: with the options of ``add_scheduler``.
+        before: words in front of the component.
+    """
+    from torchx_cubicml.launch.launch import changed_scheduler_options
+    from torchx_cubicml.launch.scheduler import with_option_texts
+
+    changed = changed_scheduler_options(launch, component.launch)
+    options = with_option_texts(args.scheduler_args, changed) if changed else args.scheduler_args
+    words = ["torchx", "run", *scheduler_words(args.scheduler, options), *before]
+    return [*words, component.source.component, *component.arguments(launch)]

@@ -1,0 +1,95 @@
+"""Action ``torchx cubicml history frontier``: prints the frontier of two objectives of each program of a store."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import print_json, store_url, wide_console
+from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.redaction import mask, printable
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torchx_cubicml.advisor.pareto_front import Frontier
+    from torchx_cubicml.records.trial import Trial, Workload
+
+_DEFAULT = "tokens_per_second,tokens_per_device_hour"
+_SIZES = frozenset({"world_size", "nnodes", "nproc_per_node"})  # they separate workloads, but here they are compared
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--objectives``."""
+    text = f"two objectives with a comma between (default: {_DEFAULT}; per currency: `suggest --frontier`)"
+    parser.add_argument("--objectives", default=_DEFAULT, metavar="A,B", help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one table per program and workload; launches that differ in their number of processes are compared."""
+    from torchx_cubicml.store.presence import read_recorded
+
+    objectives, url = _objectives(args.objectives), store_url(args)
+    trials, warnings = read_recorded(url)
+    for warning in warnings:
+        print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
+    frontiers = list(_frontiers(trials, objectives))
+    if args.json:
+        print_json([{"workload": workload, **frontier.to_json()} for workload, frontier in frontiers])
+        return 0
+    if not frontiers:
+        raise StoreError(f"no trial of store {mask(url)} has both {' and '.join(objectives)}")
+    for workload, frontier in frontiers:
+        _print(str(workload.get("program", "")), frontier)
+    return 0
+
+
+def _objectives(text: str) -> tuple[str, str]:
+    from torchx_cubicml.records.cost import PER_COST, PER_CURRENCY, counted_rate
+    from torchx_cubicml.records.trial import RATES
+
+    legal = [name for name in (*RATES, *PER_COST) if name not in PER_CURRENCY]
+    names = text.split(",")
+    if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*legal} or len({*map(counted_rate, names)}) != 1:
+        raise StoreError(f"--objectives must be two of {', '.join(legal)} that count the same work, got {text!r:.80}")
+    return names[0], names[1]
+
+
+def _frontiers(trials: Iterable[Trial], objectives: tuple[str, str]) -> Iterator[tuple[Workload, Frontier]]:
+    from torchx_cubicml.advisor.noise import repeat_noise
+    from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
+
+    for group in _groups(trials):
+        points = measured_points(group, objectives, noise=repeat_noise(group, objective=objectives[0]))
+        if points:
+            workload = {name: value for name, value in group[0].workload.items() if name not in _SIZES}
+            yield workload, frontier_of(points, objectives)
+
+
+def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
+    """Return the trials of each workload, whatever its number of processes; that number becomes part of the config."""
+    from dataclasses import replace
+
+    from torchx_cubicml.predictors.features.history import config_key
+
+    groups: defaultdict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        key = config_key({name: value for name, value in trial.workload.items() if name not in _SIZES})
+        sizes = {name: value for name in sorted(_SIZES) if (value := trial.fact(name)) is not None}
+        groups[key].append(replace(trial, config={**trial.config, **sizes}))
+    return list(groups.values())
+
+
+def _print(program: str, frontier: Frontier) -> None:
+    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+
+    console = wide_console()
+    console.print(f"{printable(program)}:", soft_wrap=True)
+    console.print(frontier_table(frontier))
+    _print_all(frontier_lines(frontier))
+
+
+def _print_all(lines: Sequence[str]) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in [*lines, ""]))

@@ -1,0 +1,45 @@
+"""Reader of a column of MFU: what a table states is kept beside the trial, and never used as a fact."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.jobs_table.written_numbers import rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.cli.jobs_table.source import SourceTable
+
+_MFU = re.compile(r"(?:^|[^a-z])(?:mfu|model[\s_]flops?[\s_]utili[sz]ation)(?:[^a-z]|$)", re.IGNORECASE)
+_PERCENT = re.compile(r"%|pct|percent", re.IGNORECASE)
+
+
+class StatedMfu:
+    """MFU of each row, by the only column headed so.
+
+    It is a percentage where the heading or the cell says so, or any cell of the column is above 1.
+
+    Args:
+        source: the table.
+    """
+
+    def __init__(self, source: SourceTable) -> None:
+        columns = [column for column in source.headings if _MFU.search(column)]
+        self._column = columns[0] if len(columns) == 1 else ""
+        self._comma = source.decimal_comma
+        values = map(self._number, source.known_cells(self._column)) if self._column else ()
+        self._in_percent = bool(_PERCENT.search(self._column)) or any(value > 1.0 for value in values if value)
+
+    def of(self, row: Mapping[str, str]) -> float | None:
+        """Return the share of the peak that a row states; ``None`` where it states none between 0 and 1."""
+        text = row[self._column] if self._column else ""
+        value = self._number(text)
+        if value is None:
+            return None
+        share = value / 100.0 if self._in_percent or "%" in text else value
+        return share if 0.0 < share <= 1.0 else None
+
+    def _number(self, text: str) -> float | None:
+        return rate(text.replace("%", "").strip(), decimal_comma=self._comma) if text.strip() else None

@@ -1,0 +1,209 @@
+"""Public prior: constants of the formulas learned from public measured trainings, with the variance between sources.
+
+The file beside this module holds constants only; ``scripts/learn-public-prior`` writes it. A source is one table of
+measurements or the pages of one repository. Sources differ in more than the formulas know: cluster, software, tuning.
+So the variance between them sets the width of a prediction for a person without any launch, and nothing is predicted
+outside what they cover.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.features.device_specs import find_hardware
+from torchx_cubicml.predictors.intervals import FEWEST
+from torchx_cubicml.predictors.roofline.constants import HAND_SET, NAMES, ConstantsPrior, constants_of
+from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.memory import memory_parts
+from torchx_cubicml.predictors.roofline.step_time import step_time
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
+from torchx_cubicml.settings import option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.records.trial import Value
+
+SHIPPED = Path(__file__).with_name("public_prior.json")
+OPTION = "public_prior"
+RANGE_COLUMNS = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "experts")
+"""Fields of a layout in which nothing is predicted outside the range of the sources."""
+_OFFLOADED = ("offloaded_params", "offloaded_optimizer", "offloaded_activations")  # by no source
+_STEP = 0.1  # of a logarithm, in the differences that carry the width of the constants over to a step
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PublicPrior:
+    """Random-effects summary of the formulas' constants over public sources.
+
+    Args:
+        sources: their names.
+        devices: short names of the devices that they used.
+        ranges: name of ``RANGE_COLUMNS`` -> least and most over the sources.
+        constants: mean over the sources, with the standard deviation of a new source around it.
+        error: log error of one training around the formulas calibrated on its source.
+        widening: Student's factor on spreads, as few sources tell the variance between them badly.
+        memory_sources: names of the sources that state peak memory.
+        memory: logarithm of measured over predicted peak: mean over these, and its deviation for a new training.
+    """
+
+    sources: tuple[str, ...]
+    devices: frozenset[str]
+    ranges: Mapping[str, tuple[float, float]]
+    constants: ConstantsPrior
+    error: float
+    widening: float
+    memory_sources: tuple[str, ...]
+    memory: tuple[float, float]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the prior in a file of ``scripts/learn-public-prior``.
+
+        Raises:
+            RecordError: the file is missing, or not such a file.
+        """
+        try:
+            return cls._from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{path} is no file of scripts/learn-public-prior: {error!r}") from error
+
+    @classmethod
+    def _from_json(cls, table: Mapping[str, Any]) -> Self:
+        if table["format"] != _FORMAT:
+            raise ValueError(f"format {table['format']}, not {_FORMAT}")
+        # A constant of another version keeps its hand-set prior.
+        learned, medians, numbers = table["constants"], HAND_SET.medians, table["numbers"]
+        hand_set = zip(NAMES, HAND_SET.width.tolist(), strict=True)
+        pairs = {name: learned.get(name, [medians[name], width]) for name, width in hand_set}
+        return cls(
+            sources=tuple(table["sources"]),
+            devices=frozenset(table["devices"]),
+            ranges={name: (low, high) for name, (low, high) in table["ranges"].items()},
+            constants=ConstantsPrior(
+                medians={name: float(median) for name, (median, _) in pairs.items()},
+                width=np.array([width for _, width in pairs.values()], dtype=np.float64),
+            ),
+            error=float(numbers["error"]),
+            widening=float(numbers["widening"]),
+            memory_sources=tuple(table["memory_sources"]),
+            memory=(float(numbers["memory_mean"]), float(numbers["memory_spread"])),
+        )
+
+    def knows_devices(self, facts: Facts) -> NDArray[np.bool_]:
+        """Return whether each training runs on devices of the sources alone, bool ``[n]``."""
+        known = np.zeros(facts.n)
+        for name, share in facts.shares.get("device", {}).items():
+            hardware = find_hardware(name)
+            if hardware is not None and hardware.name in self.devices:
+                known = known + share
+        return np.asarray(known > 1.0 - 1e-9)
+
+    def covers(self, facts: Facts, layout: TrainingLayout) -> NDArray[np.bool_]:
+        """Return whether trainings are inside what the sources cover, bool ``[n]``."""
+        inside = layout.covered & self.knows_devices(facts)
+        for name, (low, high) in self.ranges.items():
+            value = getattr(layout, name)
+            inside = inside & (value >= low * (1.0 - 1e-9)) & (value <= high * (1.0 + 1e-9))
+        return np.asarray(inside & (np.sum([getattr(layout, name) for name in _OFFLOADED], axis=0) == 0.0))
+
+    def uncovered(self, row: Mapping[str, Value]) -> str:
+        """Return what of a training no source covers, in words; empty where they cover it."""
+        facts = Facts.from_rows([row])
+        layout = TrainingLayout.of(facts)
+        if not layout.covered[0]:
+            return "this kind of model"
+        if not self.knows_devices(facts)[0]:
+            return f"the device {row['device']}" if "device" in row else "a device that is not told"
+        for name, (low, high) in self.ranges.items():
+            value = float(getattr(layout, name)[0])
+            if not low * (1.0 - 1e-9) <= value <= high * (1.0 + 1e-9):
+                return f"{_WORDS.get(name, name)} of {value:g} (only {low:g} to {high:g})"
+        return "" if self.covers(facts, layout)[0] else "offloading"
+
+    def tokens_per_second(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
+        """Return the prediction of whole jobs on a machine without any launch, ``[n]``; NaN where it is not covered."""
+        facts = Facts.from_rows(rows)
+        layout = TrainingLayout.of(facts)
+        covered = self.covers(facts, layout)
+        chosen = layout.rows(covered)
+        logarithm, spread = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        if covered.any():
+            seconds, deviation = self._log_seconds(chosen)
+            logarithm[covered] = np.log(chosen.tokens_per_step) - seconds
+            spread[covered] = self.widening * np.hypot(deviation, self.error)
+        return Prediction.of_measurement(logarithm, spread)
+
+    def narrowed(self, prediction: Prediction, rows: Sequence[Mapping[str, Value]], *, n_launches: int) -> Prediction:
+        """Return a prediction after a few launches with no more spread than without any, ``[n]``.
+
+        From ``FEWEST`` launches on, their own errors have set the spread, and it stays.
+        """
+        if n_launches >= FEWEST:
+            return prediction
+        return replace(prediction, spread=np.fmin(prediction.spread, self.tokens_per_second(rows).spread))
+
+    def peak_gib(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
+        """Return the prediction of the peak memory of one device in GiB, ``[n]``; NaN where it is not covered."""
+        facts = Facts.from_rows(rows)
+        layout = TrainingLayout.of(facts)
+        covered = self.covers(facts, layout) & (len(self.memory_sources) > 1)
+        with np.errstate(all="ignore"):
+            total = np.log(sum(memory_parts(layout).values(), np.zeros(len(rows))) / 2.0**30)
+        mean, spread = self.memory
+        return Prediction(logarithm=np.where(covered, total + mean, np.nan), spread=np.where(covered, spread, np.nan))
+
+    def _log_seconds(self, layout: TrainingLayout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the logarithm of the seconds of a step, and its deviation by that of the constants, ``[n]`` each."""
+        centre, width = self.constants.centre, self.constants.width
+        logarithm = np.log(step_time(layout, constants_of(centre)).total())
+        slopes = [
+            (np.log(step_time(layout, constants_of(centre + step)).total()) - logarithm) / _STEP
+            for step in _STEP * np.eye(len(centre))
+        ]
+        return logarithm, np.asarray(np.sqrt(np.square(np.array(slopes) * width[:, None]).sum(axis=0)))
+
+
+_WORDS = {
+    "layers": "n_layers",
+    "width": "d_model",
+    "sequence": "seq_len",
+    "micro": "micro_batch_size",
+    "rounds": "gradient_accumulation_steps",
+    "world": "world_size",
+    "experts": "n_experts",
+    **{axis: f"{axis}_degree" for axis in ("tp", "pp", "cp", "ep")},
+}
+
+
+def public_prior() -> PublicPrior | None:
+    """Return the public prior; ``None`` where ``TORCHX_CUBICML_PUBLIC_PRIOR`` is ``off``.
+
+    That variable may name a file of ``scripts/learn-public-prior`` instead.
+
+    Raises:
+        RecordError: it names something else.
+    """
+    return _read(option(OPTION) or str(SHIPPED))
+
+
+@lru_cache(maxsize=32)
+def _read(path: str) -> PublicPrior | None:
+    return None if path == "off" else PublicPrior.read(Path(path))
+
+
+def prior_of(facts: Facts) -> ConstantsPrior:
+    """Return the prior of the constants for trainings: the public one where it knows all devices, else the hand-set."""
+    known = public_prior()
+    return known.constants if known is not None and facts.n and known.knows_devices(facts).all() else HAND_SET

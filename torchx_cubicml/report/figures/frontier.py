@@ -1,0 +1,162 @@
+"""Figure of the launches in their order, with the best so far, the rounds of a tune and the failures.
+
+After CubicML (arXiv 2409.04585), figure 2 (a).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_LETTER = 6.5  # pixels of a letter of a label; one that is wider than its launches is left out
+_MOST_BANDS = 40  # more rounds than that are not marked: lines would cover the plot
+_LATER = "afterwards"
+_LARGE = 1000.0  # throughputs from here on are shown without decimals
+
+
+def frontier(
+    rows: Sequence[Mapping[str, Any]], *, unit: str, order: str = "in the order of their start"
+) -> dict[str, Any]:
+    """Return the figure as a Vega-Lite specification.
+
+    Args:
+        rows: one per launch, in their order, with ``throughput`` in ``unit`` (``None`` where the launch has none),
+            ``outcome`` in words, ``round`` (>= 1; 0 for launches before the first; ``None`` for none) and ``config`` as
+            text.
+        unit: of the throughput, in words.
+        order: of the launches, in words.
+    """
+    launches = [{"launch": number, **row} for number, row in enumerate(rows, start=1)]
+    measured = [each for each in launches if each["throughput"] is not None]
+    failed = [{**each, "throughput": 0.0} for each in launches if each["throughput"] is None]
+    x: dict[str, Any] = {"field": "launch", "type": "quantitative", "title": f"launch, {order}"}
+    x |= {"scale": {"domain": [0, len(launches) + 1], "nice": False}, "axis": {"format": COUNT, "tickMinStep": 1}}
+    y = {"field": "throughput", "type": "quantitative", "title": unit, "axis": LARGE}
+    return {
+        "$schema": SCHEMA,
+        "description": f"Throughput of {len(launches)} launches {order}, with the best so far. {_failures(launches)}",
+        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": _failures(launches)},
+        "width": WIDTH,
+        "height": HEIGHT,
+        "layer": [
+            *_marks_of_rounds(_bands(launches), n_launches=len(launches)),
+            *_best_so_far(measured, x, y, last=len(launches)),
+            _points(measured, x, y),
+            _crosses(failed, x, y),
+        ],
+    }
+
+
+def _failures(launches: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of launches with how those without a throughput ended."""
+    counted = Counter(each["outcome"] for each in launches if each["throughput"] is None)
+    total = f"{len(launches):,} launch{'es' if len(launches) != 1 else ''}"
+    if not counted:
+        return total
+    kinds = ", ".join(f"{count:,} {outcome}" for outcome, count in counted.most_common())
+    return f"{total}; crosses have no throughput: {kinds}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Band:
+    """Launches that stand side by side: those before the first round, those of one, or those behind the last."""
+
+    label: str
+    first: int
+    last: int
+
+
+def _bands(launches: Sequence[Mapping[str, Any]]) -> list[_Band]:
+    """Return the bands from left to right; none without rounds."""
+    numbers = sorted({each["round"] for each in launches if each["round"]})
+    if not numbers or len(numbers) > _MOST_BANDS:
+        return []
+    labels = {0: "first launches", None: _LATER} | {number: f"round {number}" for number in numbers}
+    bands = []
+    for number in (0, *numbers, None):
+        places = [each["launch"] for each in launches if each["round"] == number]
+        if places:
+            bands.append(_Band(label=labels[number], first=min(places), last=max(places)))
+    return bands
+
+
+def _marks_of_rounds(bands: Sequence[_Band], *, n_launches: int) -> list[dict[str, Any]]:
+    """Return a thin line between bands, and the name of each band that is wide enough for it."""
+    if not bands:
+        return []
+    x = {"field": "x", "type": "quantitative"}
+    pixels = WIDTH / (n_launches + 1)
+    wide = [band for band in bands if (band.last - band.first + 1) * pixels >= _LETTER * len(band.label)]
+    return [
+        {
+            "data": {"values": [{"x": band.first - 0.5} for band in bands[1:]]},
+            "mark": {"type": "rule", "strokeDash": [3, 3], "opacity": 0.5},
+            "encoding": {"x": x},
+        },
+        {
+            "data": {"values": [{"x": (band.first + band.last) / 2, "label": band.label} for band in wide]},
+            "mark": {"type": "text", "baseline": "bottom", "dy": -4},
+            "encoding": {"x": x, "y": {"value": 0}, "text": {"field": "label", "type": "nominal"}},
+        },
+    ]
+
+
+def _points(measured: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
+    numbers = sorted({each["round"] for each in measured if each["round"]})
+    plain = {"test": "!datum.round", "value": NEUTRAL if numbers else STRONG}
+    colour = {"condition": plain, "field": "round", "type": "ordinal", "legend": None, "scale": {"domain": numbers}}
+    return {
+        "data": {"values": measured},
+        "mark": point(len(measured)),
+        "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tooltip(y["title"])},
+    }
+
+
+def _crosses(failed: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
+    shape = "M-1,-1L1,1M1,-1L-1,1"
+    return {
+        "data": {"values": failed},
+        "mark": {"type": "point", "shape": shape, "stroke": FAILED, "strokeWidth": 1.4, "size": 30, "filled": False},
+        "encoding": {"x": x, "y": y, "tooltip": [each for each in _tooltip("") if each["field"] != "throughput"]},
+    }
+
+
+def _best_so_far(
+    measured: Sequence[Mapping[str, Any]], x: dict[str, Any], y: dict[str, Any], *, last: int
+) -> list[dict[str, Any]]:
+    """Return the staircase of the best so far, and its last value beside it; nothing without a measurement."""
+    steps: list[dict[str, Any]] = []
+    for each in measured:
+        if not steps or each["throughput"] > steps[-1]["throughput"]:
+            steps.append({"launch": each["launch"], "throughput": each["throughput"]})
+    if not steps:
+        return []
+    best = steps[-1]["throughput"]
+    end = {"launch": last, "throughput": best, "text": f"{best:,.0f}" if best >= _LARGE else f"{best:,.4g}"}
+    return [
+        {
+            "data": {"values": [*steps, end]},
+            "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.6},
+            "encoding": {"x": x, "y": y},
+        },
+        {
+            "data": {"values": [end]},
+            "mark": {"type": "text", "align": "left", "dx": 6, "fontWeight": 600},
+            "encoding": {"x": x, "y": y, "text": {"field": "text", "type": "nominal"}},
+        },
+    ]
+
+
+def _tooltip(unit: str) -> list[dict[str, Any]]:
+    return [
+        {"field": "launch", "type": "quantitative", "format": COUNT},
+        {"field": "throughput", "type": "quantitative", "title": unit, "format": RATE},
+        {"field": "outcome", "type": "nominal"},
+        {"field": "config", "type": "nominal"},
+    ]

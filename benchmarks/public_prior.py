@@ -10,8 +10,8 @@ cover; for no others is anything claimed. coverage: of 80 % intervals. width: ha
 median. Each source counts alike in the means; all are too few for an error of these.
 
 After n launches: the ``roofline`` predictor is calibrated on n random rows of the source, under either prior, and
-predicts others of it, with no wider an interval than without any launch, where the prior says one. Mean over 10 draws,
-the same for both.
+predicts others of it. Of fewer than 10 launches, the interval is no wider than that without any, where the prior says
+one. Mean over 10 draws, the same for both.
 
 Devices: median log error of the hand-set formulas per source that used a device. An offset of a device, or of another
 category, would be worth shipping if sources agreed on it.
@@ -146,7 +146,7 @@ def _after(
     rows = [training_row(trials[at]) for at in asked]
     predicted = predictor.predict(encode_rows(history.columns, rows))
     if prior is not None:
-        predicted = prior.narrowed(predicted, rows)
+        predicted = prior.narrowed(predicted, rows, n_launches=len(known))
     speeds = [trials[at].measurement.tokens_per_second for at in asked]
     return np.log(np.array(speeds, dtype=np.float64)) - predicted.logarithm, predicted.spread
 

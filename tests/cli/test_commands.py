@@ -399,7 +399,8 @@ def test_history_rounds_shows_each_round(store: str, tmp_path: Path) -> None:
         trials.add(replace(trial, started_at=f"2026-01-01T00:0{number}:00+00:00", suggestion=promise))
     shown = torchx("history", "rounds", "--store", tmp_path).stdout
     assert re.search(r"first +1 +1 +100 +100 +100 *\n", shown)
-    assert re.search(r"1 +3 +3 +200 +300 +300 +1\.00", shown)
+    assert re.search(r"1 +3 +3 +200 +300 +300 +1\.00 +± 1\.00", shown)
+    assert "over all rounds: 1.00 (95 % of random orders: ± 1.00)" in shown
     (table,) = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path).stdout)
     assert [(each["number"], each["best_so_far"]) for each in table["rounds"]] == [(0, 100.0), (1, 300.0)]
     assert table["tau"] == 1.0
@@ -438,6 +439,18 @@ def test_history_rounds_draws_a_store_with_rounds_and_one_without(store: str, tm
     assert all(f">{text}<" in picture for text in ("&lt;b&gt;.py", "round 1, tau 1.00", "all rounds"))
     refused = torchx("history", "rounds", "--store", trials.url, "--out", tmp_path / "tuned.pdf")
     assert (refused.returncode, "ends in .html, .svg, .png" in refused.stderr) == (2, True)
+
+
+def test_history_rounds_shows_rates_per_joule_as_measured(tmp_path: Path) -> None:
+    trials = TrialStore(str(tmp_path))
+    for number, watts in enumerate((100.0, 200.0, 400.0)):
+        trial = Trial.completed(workload={"program": "train.py"}, config={"batch": number}, tokens_per_second=1000.0)
+        measured = Measurement(tokens_per_second=1000.0, power_watts=watts, power_of="GPUs")
+        promise = {"round_number": 1, "throughput": 9.0 - number, "objective": "tokens_per_joule"}
+        started = f"2026-01-01T00:0{number}:00+00:00"
+        trials.add(replace(trial, measurement=measured, started_at=started, suggestion=promise))
+    (table,) = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path).stdout)
+    assert (table["objective"], table["rounds"][0]["best"], table["tau"]) == ("tokens_per_joule", 10.0, 1.0)
 
 
 def test_history_rounds_draws_a_hostile_store(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ class FirstLaunch:
         sources: tuple[str, ...] = ()
         prior = public_prior()
         if prior is not None and roofline.prior_ is prior.constants:
-            predicted, sources = prior.narrowed(predicted, each), prior.sources
+            predicted = prior.narrowed(predicted, each, n_launches=len(history.measured))
+            sources = prior.sources
         return cls(
             sources=sources,
             n_launches=len(history.measured),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.cli.tune_rounds import TuneRounds
+    from torchx_cubicml.predictors.round_table import RoundFigures, RoundTable
 
 _LARGE = 1000.0  # rates from here on are shown without decimals
 _MOST_ON_PAGE = 20  # workloads of a page, those of most launches
@@ -90,21 +91,38 @@ def _print(rounds: TuneRounds) -> None:
     title = f"Rounds of {', '.join(filter(None, named))}"
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     shown.add_column("round", no_wrap=True)
-    for name in ("launches", "measured", "median", "best", "best so far", "Kendall's tau"):
+    for name in ("launches", "measured", "median", "best", "best so far", "Kendall's tau", "random orders"):
         shown.add_column(name, justify="right", no_wrap=True)
     for each in table.rounds:
         rates = (_rate_text(rate) for rate in (each.median, each.best, each.best_so_far))
-        cells = (str(each.number or "first"), str(each.launches), str(each.measured), *rates, _tau_text(each.tau))
+        cells = (
+            str(each.number or "first"),
+            str(each.launches),
+            str(each.measured),
+            *rates,
+            _tau_text(each.tau),
+            _chance_text(each),
+        )
         shown.add_row(*map(Text, cells))
     wide_console().print(shown)
     if table.tau is not None:
-        sys.stdout.write(f"Kendall's tau between predicted and measured over all rounds: {table.tau:.2f}\n")
+        sys.stdout.write(
+            f"Kendall's tau between predicted and measured over all rounds: {table.tau:.2f} "
+            f"(95 % of random orders: {_chance_text(table)})\n"
+        )
 
 
 def _rate_text(rate: float | None) -> str:
     if rate is None:
         return ""
     return f"{rate:,.0f}" if rate >= _LARGE else f"{rate:,.4g}"
+
+
+def _chance_text(figures: RoundFigures | RoundTable) -> str:
+    """Return the tau that 95 % of random orders do not exceed, where there is a tau."""
+    from torchx_cubicml.report.figures.rank_correlation import tau_of_chance
+
+    return f"± {tau_of_chance(figures.ranked):.2f}" if figures.tau is not None else ""
 
 
 def _tau_text(tau: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import most_measured_objective
 from torchx_cubicml.predictors.round_table import RoundTable, round_table, tunes_in_rounds
-from torchx_cubicml.records.cost import PER_DEVICE_HOUR
+from torchx_cubicml.records.cost import PER_DEVICE_HOUR, PER_JOULE
 from torchx_cubicml.records.suggestion import promised_objective, promised_round
 from torchx_cubicml.records.workload import PROJECT, is_same_workload
 
@@ -88,7 +88,7 @@ def _has_rounds(trials: Sequence[Trial]) -> bool:
 
 
 def _objective(trials: Sequence[Trial]) -> str:
-    """Return the unit of the table: the last round's, if it is per device hour; else the throughput most trials have.
+    """Return the unit of the table: the last round's, if it is per device hour or joule; else that of most trials.
 
     The price of a device hour is not recorded, so an objective per currency is not shown. Optimizer steps count where
     no trial has a throughput in another unit.
@@ -96,7 +96,7 @@ def _objective(trials: Sequence[Trial]) -> str:
     rounds = [trial for trial in trials if promised_round(trial.suggestion) is not None]
     latest = max(rounds, key=lambda trial: trial.started_at, default=trials[-1])
     objective = promised_objective(latest.suggestion)
-    if objective in PER_DEVICE_HOUR:
+    if objective in {*PER_DEVICE_HOUR, *PER_JOULE}:
         return str(objective)
     most = most_measured_objective(trials)
     return most if any(trial.throughput(most) is not None for trial in trials) else "steps_per_second"

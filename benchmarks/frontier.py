@@ -8,8 +8,8 @@ to the median of all configs that run. It is computed from the throughputs witho
 the config that would be handed over for the first objective, over the best.
 
 ``frontier`` is the tune with two objectives; ``first`` and ``second`` are tunes with one of them; ``random`` draws
-legal configs. ``ends`` and ``even`` are other ways to choose the weights: both ends, then
-van der Corput's sequence, and 0.5 always. The weights of ``frontier`` were chosen on the first six models.
+legal configs. ``ends`` and ``even`` are other ways to choose the weights: both ends, then van der
+Corput's sequence, and 0.5 always. The weights of ``frontier`` were chosen on the first six models.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,7 +117,7 @@ def test_predictions_are_in_the_unit_of_the_first_objective(prepared: Prepared) 
 def test_the_weights_reach_both_ends_and_are_spread() -> None:
     distinct = sorted({*WEIGHTS})
     assert (distinct[0], distinct[-1]) == (0.0, 1.0)
-    assert max(after - before for before, after in zip(distinct, distinct[1:], strict=False)) <= 0.25
+    assert max(after - before for before, after in pairwise(distinct)) <= 0.25
 
 
 def test_one_predictor_searches_one_objective(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ class Session:
             partial(self._on_compilation, has_ended=False), partial(self._on_compilation, has_ended=True)
         )
 
-    def _on_compilation(self, _event: object, *, has_ended: bool) -> None:
+    def _on_compilation(self, *_event: object, has_ended: bool) -> None:  # older torch passes no event
         if self._is_disabled or self._training is None:
             return
         try:  # ``guarded`` would skip this hook, as the compiler is active here

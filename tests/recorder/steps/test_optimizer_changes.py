@@ -79,6 +79,23 @@ def test_a_step_compiled_as_a_whole_shows_its_model_and_no_steps(tmp_path: Path)
 
 
 @pytest.mark.launch
+def test_a_compiler_that_tells_its_callbacks_nothing_is_seen(tmp_path: Path, plain: str) -> None:
+    """As older torch does."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from torch._dynamo.callback import CompilationCallbackHandler as Handler\n"
+        "Handler.run_start_callbacks = lambda self, *_: [call() for call in self.start_callbacks]\n"
+        "Handler.run_end_callbacks = lambda self, *_: [call() for call in self.end_callbacks]\n"
+    )
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = launch(tmp_path, "-m", "torchx_cubicml.recorder", "--", PYTHONPATH=paths)
+    assert (done.returncode, done.stdout) == (0, plain), done.stderr
+    assert "warning" not in done.stderr
+    (trial,) = TrialStore(str(tmp_path / "store"))
+    assert trial.measurement is not None
+    assert trial.measurement.compile_s
+
+
+@pytest.mark.launch
 def test_a_failure_within_the_compiler_is_reported_and_harmless(tmp_path: Path, plain: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "from torchx_cubicml.recorder.steps.training import Training\n"

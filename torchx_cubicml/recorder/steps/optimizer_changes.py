@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.forwards import Forwards
 
 
-def on_every_compilation(begin: Callable[[object], None], end: Callable[[object], None]) -> None:
-    """Run ``begin`` before and ``end`` after each compilation, if this torch has such callbacks; neither may raise."""
+def on_every_compilation(begin: Callable[..., None], end: Callable[..., None]) -> None:
+    """Run ``begin`` before and ``end`` after each compilation, if this torch has such callbacks; neither may raise.
+
+    Newer torch passes them an event, older torch nothing.
+    """
     handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
     for name, call in (("register_start_callback", begin), ("register_end_callback", end)):
         register = getattr(handler, name, None)

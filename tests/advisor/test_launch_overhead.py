@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor.launch_overhead import LaunchOverhead, PartTree, with_jobs
+from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.records.job_time import Job
 from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.space import Parameter, SearchSpace
 
 NAMES = ("compile", "batch")
 
@@ -86,3 +88,25 @@ def test_rows_of_one_kind_have_one_error() -> None:
     assert len(set(found.kind.tolist())) == 3
     nothing = LaunchOverhead.of([]).at([{"compile": True}])
     assert (nothing.seconds.tolist(), nothing.doubt_s.tolist()) == ([0.0], [0.0])
+
+
+def test_an_impossible_part_is_left_out() -> None:
+    trials = [
+        trial(0, compiled=True, queue_s=1e308, startup_s=1e308),
+        trial(1, compiled=True, queue_s=5.0, startup_s=6.0),
+    ]
+    found = with_jobs(trials, Job(unit="steps", amount=100), workload={"program": "train.py"})
+    assert [1.0 / each.throughput("soonest_done") for each in found] == pytest.approx([21.0, 21.0])
+
+
+def test_rows_with_a_value_per_layer_are_predicted_as_their_configs_are() -> None:
+    space = SearchSpace(parameters=(Parameter(name="compile", choices=(True, False), per_layer=2),))
+    bound = space.bind(workload={}, current={"compile": (True, True)})
+    rows = FactRows(bound, facts={}, instead={})
+    tree = PartTree.of(launches((True, 1, 95.0), (True, 2, 99.0), (False, 1, 2.0), (False, 2, 2.2)), NAMES)
+    overhead = LaunchOverhead(trees={"compile_s": tree})
+    vectors = np.array(list(bound.legal.choices.vectors()), dtype=np.intp)
+    configs = [rows.config_at(vector) for vector in vectors]
+    expected = [overhead.parts(config)["compile_s"] for config in configs]
+    assert overhead.at(rows.at(vectors)).seconds.tolist() == pytest.approx(expected)
+    assert overhead.at(configs).seconds.tolist() == pytest.approx(expected)

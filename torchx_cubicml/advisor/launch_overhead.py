@@ -30,6 +30,7 @@ _SIGNIFICANCE = 0.05  # probability of a split by chance, over all parameters of
 _PRIOR_SD = 0.1  # of log(1 s + part) between launches of one config, known as well as by two of them
 _PRIOR_DEGREES = 2.0
 _OF_MEDIAN = 1.25  # standard error of a median over that of a mean
+_MOST_S = 1e8  # three years; a longer part is an error of the record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +118,8 @@ class LaunchOverhead:
     def at(self, rows: Sequence[Mapping[str, Value]]) -> OverheadForecast:
         """Return the overheads of ``rows``."""
         names = sorted({name for tree in self.trees.values() for name in tree.names()})
-        found = [choices_of(rows, name) for name in names]
-        columns = [index[:, :1] for _, index in found] or [np.zeros((len(rows), 1), dtype=np.intp)]
+        found = [_values_of(rows, name) for name in names]
+        columns = [index for _, index in found] or [np.zeros((len(rows), 1), dtype=np.intp)]
         kinds, kind = np.unique(np.hstack(columns), axis=0, return_inverse=True)
         values = [
             {name: known[at] for name, (known, _), at in zip(names, found, row, strict=False)} for row in kinds.tolist()
@@ -149,12 +150,15 @@ def with_jobs(trials: Sequence[Trial], job: Job | None, *, workload: Workload) -
 
 
 def part_of(trial: Trial, part: str) -> float | None:
-    """Return the recorded seconds of one of ``OVERHEADS``; ``None`` where unknown."""
-    if part == QUEUE_S:
-        value = trial.observed.get(QUEUE_S)
-        return float(value) if isinstance(value, int | float) and value >= 0 else None
-    seconds: float | None = getattr(trial.measurement, part, None)
-    return seconds
+    """Return the recorded seconds of one of ``OVERHEADS``; ``None`` where unknown or impossible."""
+    value = trial.observed.get(QUEUE_S) if part == QUEUE_S else getattr(trial.measurement, part, None)
+    return float(value) if isinstance(value, int | float) and 0 <= value <= _MOST_S else None
+
+
+def _values_of(rows: Sequence[Mapping[str, Value]], name: str) -> tuple[Sequence[Value | None], NDArray[np.intp]]:
+    """Return the values of a parameter and the index of each row's, ``[n, 1]``; one per layer is none that splits."""
+    values, index = choices_of(rows, name)
+    return (values, index) if index.shape[1] == 1 else ([None], np.zeros((len(rows), 1), dtype=np.intp))
 
 
 def _best_split(

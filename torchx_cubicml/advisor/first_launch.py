@@ -110,12 +110,16 @@ def _speed_text(interval: Interval, objective: str) -> str:
     >>> _speed_text((25_000.4, 41_234.0, 67_000.0), "tokens_per_second")
     '41,000 tokens/s (80 % interval: 25,000 to 67,000)'
     """
-    low, middle, high = (float(f"{value:.2g}") for value in interval)
-    return f"{rate_text(middle, objective)} (80 % interval: {low:,.{_digits(low)}f} to {high:,.{_digits(high)}f})"
+    low, middle, high = map(_rounded, interval)
+    return f"{rate_text(middle, objective)} (80 % interval: {_number(low)} to {_number(high)})"
 
 
-def _digits(value: float) -> int:
-    return 0 if value >= 10.0 else 1
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10.0 else f"{value:g}"
 
 
 def _peak_text(interval: Interval | None) -> str:
@@ -123,8 +127,10 @@ def _peak_text(interval: Interval | None) -> str:
 
     >>> _peak_text((40.0, 52.3, 71.0))
     '; a peak of 52 GiB (40 to 71)'
+    >>> _peak_text((3.96, 118.2, 183.0))
+    '; a peak of 120 GiB (4 to 180)'
     """
     if interval is None:
         return ""
-    low, middle, high = (f"{value:.2g}" for value in interval)
+    low, middle, high = (_number(_rounded(value)) for value in interval)
     return f"; a peak of {middle} GiB ({low} to {high})"

@@ -90,15 +90,6 @@ def test_rows_of_one_kind_have_one_error() -> None:
     assert (nothing.seconds.tolist(), nothing.doubt_s.tolist()) == ([0.0], [0.0])
 
 
-def test_an_impossible_part_is_left_out() -> None:
-    trials = [
-        trial(0, compiled=True, queue_s=1e308, startup_s=1e308),
-        trial(1, compiled=True, queue_s=5.0, startup_s=6.0),
-    ]
-    found = with_jobs(trials, Job(unit="steps", amount=100), workload={"program": "train.py"})
-    assert [1.0 / each.throughput("soonest_done") for each in found] == pytest.approx([21.0, 21.0])
-
-
 def test_rows_with_a_value_per_layer_are_predicted_as_their_configs_are() -> None:
     space = SearchSpace(parameters=(Parameter(name="compile", choices=(True, False), per_layer=2),))
     bound = space.bind(workload={}, current={"compile": (True, True)})

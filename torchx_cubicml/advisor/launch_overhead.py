@@ -30,7 +30,6 @@ _SIGNIFICANCE = 0.05  # probability of a split by chance, over all parameters of
 _PRIOR_SD = 0.1  # of log(1 s + part) between launches of one config, known as well as by two of them
 _PRIOR_DEGREES = 2.0
 _OF_MEDIAN = 1.25  # standard error of a median over that of a mean
-_MOST_S = 1e8  # three years; a longer part is an error of the record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +149,12 @@ def with_jobs(trials: Sequence[Trial], job: Job | None, *, workload: Workload) -
 
 
 def part_of(trial: Trial, part: str) -> float | None:
-    """Return the recorded seconds of one of ``OVERHEADS``; ``None`` where unknown or impossible."""
-    value = trial.observed.get(QUEUE_S) if part == QUEUE_S else getattr(trial.measurement, part, None)
-    return float(value) if isinstance(value, int | float) and 0 <= value <= _MOST_S else None
+    """Return the recorded seconds of one of ``OVERHEADS``; ``None`` where unknown."""
+    if part == QUEUE_S:
+        value = trial.observed.get(QUEUE_S)
+        return float(value) if isinstance(value, int | float) and value >= 0 else None
+    seconds: float | None = getattr(trial.measurement, part, None)
+    return seconds
 
 
 def _values_of(rows: Sequence[Mapping[str, Value]], name: str) -> tuple[Sequence[Value | None], NDArray[np.intp]]:

@@ -56,7 +56,7 @@ def test_a_first_launch_is_predicted_from_public_sources() -> None:
     (line,) = found.first_launch.lines
     assert breakdown_lines(found)[-1] == line
     basis, *numbers, peak = PREDICTED.fullmatch(line).groups()
-    assert basis == "7 public sources, no launch of yours"
+    assert basis == "7 public sources, no measured launch of yours"
     low, middle, high = (float(number.replace(",", "")) for number in (numbers[1], numbers[0], numbers[2]))
     assert low < middle < high
     assert middle == pytest.approx(Roofline().tokens_per_second([{**WORKLOAD, **OWN}])[0], rel=0.05)
@@ -74,7 +74,7 @@ def test_a_first_launch_is_predicted_from_public_sources() -> None:
 def test_nothing_is_claimed_beyond_the_sources(facts: dict[str, Value], what: str) -> None:
     found = estimated(**facts)
     assert found.first_launch.lines == [
-        f"No prediction of your config: you have no launch, and no public source covers {what}."
+        f"No prediction of your config: you have no measured launch, and no public source covers {what}."
     ]
     assert ("public sources)" in breakdown_lines(found)[0]) == (what != "the device cpu")
 
@@ -84,7 +84,7 @@ def test_launches_of_other_models_count_beside_the_sources() -> None:
     found = estimated(others)
     (line,) = found.first_launch.lines
     basis, middle, low, high, peak = PREDICTED.fullmatch(line).groups()
-    assert basis == "3 launches of other workloads and 7 public sources, no launch of this workload"
+    assert basis == "3 launches of other workloads and 7 public sources, no measured launch of this workload"
     alone = float(Roofline().tokens_per_second([{**WORKLOAD, **OWN}])[0])
     assert float(middle.replace(",", "")) / alone == pytest.approx(0.5, abs=0.1)
     assert peak is None
@@ -105,3 +105,12 @@ def test_without_the_prior_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     found = estimated()
     assert found.first_launch.lines == []
     assert "formulas' defaults" in breakdown_lines(found)[0]
+
+
+def test_sources_are_told_where_they_cover_one_device_of_two() -> None:
+    known, unknown = ({**OWN, "device": name} for name in (WORKLOAD["device"], "Foo chip"))
+    rows = {name: {**WORKLOAD, **config} for name, config in {"your config": known, "next launch": unknown}.items()}
+    predicted, lacking = FirstLaunch.by_public_prior(rows).lines
+    assert PREDICTED.fullmatch(predicted).group(1) == "7 public sources, no measured launch of yours"
+    assert lacking.startswith("No prediction of next launch: ")
+    assert lacking.endswith("covers the device Foo chip.")

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor.launch_overhead import LaunchOverhead, PartTree, with_jobs
+from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.records.job_time import Job
 from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.space import Parameter, SearchSpace
 
 NAMES = ("compile", "batch")
 
@@ -93,3 +95,16 @@ def test_rows_of_one_kind_have_one_error() -> None:
     assert len(set(found.kind.tolist())) == 3
     nothing = LaunchOverhead.of([]).at([{"compile": True}])
     assert (nothing.seconds.tolist(), nothing.doubt_s.tolist()) == ([0.0], [0.0])
+
+
+def test_rows_with_a_value_per_layer_are_predicted_as_their_configs_are() -> None:
+    space = SearchSpace(parameters=(Parameter(name="compile", choices=(True, False), per_layer=2),))
+    bound = space.bind(workload={}, current={"compile": (True, True)})
+    rows = FactRows(bound, facts={}, instead={})
+    tree = PartTree.of(launches((True, 1, 95.0), (True, 2, 99.0), (False, 1, 2.0), (False, 2, 2.2)), NAMES)
+    overhead = LaunchOverhead(trees={"compile_s": tree})
+    vectors = np.array(list(bound.legal.choices.vectors()), dtype=np.intp)
+    configs = [rows.config_at(vector) for vector in vectors]
+    expected = [overhead.parts(config)["compile_s"] for config in configs]
+    assert overhead.at(rows.at(vectors)).seconds.tolist() == pytest.approx(expected)
+    assert overhead.at(configs).seconds.tolist() == pytest.approx(expected)

@@ -92,6 +92,21 @@ def test_an_objective_per_joule_tells_that_no_power_was_recorded(prepared: Prepa
         refuse(both, State.COMPLETED, own=False)
 
 
+def test_two_objectives_are_replaced_by_two_that_are_measured(prepared: Prepared) -> None:
+    pair = {"objective": "samples_per_second", "second_objective": "samples_per_device_hour"}
+    both = replace(prepared, space=replace(prepared.space, **pair))
+    words = r'samples_per_second cannot .* objective = \["tokens_per_second", "tokens_per_device_hour"\] in '
+    with pytest.raises(LaunchError, match=words):
+        refuse(both, State.COMPLETED, own=False)
+
+
+def test_power_is_not_missed_where_it_was_recorded(prepared: Prepared) -> None:
+    metered = Measurement(samples_per_second=9.0, steps_counted=20, power_watts=300.0)
+    asked = replace(prepared, space=replace(prepared.space, objective="tokens_per_joule"))
+    with pytest.raises(LaunchError, match=r'in this training; set objective = "samples_per_joule" in '):
+        check(asked, [ended(State.COMPLETED, metered)], measured_before=False)
+
+
 @pytest.mark.parametrize(
     ("tuned", "others", "words"),
     [
@@ -266,6 +281,19 @@ class TestEarlyStop:
         assert reason == (
             f"ended early: 1,500 tokens_per_second after 10 steps, 50% below the best ({multiple:.0f} times the noise)"
         )
+
+
+def test_of_two_objectives_one_other_must_be_far_better_in_both(prepared: Prepared) -> None:
+    pair = {"objective": "tokens_per_second", "second_objective": "tokens_per_device_hour"}
+    both = replace(prepared, space=replace(prepared.space, **pair))
+    slow = replace(running(100.0), observed={"world_size": 1})
+    fast = replace(run_of(1, 200.0), observed={"world_size": 8})  # per device, a quarter as fast
+    assert stop_reason(replace(both, space=replace(both.space, second_objective="")), slow, [fast])
+    assert stop_reason(both, slow, [fast]) == ""
+    frugal = replace(run_of(2, 50.0), observed={"world_size": 1})
+    assert stop_reason(both, replace(slow, observed={"world_size": 2}), [fast, frugal]) == ""  # none is better in both
+    alike = replace(run_of(3, 200.0), observed={"world_size": 1})
+    assert stop_reason(both, slow, [fast, alike]).startswith("ended early: 100 tokens_per_second after 10 steps, 50%")
 
 
 @pytest.mark.parametrize("kind", ["refused", "values refused"])

@@ -26,7 +26,7 @@ class FirstLaunch:
     """Predictions of the configs of a workload that was never launched.
 
     Args:
-        sources: names of the public sources of the constants; empty where the constants are the hand-set ones.
+        sources: names of the public sources of the constants; empty where the constants are the hand-set ones for all.
         n_launches: launches of other workloads that the formulas are calibrated on.
         objective: unit of ``throughput``.
         throughput: name of a config -> 80 % interval of the whole job; configs that are not covered are left out.
@@ -50,7 +50,7 @@ class FirstLaunch:
         each = list(rows.values())
         speeds, peaks = prior.tokens_per_second(each).intervals(), prior.peak_gib(each).intervals()
         return cls(
-            sources=prior.sources if prior.knows_devices(Facts.from_rows(each)).all() else (),
+            sources=prior.sources if prior.knows_devices(Facts.from_rows(each)).any() else (),
             throughput=_known(rows, speeds),
             peak_gib=_known(rows, peaks),
             uncovered={name: text for name, row in rows.items() if (text := prior.uncovered(row))},
@@ -80,13 +80,13 @@ class FirstLaunch:
         """Lines for people, one per config; empty where nothing is predicted."""
         basis = [_count(self.n_launches, "launch", "launches") + " of other workloads"] if self.n_launches else []
         basis += [_count(len(self.sources), "public source", "public sources")] if self.sources else []
-        none = "no launch of this workload" if self.n_launches else "no launch of yours"
+        none = "no measured launch of this workload" if self.n_launches else "no measured launch of yours"
         lines = []
         for name, speed in self.throughput.items():
             text = f"{_speed_text(speed, self.objective)}{_peak_text(self.peak_gib.get(name))}"
             lines.append(f"Predicted for {name}, from formulas and {' and '.join(basis)}, {none}: {text}.")
         lines += [
-            f"No prediction of {name}: you have no launch, and no public source covers {text}."
+            f"No prediction of {name}: you have no measured launch, and no public source covers {text}."
             for name, text in self.uncovered.items()
         ]
         return lines
@@ -110,12 +110,16 @@ def _speed_text(interval: Interval, objective: str) -> str:
     >>> _speed_text((25_000.4, 41_234.0, 67_000.0), "tokens_per_second")
     '41,000 tokens/s (80 % interval: 25,000 to 67,000)'
     """
-    low, middle, high = (float(f"{value:.2g}") for value in interval)
-    return f"{rate_text(middle, objective)} (80 % interval: {low:,.{_digits(low)}f} to {high:,.{_digits(high)}f})"
+    low, middle, high = map(_rounded, interval)
+    return f"{rate_text(middle, objective)} (80 % interval: {_number(low)} to {_number(high)})"
 
 
-def _digits(value: float) -> int:
-    return 0 if value >= 10.0 else 1
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10.0 else f"{value:g}"
 
 
 def _peak_text(interval: Interval | None) -> str:
@@ -123,8 +127,10 @@ def _peak_text(interval: Interval | None) -> str:
 
     >>> _peak_text((40.0, 52.3, 71.0))
     '; a peak of 52 GiB (40 to 71)'
+    >>> _peak_text((3.96, 118.2, 183.0))
+    '; a peak of 120 GiB (4 to 180)'
     """
     if interval is None:
         return ""
-    low, middle, high = (f"{value:.2g}" for value in interval)
+    low, middle, high = (_number(_rounded(value)) for value in interval)
     return f"; a peak of {middle} GiB ({low} to {high})"

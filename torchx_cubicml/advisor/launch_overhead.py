@@ -117,8 +117,8 @@ class LaunchOverhead:
     def at(self, rows: Sequence[Mapping[str, Value]]) -> OverheadForecast:
         """Return the overheads of ``rows``."""
         names = sorted({name for tree in self.trees.values() for name in tree.names()})
-        found = [choices_of(rows, name) for name in names]
-        columns = [index[:, :1] for _, index in found] or [np.zeros((len(rows), 1), dtype=np.intp)]
+        found = [_values_of(rows, name) for name in names]
+        columns = [index for _, index in found] or [np.zeros((len(rows), 1), dtype=np.intp)]
         kinds, kind = np.unique(np.hstack(columns), axis=0, return_inverse=True)
         values = [
             {name: known[at] for name, (known, _), at in zip(names, found, row, strict=False)} for row in kinds.tolist()
@@ -154,6 +154,12 @@ def part_of(trial: Trial, part: str) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_OVERHEAD_S:
         return None
     return float(value)
+
+
+def _values_of(rows: Sequence[Mapping[str, Value]], name: str) -> tuple[Sequence[Value | None], NDArray[np.intp]]:
+    """Return the values of a parameter and the index of each row's, ``[n, 1]``; one per layer is none that splits."""
+    values, index = choices_of(rows, name)
+    return (values, index) if index.shape[1] == 1 else ([None], np.zeros((len(rows), 1), dtype=np.intp))
 
 
 def _best_split(

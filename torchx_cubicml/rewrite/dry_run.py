@@ -54,9 +54,12 @@ def dry_run_lines(
         digest_keys=digest_keys(url),
     )
     known = case.migrated()
-    check = HookCheck.of(typed, space, current, recorded=trials, own=known.own_trials())
-    lines = within(limits[1], lambda: _lines(known, rewritten), what="estimating where time and memory go")
-    return (*map(message_line, check.texts()), *lines)
+
+    def lines() -> tuple[str, ...]:
+        check = HookCheck.of(typed, space, current, recorded=trials, own=known.own_trials())
+        return (*map(message_line, check.texts()), *_lines(known, rewritten))
+
+    return within(limits[1], lines, what="estimating where time and memory go")
 
 
 def _lines(case: DecisionContext, rewritten: Config) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import unit_text, worth_text
 from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.cost import PER_COST, PER_JOULE, rate_of
+from torchx_cubicml.records.cost import PER_COST, PER_JOULE, counted_rate
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import OBJECTIVES, RATES, State
 from torchx_cubicml.tuner.certain_failures import repeated_failure
@@ -122,7 +122,6 @@ def _check_measurable(
     unmeasured = next((name for name in objectives if first.throughput(name) is None), None)
     if unmeasured is None:
         return
-    prepared = replace(prepared, space=replace(prepared.space, objective=unmeasured))
     others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
     only_steps = not set(others) & set(RATES)
     if others and only_steps and (changer := changer_of_work(prepared.space, known, workload=prepared.workload)):
@@ -131,30 +130,36 @@ def _check_measurable(
             f"{changer}; {COUNT_WORK}"
         )
     if others:
-        raise LaunchError(_cannot_be_measured(prepared, others))
+        raise LaunchError(_cannot_be_measured(prepared, unmeasured, first.measurement, others))
     raise LaunchError(
         "the first launch completed, but no steady state was measured: it makes too few optimizer steps, or none that "
         "can be observed (report them with torchx_cubicml.measure)"
     )
 
 
-def _cannot_be_measured(prepared: Prepared, rates: Sequence[str]) -> str:
-    """Return the message that the objective cannot be measured, but ``rates`` can."""
+def _cannot_be_measured(
+    prepared: Prepared, unmeasured: str, measurement: Measurement | None, rates: Sequence[str]
+) -> str:
+    """Return the message that the objective ``unmeasured`` cannot be measured, but ``rates`` can."""
     space, file = prepared.space, prepared.request.space
     if space.job is not None:
         unit = rates[0].removesuffix("_per_second")
         return f"{space.rate} cannot be measured in this training; count the job in {unit} in [job] of {file}"
-    wanted = f'set objective = "{_measured_objective(prepared, rates)}" in {file}'
-    why = f" ({_NO_POWER})" if space.objective in PER_JOULE else ""
-    return f"{space.objective} cannot be measured in this training{why}; {wanted}"
+    has_power = measurement is not None and measurement.power_watts is not None
+    stated = filter(None, (space.objective, space.second_objective))
+    wanted = list(dict.fromkeys(_measured_objective(name, rates, has_power=has_power) for name in stated))
+    text = f'"{wanted[0]}"' if len(wanted) == 1 else json.dumps(wanted)
+    why = f" ({_NO_POWER})" if unmeasured in PER_JOULE and not has_power else ""
+    return f"{unmeasured} cannot be measured in this training{why}; set objective = {text} in {file}"
 
 
-def _measured_objective(prepared: Prepared, rates: Sequence[str]) -> str:
+def _measured_objective(stated: str, rates: Sequence[str], *, has_power: bool) -> str:
     """Return the objective to state instead, of the measured ``rates``: per cost as the stated one, where possible."""
-    stated = prepared.space.objective
     per = stated.partition("_per_")[2]
-    alike = (name for name in PER_COST if name.endswith(per) and name != stated and rate_of(name) in rates)
-    return next(alike, rates[0])
+    alike = [name for name in (stated, *PER_COST) if name.endswith(f"_per_{per}") and counted_rate(name) in rates]
+    known = [name for name in alike if has_power or name not in PER_JOULE]
+    rate = counted_rate(stated)
+    return next(iter(known), rate if rate in rates else rates[0])
 
 
 def _check_own_config(first: Trial, finished: FinishedLaunch) -> None:
@@ -191,7 +196,8 @@ _MEDIAN_ERROR = 1.2533  # standard error of a median, in standard errors of a me
 def stop_reason(prepared: Prepared, trial: Trial, others: Sequence[Trial]) -> str:
     """Return why a running trial is not worth its end: its values were refused, or it is slow; empty if it is.
 
-    Trials whose values a hook refused ran at the program's own speed, so none is compared as a run of its config.
+    Trials whose values a hook refused ran at the program's own speed, so none is compared as a run of its config. With
+    two objectives, a trial is slow where one other surpasses it far in both.
 
     Args:
         prepared: the checked request.
@@ -202,6 +208,9 @@ def stop_reason(prepared: Prepared, trial: Trial, others: Sequence[Trial]) -> st
     if refusal := refused_change(trial, space, current):
         return f"ended early: {refusal}"
     as_requested = [other for other in others if not refused_change(other, space, current)]
+    if space.second_objective:  # what is slow may be the best in the other one
+        second = space.second_objective
+        as_requested = [other for other in as_requested if early_stop_reason(trial, [other], objective=second)]
     return early_stop_reason(trial, as_requested, objective=space.objective)
 
 

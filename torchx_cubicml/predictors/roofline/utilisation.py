@@ -4,8 +4,9 @@ It is the FLOP/s that the model needs at the measured throughput, over the peak 
 ``6 N + 12 L H Q T``, over devices times peak. ``N`` are the parameters that a token multiplies with, ``L`` the layers,
 ``H Q`` the width of all heads' queries, ``T`` the tokens of a sequence. Causal attention counts in full, recomputation
 not at all. The embedding of the input is looked up, not multiplied with: where the record says that the output has a
-matrix of its own, it does not count. Nor do the experts that a token is not sent to. The peak is the dense one of the
-data sheet, in the number format of the training. What is unknown is never assumed: then the MFU is not known, and why.
+matrix of its own, it does not count. Where the record does not say so, it does, as in PaLM, where both are one. Experts
+that a token is not sent to do not count. The peak is the dense one of the data sheet, in the number format of the
+training. No other unknown is assumed: then the MFU is not known, and why.
 """
 
 from __future__ import annotations

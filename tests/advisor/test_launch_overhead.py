@@ -79,6 +79,13 @@ def test_a_trial_is_judged_by_its_own_start_up_and_the_queue_of_all() -> None:
     assert with_jobs(trials, None, workload={}) == trials
 
 
+def test_impossible_overheads_of_a_record_are_unknown() -> None:
+    job = Job(unit="steps", amount=100)
+    own = [trial(number, compiled=True, queue_s=1e300, startup_s=1e308) for number in range(2)]
+    [first, _] = with_jobs(own, job, workload={"program": "train.py"})
+    assert first.throughput("soonest_done") == pytest.approx(1 / 10.0)
+
+
 def test_rows_of_one_kind_have_one_error() -> None:
     rows = [(True, 1, 95.0), (True, 2, 99.0), (False, 1, 2.0), (False, 2, 2.2)]
     overhead = LaunchOverhead(trees={"compile_s": PartTree.of(launches(*rows), NAMES)})

@@ -66,6 +66,7 @@ def test_what_is_not_known_has_its_reason() -> None:
         ("MFU (%)", "0.9", "50.71 %", [0.009, 0.5071]),
         ("MFU", "0.495", "", [0.495, None]),
         ("mfu", "49.5%", "0.5", [0.495, 0.005]),  # one cell says percent, and so all are
+        ("mfu", "0.495", "1.3", [0.495, None]),  # one impossible share makes no percentages
         ("hfu_pct", "49.5", "50.71", [None, None]),
         ("mfu_pct", "-", "170", [None, None]),
     ],

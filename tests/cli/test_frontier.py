@@ -65,6 +65,18 @@ def test_history_compares_launches_of_any_number_of_processes(
     assert CHOSEN_ONCE in text
 
 
+def test_launches_without_a_space_file_are_repeats_only_if_they_look_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload = {"program": "train.py", "world_size": 2}
+    for batch, rate in ((1, 100.0), (4, 200.0), (4, 200.0)):
+        plain = Trial.completed(workload=workload, config={}, tokens_per_second=rate)
+        TrialStore(str(tmp_path)).add(replace(plain, observed={"micro_batch_size": batch}))
+    (found,) = json.loads(shown(history, ["frontier", "--store", str(tmp_path), "--json"], capsys))
+    points = [(each["config"], each["launches"]) for each in found["points"]]
+    assert points == [({"micro_batch_size": 4, "world_size": 2}, 2)]
+
+
 @pytest.mark.parametrize(
     "named",
     ["tokens_per_second", "tokens_per_second,tokens_per_second", "a,b", "tokens_per_second,tokens_per_currency"],
@@ -102,6 +114,11 @@ def test_suggest_shows_measured_and_predicted_configs(
     assert own["ratios"] == [1.0, 1.0]
     text = shown(suggest, [*options, "--", *COMMAND], capsys)
     assert "your own config" in text
+    for partition in ("slow", "fast"):
+        changed = {**config, "partition": partition, "batch": 4}
+        TrialStore(url).add(Trial.completed(workload=workload, config=changed, tokens_per_second=300.0))
+    tried = json.loads(shown(suggest, [*options, "--json", "--", *COMMAND], capsys))  # all configs
+    assert all(each["launches"] == 1 for each in tried["points"])
     assert ("predicted" in text) == (0 in kinds.values())
     space.write_text(SPACE.replace('["tokens_per_second", "tokens_per_currency"]', '"tokens_per_second"'))
     with pytest.raises(LaunchError, match="--frontier needs two objectives"):

@@ -53,6 +53,8 @@ def test_a_plain_program_leaves_no_doubt(text: str, tmp_path: Path) -> None:
         "import os\nos.execvp('python', ['python', 'other.py'])\n",
         "from os import system\n",
         "import subprocess\n",
+        "from pydoc import locate\n",
+        "import logging.config\n",
         "import torch\ntorch.hub.load('a/b', 'c')\n",
         "from torch import hub as zoo\n",
         "import torch.distributed as dist\ngetattr(dist, name)(model)\n",
@@ -125,3 +127,13 @@ def test_a_job_that_may_have_other_files_is_a_doubt(scheduler: str, tmp_path: Pa
 def test_a_program_that_is_not_here_is_a_doubt(launch: Launch) -> None:
     assert ProgramSource.of(launch).doubt
     assert [file.tree for file in source_files(launch)] == [None]
+
+
+@pytest.mark.parametrize("program", ["work.train", "work"])
+def test_a_module_runs_the_packages_around_it(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source_of(tmp_path, "", work__in____init__="import wrapping\n", work__in__train="import torch\n")
+    (tmp_path / "work" / "__main__.py").write_text("import torch\n")
+    (tmp_path / "wrapping.py").write_text("from torch.distributed.fsdp import fully_shard\n")
+    source = ProgramSource.of(Launch(program=program, is_module=True, scheduler="local_cwd"))
+    assert (source.has(["fully_shard"]), source.doubt) == (True, "")

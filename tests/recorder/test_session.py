@@ -211,8 +211,10 @@ def test_explicit_steps_need_no_torch(tmp_path: Path) -> None:
     assert 0 < measurement.samples_per_second <= 500
 
 
-def test_a_hook_is_refused_where_steps_are_made_without_torch(tmp_path: Path) -> None:
-    program = "from torchx_cubicml import measure\nfor _ in range(9):\n    measure.step(samples=5)\n"
+@pytest.mark.parametrize("then", ["pass", "import torch"])
+def test_a_hook_is_refused_where_steps_are_made_without_torch(then: str, tmp_path: Path) -> None:
+    steps = "for _ in range(9):\n    measure.step(samples=5)\n"
+    program = f"from torchx_cubicml import measure\n{steps}{then}\n{steps}"
     contract = Contract(
         store=f"file://{tmp_path}/store", hooks={"fsdp": "NO_SHARD"}, checked_hooks={"mesh.tp": 1, "mesh.cp": 1}
     )

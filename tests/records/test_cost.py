@@ -53,6 +53,16 @@ def test_throughput_per_joule_needs_a_recorded_power() -> None:
     assert powered.throughput("samples_per_joule") is None
 
 
+@pytest.mark.parametrize("watts", [1e-300, 1e300])
+def test_an_impossible_power_gives_no_throughput_per_joule(watts: float) -> None:
+    run = trial("fast")
+    assert run.measurement is not None
+    powered = replace(run, measurement=replace(run.measurement, power_watts=watts, mean_step_time_s=1.0))
+    assert powered.throughput("tokens_per_joule") is None
+    assert powered.measurement is not None
+    assert powered.measurement.joules_per_step is None
+
+
 def test_a_mixture_is_the_weighted_geometric_mean() -> None:
     run = trial("fast")
     name = mixed("tokens_per_second", "tokens_per_device_hour", 0.25)

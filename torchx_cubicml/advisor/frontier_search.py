@@ -67,6 +67,8 @@ def _untried(studies: Sequence[Study]) -> list[Config]:
 
 
 def _predicted(first: Study, second: Study, configs: Sequence[Config]) -> list[FrontierPoint]:
+    if not configs:
+        return []
     forecasts = [study.posterior.forecast(configs) for study in (first, second)]
     medians = [forecast.intervals() for forecast in forecasts]
     points = []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.features.rows import choices_of
-from torchx_cubicml.records.job_time import OVERHEADS, QUEUE_S, Job, TimedJob
+from torchx_cubicml.records.job_time import MOST_OVERHEAD_S, OVERHEADS, QUEUE_S, Job, TimedJob
 from torchx_cubicml.records.workload import is_same_workload
 
 if TYPE_CHECKING:
@@ -149,12 +149,11 @@ def with_jobs(trials: Sequence[Trial], job: Job | None, *, workload: Workload) -
 
 
 def part_of(trial: Trial, part: str) -> float | None:
-    """Return the recorded seconds of one of ``OVERHEADS``; ``None`` where unknown."""
-    if part == QUEUE_S:
-        value = trial.observed.get(QUEUE_S)
-        return float(value) if isinstance(value, int | float) and value >= 0 else None
-    seconds: float | None = getattr(trial.measurement, part, None)
-    return seconds
+    """Return the recorded seconds of one of ``OVERHEADS``; ``None`` where unknown or impossible."""
+    value = trial.observed.get(QUEUE_S) if part == QUEUE_S else getattr(trial.measurement, part, None)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_OVERHEAD_S:
+        return None
+    return float(value)
 
 
 def _values_of(rows: Sequence[Mapping[str, Value]], name: str) -> tuple[Sequence[Value | None], NDArray[np.intp]]:

@@ -209,11 +209,6 @@ class Study:
             chosen = self._designed(method, count=count)
             return build_suggestions(self.posterior, chosen, self.current, n_nearest=_N_NEAREST)
 
-    def explained(self, chosen: Sequence[tuple[Config, str]]) -> list[Suggestion]:
-        """Return a suggestion for each of the configs, chosen elsewhere, with its prediction here and its reason."""
-        with one_thread():
-            return build_suggestions(self.posterior, chosen, self.current)
-
     def search_by_predictor(self, *, count: int, method: ProposalMethod, round_number: int) -> list[Suggestion]:
         """Return the configs of a round, best prediction first: the searcher's best by ``method.predictor`` alone.
 

@@ -21,12 +21,11 @@ from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
-from torchx_cubicml.cli.value_text import config_text, value_text
+from torchx_cubicml.cli.value_text import config_text, observed_config, value_text
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
     import argparse
@@ -142,7 +141,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
             str(trial.origin),
             *([str(trial.trust)] if shows_trust else []),
             ", ".join(filter(None, (f"{throughput_text(trial.measurement)}{crowded}", mfu_text(trial)))),
-            config_text(trial.config) or config_text(_observed_config(trial)),
+            config_text(trial.config) or config_text(observed_config(trial)),
         )
         table.add_row(*(Text(printable(cell)) for cell in cells))
     wide_console().print(table)
@@ -183,11 +182,6 @@ def _dict_rows(name: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]
             yield f"{name}.{inner}", _labelled_text(inner, item)
         if inner == "n_embedding_tables":
             yield from (("", line) for line in lines)
-
-
-def _observed_config(trial: Trial) -> dict[str, object]:
-    """Return the parameters that were observed in the job of a trial without a requested config."""
-    return {name: trial.observed[name] for name in STANDARD_PARAMETERS if name in trial.observed}
 
 
 def _labelled_text(name: str, value: object) -> str:

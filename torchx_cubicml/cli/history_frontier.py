@@ -69,16 +69,20 @@ def _frontiers(trials: Iterable[Trial], objectives: tuple[str, str]) -> Iterator
 
 
 def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
-    """Return the trials of each workload, whatever its number of processes; that number becomes part of the config."""
+    """Return the trials of each workload, whatever its number of processes; that number becomes part of the config.
+
+    A launch without a space file has the config that was observed: two of them are repeats only if they look alike.
+    """
     from dataclasses import replace
 
+    from torchx_cubicml.cli.value_text import observed_config
     from torchx_cubicml.predictors.features.history import config_key
 
     groups: defaultdict[str, list[Trial]] = defaultdict(list)
     for trial in trials:
         key = config_key({name: value for name, value in trial.workload.items() if name not in _SIZES})
         sizes = {name: value for name in sorted(_SIZES) if (value := trial.fact(name)) is not None}
-        groups[key].append(replace(trial, config={**trial.config, **sizes}))
+        groups[key].append(replace(trial, config={**(trial.config or observed_config(trial)), **sizes}))
     return list(groups.values())
 
 

@@ -35,7 +35,10 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         _check_out(Path(args.out))
     url = store_url(args)
-    found = tunes_of_store(read_recorded(url)[0])
+    trials, warnings = read_recorded(url)
+    for warning in warnings:
+        print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
+    found = tunes_of_store(trials)
     tunes = [each for each in found if each.n_tunes]
     if not tunes and not (args.out and found):
         raise StoreError(f"store {mask(url)} has no rounds: `tune --predictor NAME --rounds` records them")

@@ -125,12 +125,12 @@ def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
     if args.json:
         print_json(frontier.to_json())
     elif not frontier.points:
-        _print_lines(["No launch of this workload was measured in both objectives yet."])
+        _print_lines([*context.lines, "No launch of this workload was measured in both objectives yet."])
     else:
         from torchx_cubicml.cli.base import wide_console
 
         wide_console().print(frontier_table(frontier, current=context.current))
-        _print_lines(frontier_lines(frontier))
+        _print_lines([*frontier_lines(frontier), *context.lines])
     return 0
 
 
@@ -184,7 +184,7 @@ def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> lis
     from torchx_cubicml.cli.efficiency_text import mfu_text, power_text
     from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
 
-    space, recorded = context.space, {trial.trial_id: trial for trial in context.trials}
+    space, recorded = context.space, {trial.trial_id: trial.at(context.space.statistic) for trial in context.trials}
 
     def measured(each: NearTrial) -> str:
         words = (

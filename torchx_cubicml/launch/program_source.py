@@ -35,7 +35,7 @@ _LIBRARIES = frozenset(
 
 _CHOSEN_AT_RUN_TIME = re.compile(
     r"(?:importlib|runpy|pkgutil|imp|zipimport|zipapp|subprocess|pty|code|codeop|ctypes|site|builtins|__builtins__"
-    r"|exec|eval|__import__|sys\.(?:path|modules|meta_path|path_hooks)"
+    r"|pydoc|marshal|logging\.config|unittest\.mock|exec|eval|__import__|sys\.(?:path|modules|meta_path|path_hooks)"
     r"|os\.(?:system|popen|exec\w*|spawn\w*|posix_spawn\w*)|operator\.(?:attrgetter|methodcaller)"
     r"|asyncio\.(?:subprocess|create_subprocess_\w+)|torch\.distributed\.(?:run|launch|launcher|elastic\.agent)"
     r"|torch\.(?:hub|package|utils\.cpp_extension|ops\.load_library|classes\.load_library))(?:\..*)?"

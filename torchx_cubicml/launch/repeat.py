@@ -77,10 +77,9 @@ def repeated_launch(launch: Launch, space: SearchSpace, trial: Trial, *, digest_
 
 def _check_own(parameter: Parameter, value: Value, own: Value | None) -> None:
     """Refuse a text that the user's own files do not hold; numbers are harmless in any command."""
-    entries = value if isinstance(value, tuple) else (value,)
     known = [each for source in (parameter.default, own) if source is not None for each in _entries(source)]
     legal = [*parameter.choices, *known]
-    for entry in entries:
+    for entry in _entries(value):
         if isinstance(entry, str) and entry not in legal:
             choices = ", ".join(map(str, parameter.choices))
             raise LaunchError(

@@ -46,7 +46,7 @@ def source_files(launch: Launch) -> Iterator[SourceFile]:
     """
     program = _script(launch)
     root = Path() if launch.is_module and launch.program not in _LAUNCHERS else program.parent
-    pending, seen = [program], set[Path]()
+    pending, seen = [program, *_packages_around(launch, root)], set[Path]()
     while pending:
         path = pending.pop(0)
         if path in seen:
@@ -96,6 +96,13 @@ def _script(launch: Launch) -> Path:
     if launch.is_module and launch.program in _LAUNCHERS:
         return Path(next((word for word in positionals(launch.script_args) if word.endswith(".py")), ""))
     return program_path(launch.program, is_module=launch.is_module, folder=".") or Path(launch.program)
+
+
+def _packages_around(launch: Launch, root: Path) -> Iterator[Path]:
+    """Yield the files that Python runs before a program started with ``-m``: those of the packages it lies in."""
+    names = launch.program.split(".") if launch.is_module and launch.program not in _LAUNCHERS else []
+    files = (root.joinpath(*names[:count], "__init__.py") for count in range(1, len(names) + 1))
+    return (file for file in files if file.is_file())
 
 
 def _read(path: Path) -> tuple[str, ast.Module | None]:

@@ -179,9 +179,9 @@ class Session:
 
         self._is_traced = make_tracing_test()
         self._peers = Peers(self._assignment.job)
-        if self._training is None:
+        if self._training is None:  # else the hooks have refused: steps were made without torch
             self._training = self._new_training()
-        self._install_hooks(self._peers)
+            self._install_hooks(self._peers)
         hide_hooks_from_torchscript()
         self._training.clipping.install()
         self._training.on_unhooked_step = self._on_unhooked_step

@@ -42,10 +42,15 @@ def rate_of(objective: str) -> str:
 def counted_rate(objective: str) -> str:
     """Return the throughput per second that an objective divides; the objective itself where it divides none.
 
+    Both parts of a mixture count the same work.
+
     >>> counted_rate("tokens_per_joule"), counted_rate("steps_per_second")
     ('tokens_per_second', 'steps_per_second')
+    >>> counted_rate("samples_per_second^0.5 * samples_per_joule^0.5")
+    'samples_per_second'
     """
-    return f"{objective.partition('_per_')[0]}_per_second" if objective in PER_COST else objective
+    (first, _), *_ = parts_of(objective)
+    return f"{first.partition('_per_')[0]}_per_second" if first in PER_COST else first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -349,12 +349,12 @@ def _observed(events: Sequence[Event]) -> dict[str, Value]:
 def _with_queue(observed: dict[str, Value], events: Sequence[Event]) -> dict[str, Value]:
     """Return the facts with the seconds from the plan of a tune to the start of its program, where both are known."""
     planned = next((each.time for each in events if each.kind is EventKind.PLANNED and each.writer == TUNER), "")
-    first = min((each.attempt for each in events if each.kind is EventKind.STARTED), default=None)
-    started = min(
-        (each.time for each in events if each.kind is EventKind.STARTED and each.attempt == first), default=""
-    )
+    if not planned:
+        return observed
+    starts = [each for each in events if each.kind is EventKind.STARTED]
+    started = min((each.time for each in starts if each.attempt == (0, 0)), default="")
     begin, end = parse_time(planned), parse_time(started)
-    if first != (0, 0) or begin is None or end is None or begin > end:
+    if begin is None or end is None or begin > end:
         return observed
     return {QUEUE_S: (end - begin).total_seconds(), **observed}
 

@@ -16,6 +16,8 @@ QUEUE_S = "queue_s"
 """Fact of a trial: seconds from the submission by a tune to the start of the program."""
 OVERHEADS = (QUEUE_S, "startup_s", "compile_s", "warmup_s")
 """Parts of the time of a job besides its steps at their steady pace."""
+MOST_OVERHEAD_S = 1e9
+"""Seconds of an overhead, 30 years; a record with more is not believed."""
 STEPS_S = "steps_s"
 PART_TEXTS = {
     QUEUE_S: "queued",
@@ -100,12 +102,13 @@ def parts_text(parts: Mapping[str, float], job: Job) -> str:
 
 
 def overheads_text(parts: Mapping[str, object]) -> str:
-    """Return the overheads of half a second or more, in words.
+    """Return the overheads of half a second or more, in words; without impossible ones.
 
-    >>> overheads_text({"queue_s": 40.0, "startup_s": 12.0, "compile_s": 0.0})
+    >>> overheads_text({"queue_s": 40.0, "startup_s": 12.0, "compile_s": 0.0, "warmup_s": 1e300})
     'queued 40 s, start-up 12 s'
     """
-    known = {name: value for name, value in parts.items() if isinstance(value, int | float) and value >= _LEAST_SHOWN_S}
+    numbers = {name: value for name, value in parts.items() if isinstance(value, int | float)}
+    known = {name: value for name, value in numbers.items() if _LEAST_SHOWN_S <= value <= MOST_OVERHEAD_S}
     return ", ".join(f"{text} {seconds_text(known[name])}" for name, text in PART_TEXTS.items() if name in known)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.cost import PER_COST
+from torchx_cubicml.records.trial import OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,10 +120,13 @@ def promised_throughput(promise: Mapping[str, object] | None, objective: str) ->
     >>> promised_throughput({"throughput": 9.0}, "tokens_per_second")
     9.0
     >>> promised_throughput({"throughput": 9.0, "objective": "tokens_per_currency"}, "tokens_per_second")
+    >>> promised_throughput({"throughput": 9.0}, "soonest_done")
+    >>> promised_throughput({"throughput": 9.0, "objective": "soonest_done"}, "soonest_done")
+    9.0
     """
     given = promise or {}
     value, unit = given.get("throughput"), given.get("objective")
-    if unit != (objective if objective in PER_COST else None):
+    if unit != (None if objective in OBJECTIVES else objective):
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         return None

@@ -50,6 +50,7 @@ _NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s", "startup_s", 
 _MAX_SHARE_OUTSIDE = 0.99  # share of the time; 1 would make the uncertainty infinite
 _MAX_UNCERTAINTY = 10.0  # log standard deviation; at this value nothing is known
 LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: bounds of any training
+_MIN_POWER_W, _MAX_POWER_W = 1e-3, 1e9  # of a whole job: from less than any processor to more than any site
 _MIN_PEAK_GIB, _MAX_PEAK_GIB = 1e-6, 1e6  # of one process: from about a page to more than any machine has
 POWER_OF = ("GPUs", "CPU packages")  # what a recorded power covers, and nothing else of the job
 MAX_WHOLE = 2**64  # larger whole numbers are no facts, and some have no float
@@ -271,7 +272,7 @@ class Measurement:
     def joules_per_step(self) -> float | None:
         """Energy of one optimizer step of the whole job, of what ``power_of`` says; ``None`` where unknown."""
         steps = self.steps_per_second
-        return None if self.power_watts is None or steps is None else self.power_watts / steps
+        return None if self.power is None or steps is None else self.power / steps
 
     @property
     def steps_per_second(self) -> float | None:
@@ -300,6 +301,12 @@ class Measurement:
             raise RecordError(f"unknown objective {objective!r}; choose from {', '.join(OBJECTIVES)}")
         value: float | None = getattr(self, objective)
         return value if value is not None and LEAST_THROUGHPUT <= value <= MOST_THROUGHPUT else None
+
+    @property
+    def power(self) -> float | None:
+        """Mean power in watts; ``None`` where it is unknown or impossible."""
+        watts = self.power_watts
+        return watts if watts is not None and _MIN_POWER_W <= watts <= _MAX_POWER_W else None
 
     @property
     def peak_gib(self) -> float | None:
@@ -462,7 +469,7 @@ class Trial:
         if measured is None or rate is None or objective not in PER_COST:
             return rate
         if objective in PER_JOULE:
-            return None if measured.power_watts is None else rate / measured.power_watts
+            return None if measured.power is None else rate / measured.power
         cost = cost_per_second(objective, devices=self.fact("world_size"), price=self.fact(PRICE))
         return None if cost is None else rate / cost
 

@@ -24,7 +24,6 @@ from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_same_workload, without_refused_values
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
-from torchx_cubicml.tuner.frontier_proposer import FrontierProposer
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
@@ -121,8 +120,6 @@ def tune(
 
 
 def _proposer(prepared: Prepared) -> Proposer:
-    if prepared.space.second_objective:
-        return FrontierProposer.serving(prepared)
     kind = RoundProposer if prepared.request.method.predictor is not None else StudyProposer
     return kind.serving(prepared)
 

@@ -105,10 +105,6 @@ class StudyProposer:
         """Return the configs of a round; see ``Study.search_by_predictor``."""
         return self._study_of(snapshot).search_by_predictor(count=count, method=self.method, round_number=round_number)
 
-    def explained(self, snapshot: Snapshot, chosen: Sequence[tuple[Config, str]]) -> list[Suggestion]:
-        """Return a suggestion for each chosen config, with its prediction and reason; see ``Study.explained``."""
-        return self._study_of(snapshot).explained(chosen)
-
     def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         """See ``Proposer``."""
         if not any(

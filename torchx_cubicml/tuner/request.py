@@ -149,8 +149,6 @@ def prepare(request: TuneRequest) -> Prepared:
     bound = space.bind(workload=workload, current=current)  # raises for an impossible space
     request.method.check(bound)
     _check_price(space, {**workload, **current}, where=request.space)
-    if space.second_objective and request.method.predictor is not None:
-        raise LaunchError("--predictor searches one objective, but the space file states two: remove one of them")
     return Prepared(
         request=request,
         component=component,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
@@ -158,6 +159,29 @@ def test_the_thread_reads_and_ends(powercap: Path, monkeypatch: pytest.MonkeyPat
     assert len(reads) == count
 
 
+def test_a_reading_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchx_cubicml.recorder.host.energy_meter._OFTEN_S", 0.01)
+    monkeypatch.setattr("torchx_cubicml.recorder.host.energy_meter._LONGEST_WAIT_S", 0.01)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def read() -> float:
+        if threading.current_thread() is not threading.main_thread():
+            hangs.set()
+            goes_on.wait()
+        return 1.0
+
+    counters = EnergyCounters(kind=GPUS, counters=(EnergyCounter(key="a", read=read),))
+    meter = EnergyMeter(counters=counters, progress=lambda: 1)
+    meter.begin()
+    try:
+        assert hangs.wait(60)
+        meter.mark(8)
+        meter.stop()
+        assert meter.watts(8) == {}
+    finally:
+        goes_on.set()
+
+
 def nvml(**functions: object) -> ModuleType:
     module = ModuleType("pynvml")
     module.nvmlInit = lambda: None  # type: ignore[attr-defined]
@@ -168,25 +192,42 @@ def nvml(**functions: object) -> ModuleType:
     return module
 
 
+def gpus(current: int, *others: int) -> SimpleNamespace:
+    """Return ``torch.cuda`` of a node with four GPUs, of which a process uses some."""
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: current,
+        device_count=lambda: 4,
+        memory_reserved=lambda gpu: 2 << 20 if gpu in others else 0,
+        get_device_properties=lambda gpu: SimpleNamespace(uuid=gpu),
+    )
+
+
 def raises(*_: object) -> None:
     raise RuntimeError("not supported")
 
 
 @pytest.mark.parametrize("broken", ["", "nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetTotalEnergyConsumption"])
 def test_a_gpu_without_energy_gives_no_power_and_no_error(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = SimpleNamespace(
-        is_initialized=lambda: True,
-        current_device=lambda: 0,
-        get_device_properties=lambda _: SimpleNamespace(uuid="abc"),
-    )
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=gpus(0)))  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "pynvml", nvml(**({broken: raises} if broken else {})))
     found = find_counters(local_rank=0)
     assert (found is None) == bool(broken)
     if found is not None:
-        assert (found.kind, found.counters[0].key, found.counters[0].read()) == (GPUS, "GPU-abc", 5.0)
+        assert (found.kind, found.counters[0].key, found.counters[0].read()) == (GPUS, "GPU-0", 5.0)
     monkeypatch.delitem(sys.modules, "pynvml")
     assert find_counters(local_rank=0) is None  # never the packages beside a GPU
+
+
+def test_a_process_with_several_gpus_reads_each_that_holds_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=gpus(1, 3)))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml())
+    found = find_counters(local_rank=0)
+    assert found is not None
+    assert [counter.key for counter in found.counters] == ["GPU-1", "GPU-3"]
+    unknown = nvml(nvmlDeviceGetTotalEnergyConsumption=lambda gpu: raises() if gpu == "GPU-3" else 5_000)
+    monkeypatch.setitem(sys.modules, "pynvml", unknown)
+    assert find_counters(local_rank=0) is None  # the others alone are not the job
 
 
 def test_only_the_first_rank_of_a_node_reads_packages(powercap: Path, monkeypatch: pytest.MonkeyPatch) -> None:

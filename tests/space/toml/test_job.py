@@ -32,7 +32,9 @@ def test_the_work_of_a_job_gives_the_throughput_that_is_predicted(unit: str) -> 
 @pytest.mark.parametrize(
     ("old", "new", "rule"),
     [
-        ("steps = 1000", "steps = 0", "must be the number of steps of the whole job, above 0"),
+        ("steps = 1000", "steps = 0", "must be the number of steps of the whole job, from 1 to 1e18"),
+        ("steps = 1000", "steps = 0.3", "must be the number of steps of the whole job, from 1 to 1e18"),
+        ("steps = 1000", "steps = 1e300", "must be the number of steps of the whole job, from 1 to 1e18"),
         ("steps = 1000", "", "needs one of steps, samples and tokens, such as steps = 1000, got 0"),
         (
             "steps = 1000",

@@ -28,6 +28,8 @@ def test_one_objective_two_or_none() -> None:
         ("['tokens_per_second', 'tokens_per_currency']", r"tokens_per_currency needs a table \[prices\]"),
         ("['tokens_per_second', 'tokens_per_hour']", "unknown objective 'tokens_per_hour'; did you mean"),
         ("'mfu'", "unknown objective 'mfu'"),
+        ("''", "unknown objective ''"),
+        ("['', 'tokens_per_second']", "unknown objective ''"),
         ("[]", "must be a list"),
         ("3", "must be a string"),
     ],

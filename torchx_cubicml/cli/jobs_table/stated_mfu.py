@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.jobs_table.written_numbers import rate
@@ -19,7 +20,8 @@ _PERCENT = re.compile(r"%|pct|percent", re.IGNORECASE)
 class StatedMfu:
     """MFU of each row, by the only column headed so.
 
-    It is a percentage where the heading or the cell says so, or any cell of the column is above 1.
+    It is a percentage where the heading or the cell says so, or the median of the column is above 1: a share above 1 is
+    an error of one row, and says nothing about the others.
 
     Args:
         source: the table.
@@ -29,8 +31,9 @@ class StatedMfu:
         columns = [column for column in source.headings if _MFU.search(column)]
         self._column = columns[0] if len(columns) == 1 else ""
         self._comma = source.decimal_comma
-        values = map(self._number, source.known_cells(self._column)) if self._column else ()
-        self._in_percent = bool(_PERCENT.search(self._column)) or any(value > 1.0 for value in values if value)
+        cells = source.known_cells(self._column) if self._column else []
+        values = [value for cell in cells if (value := self._number(cell)) is not None]
+        self._in_percent = bool(_PERCENT.search(self._column)) or (bool(values) and median(values) > 1.0)
 
     def of(self, row: Mapping[str, str]) -> float | None:
         """Return the share of the peak that a row states; ``None`` where it states none between 0 and 1."""

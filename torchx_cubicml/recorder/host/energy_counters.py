@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 GPUS, PACKAGES = "GPUs", "CPU packages"
 _POWERCAP = Path("/sys/class/powercap")
@@ -54,7 +55,7 @@ class EnergyCounters:
 
 
 def find_counters(*, local_rank: int, powercap: Path = _POWERCAP) -> EnergyCounters | None:
-    """Return the counters of this process: its GPU, or without one, on the first rank of a node, the packages.
+    """Return the counters of this process: its GPUs, or without one, on the first rank of a node, the packages.
 
     Args:
         local_rank: of this process on its node.
@@ -62,8 +63,8 @@ def find_counters(*, local_rank: int, powercap: Path = _POWERCAP) -> EnergyCount
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        counter = _gpu_counter(torch)
-        return EnergyCounters(kind=GPUS, counters=(counter,)) if counter is not None else None
+        gpus = _gpu_counters(torch)
+        return EnergyCounters(kind=GPUS, counters=gpus) if gpus else None
     counters = package_counters(powercap) if local_rank == 0 else ()
     return EnergyCounters(kind=PACKAGES, counters=counters) if counters else None
 
@@ -101,25 +102,32 @@ def _joules(file: Path) -> float:
     return int(file.read_text()) * _MICRO
 
 
-def _gpu_counter(torch: object) -> EnergyCounter | None:
-    """Return the counter of this process's GPU; ``None`` where NVML is not loaded or does not know it.
+def _gpu_counters(torch: object) -> tuple[EnergyCounter, ...]:
+    """Return the counters of this process's GPUs: the current one, and those on which torch holds memory.
 
-    torch imports pynvml where that is installed; nothing is imported here.
+    Empty where NVML is not loaded or does not know one of them. torch imports pynvml where that is installed; nothing
+    is imported here.
     """
     nvml, cuda = sys.modules.get("pynvml"), getattr(torch, "cuda", None)
     if nvml is None or cuda is None:
-        return None
+        return ()
     try:
-        identity = f"GPU-{cuda.get_device_properties(cuda.current_device()).uuid}"
+        current = cuda.current_device()
+        used = [gpu for gpu in range(cuda.device_count()) if gpu == current or cuda.memory_reserved(gpu)]
         nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByUUID(identity)
-        counter = EnergyCounter(key=identity, read=partial(_gpu_joules, nvml, handle))
-        counter.read()
+        counters = tuple(_gpu_counter(nvml, f"GPU-{cuda.get_device_properties(gpu).uuid}") for gpu in used)
+        for counter in counters:
+            counter.read()
     except Exception:  # noqa: BLE001 - a driver, a version or a partition (MIG) that does not count energy
-        return None
-    return counter
+        return ()
+    return counters
 
 
-def _gpu_joules(nvml: object, handle: object) -> float:
-    total: float = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)  # type: ignore[attr-defined]  # of a module
+def _gpu_counter(nvml: ModuleType, identity: str) -> EnergyCounter:
+    handle = nvml.nvmlDeviceGetHandleByUUID(identity)
+    return EnergyCounter(key=identity, read=partial(_gpu_joules, nvml, handle))
+
+
+def _gpu_joules(nvml: ModuleType, handle: object) -> float:
+    total: float = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     return total * _MILLI

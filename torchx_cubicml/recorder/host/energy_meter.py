@@ -1,7 +1,8 @@
 """Meter of the mean power of a training, by energy counters that a thread reads beside it.
 
-The training waits for nothing: the thread reads each second at first, each ten seconds later. Time after the last step
-is left out, as are the first steps. Evaluation and saving between steps count.
+The thread reads each second at first, each ten seconds later; the training waits for a reading at each report only, and
+once for a second where the thread's reading hangs. The first steps are left out, and so is the time after the first
+reading behind the last step. Evaluation and saving between steps count.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _OFTEN_FOR_S = 60.0
 _LONGEST_GAP_S = 60.0  # between two readings; in a longer one a counter may have wrapped twice
 _SHORTEST_S = 2.0  # of a mean: the counters of GPUs are renewed up to ten times a second
 _LEFT_OUT = 8  # the first of so many parts of the steps is left out
-_JOIN_S = 1.0
+_LONGEST_WAIT_S = 1.0  # for the thread, or its reading
 
 
 @dataclass(slots=True)
@@ -53,7 +54,8 @@ class EnergyMeter:
     _read_at: float = 0.0
     _seen: object = None
     _is_lost: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _reading: threading.Lock = field(default_factory=threading.Lock)  # held while counters are read
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # of the fields above; nothing is read under it
     _stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -80,20 +82,24 @@ class EnergyMeter:
             return
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join(_JOIN_S)
+            self._thread.join(_LONGEST_WAIT_S)
         self.read()
 
     def read(self) -> None:
         """Read all counters; after a failure, or a gap in which a counter may have wrapped twice, nothing is known."""
-        with self._lock:
-            if self._is_lost:
-                return
-            try:
-                values = {counter.key: counter.read() for counter in self.counters.counters}
-            except Exception:  # noqa: BLE001 - a counter that is gone must not reach the training
-                self._is_lost = True
-                return
-            self._add(values, self.now())
+        if self._is_lost:
+            return
+        if not self._reading.acquire(timeout=_LONGEST_WAIT_S):
+            self._is_lost = True
+            return
+        try:
+            values = {counter.key: counter.read() for counter in self.counters.counters}
+            with self._lock:
+                self._add(values, self.now())
+        except Exception:  # noqa: BLE001 - a counter that is gone must not reach the training
+            self._is_lost = True
+        finally:
+            self._reading.release()
 
     def watts(self, steps: int) -> dict[str, float]:
         """Return the mean power of each counter, without the first eighth of ``steps``; empty where unknown."""
@@ -112,7 +118,7 @@ class EnergyMeter:
             grown = values[counter.key] - self._last.get(counter.key, values[counter.key])
             grown += counter.range_j if grown < 0 else 0.0
             self._sums[counter.key] = self._sums.get(counter.key, 0.0) + grown
-        self._is_lost = any(not 0 <= total < float("inf") for total in self._sums.values())
+        self._is_lost |= any(not 0 <= total < float("inf") for total in self._sums.values())
         self._last, self._read_at = values, now
         seen = self.progress()
         if seen != self._seen:

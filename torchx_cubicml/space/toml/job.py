@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml.schema import TomlTable
 
+_MOST = 1e18  # units of any job
 _FORM = "needs one of steps, samples and tokens, such as steps = 1000"
 
 
@@ -18,7 +19,7 @@ def read_job(root: TomlTable) -> Job | None:
     """Return the job of ``[job]``; ``None`` if absent.
 
     Raises:
-        SpaceError: the section has not one number above 0.
+        SpaceError: the section does not hold exactly one number from 1 to 1e18.
     """
     if "job" not in root:
         return None
@@ -27,8 +28,8 @@ def read_job(root: TomlTable) -> Job | None:
         raise SpaceError(f"{section.place}: {_FORM}, got {len(section)}")
     (unit,) = section
     amount = section.number(unit)
-    if amount is None or not amount > 0:
-        raise section.error(unit, f"must be the number of {unit} of the whole job, above 0")
+    if amount is None or not 1 <= amount <= _MOST:
+        raise section.error(unit, f"must be the number of {unit} of the whole job, from 1 to 1e18")
     return Job(unit=unit, amount=float(amount))
 
 

@@ -24,7 +24,8 @@ def read_objectives(root: TomlTable) -> tuple[str, str]:
         SpaceError: a name is not legal, or the two are no pair: they must differ and count the same work.
     """
     if not isinstance(root.raw(_KEY), list):
-        return _checked(root, root.text(_KEY) or ""), ""
+        stated = root.text(_KEY)
+        return _checked(root, stated) if stated is not None else "", ""
     names = [_checked(root, str(name)) for name in root.values(_KEY, most=len(LEGAL))]
     if len(names) != 2 or names[0] == names[1]:
         raise root.error(_KEY, "must be one objective, or a list of two that differ")
@@ -34,7 +35,7 @@ def read_objectives(root: TomlTable) -> tuple[str, str]:
 
 
 def _checked(root: TomlTable, name: str) -> str:
-    if name and name not in LEGAL:
+    if name not in LEGAL:
         raise root.unknown(_KEY, _KEY, name, LEGAL)
     return name
 

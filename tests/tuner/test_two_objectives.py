@@ -1,20 +1,17 @@
-"""A tune with two objectives launches configs along their frontier, and hands over the best of the first."""
+"""A tune with two objectives finds their frontier, and hands over the best of the first."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.advisor import ProposalMethod
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
-from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.frontier_proposer import WEIGHTS, FrontierProposer
 from torchx_cubicml.tuner.plan import next_launch, winner_of
+from torchx_cubicml.tuner.proposer import StudyProposer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,10 +36,10 @@ PAIR = ("tokens_per_second", "tokens_per_device_hour")
 LAUNCHES = 20
 
 
-def request_in(folder: Path, **fields: object) -> TuneRequest:
+def request_in(folder: Path) -> TuneRequest:
     (folder / "space.toml").write_text(SPACE)
     arguments = ("-j", "1x2", "--script", "train.py", "--", "--batch", "1", "--kernel", "a")
-    request = TuneRequest(
+    return TuneRequest(
         component="dist.ddp",
         component_args=arguments,
         space=str(folder / "space.toml"),
@@ -51,7 +48,6 @@ def request_in(folder: Path, **fields: object) -> TuneRequest:
         budget=Budget(launches=LAUNCHES),
         repeats=2,
     )
-    return replace(request, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -74,13 +70,11 @@ def ran(prepared: Prepared, config: Config, number: int) -> Trial:
 
 
 def test_the_frontier_is_found_and_the_best_of_the_first_is_handed_over(prepared: Prepared) -> None:
-    proposer = FrontierProposer.serving(prepared)
+    proposer = StudyProposer.serving(prepared)
     trials: list[Trial] = []
-    reasons: list[str] = []
     for number in range(LAUNCHES):
         planned = next_launch(prepared, trials, launches_left=LAUNCHES - number, advisor=proposer)
         assert planned is not None
-        reasons.append(planned[1].reason)
         trials.append(ran(prepared, planned[1].config, number))
     # The frontier is known: the fastest kernel and the largest batch, on each number of processes.
     found = frontier_of(measured_points(trials, PAIR), PAIR, current=prepared.current)
@@ -88,38 +82,8 @@ def test_the_frontier_is_found_and_the_best_of_the_first_is_handed_over(prepared
     assert {1, 8} <= best
     assert len(best) >= 3
     assert all(each.config["kernel"] == "b" for each in found.points if each.is_best)
-    assert any("a weight of 0.5 on tokens_per_device_hour" in reason for reason in reasons)
     winner, comparison = winner_of(prepared, trials, known=frozenset(), advisor=proposer)
     assert winner is not None
     assert (winner.config["nproc_per_node"], winner.config["batch"], winner.config["kernel"]) == (8, 8, "b")
     assert comparison is not None
     assert comparison.objective == PAIR[0]
-
-
-def test_predictions_are_in_the_unit_of_the_first_objective(prepared: Prepared) -> None:
-    proposer = FrontierProposer.serving(prepared)
-    configs = [
-        {"nproc_per_node": processes, "world_size": processes, "batch": batch, "kernel": kernel}
-        for processes in (1, 2, 4)
-        for batch in (1, 2)
-        for kernel in ("a", "b", "c")
-    ]
-    trials = [ran(prepared, config, number) for number, config in enumerate(configs)]
-    for extra in range(len(WEIGHTS)):  # each weight in its turn
-        more = [replace(trials[0], trial_id=f"again{number}") for number in range(extra)]
-        planned = next_launch(prepared, [*trials, *more], launches_left=16, advisor=proposer)
-        assert planned is not None
-        suggestion = planned[1]
-        assert suggestion.objective is None
-        assert suggestion.throughput == pytest.approx(speed(suggestion.config), rel=0.6)
-
-
-def test_the_weights_reach_both_ends_and_are_spread() -> None:
-    distinct = sorted({*WEIGHTS})
-    assert (distinct[0], distinct[-1]) == (0.0, 1.0)
-    assert max(after - before for before, after in pairwise(distinct)) <= 0.25
-
-
-def test_one_predictor_searches_one_objective(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="--predictor searches one objective"):
-        prepare(request_in(tmp_path, method=ProposalMethod(predictor="roofline")))

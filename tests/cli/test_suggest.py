@@ -87,3 +87,8 @@ def test_a_hook_that_the_source_has_no_call_for_is_told_and_not_tried(
     kept = "sharding_strategy kept as typed: its hook cannot set it: the program calls neither"
     assert (kept in said) is is_told
     assert ("and SHARD_GRAD_OP by the hook fsdp" in said) is not is_told
+
+
+def test_a_recorded_text_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    suggest._print_lines(["no public source covers the device \x1b[2J"])
+    assert capsys.readouterr().out == "\nno public source covers the device ?[2J\n"

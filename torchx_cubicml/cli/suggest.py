@@ -151,9 +151,10 @@ def _breakdowns(study: Study, following: RewrittenLaunch, proposed: Sequence[Sug
 
 def _print_lines(lines: Sequence[str]) -> None:
     from torchx_cubicml.cli.base import wide_console
+    from torchx_cubicml.records.redaction import printable
 
     console = wide_console()
-    console.print("\n".join(["", *lines]), soft_wrap=True)
+    console.print(printable("\n".join(["", *lines])), soft_wrap=True)
 
 
 def _print_text(

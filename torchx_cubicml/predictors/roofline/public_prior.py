@@ -125,7 +125,7 @@ class PublicPrior:
         if not layout.covered[0]:
             return "this kind of model"
         if not self.knows_devices(facts)[0]:
-            return f"the device {row['device']}" if "device" in row else "a device that is not told"
+            return f"the device {row['device']!s:.60}" if "device" in row else "a device that is not told"
         for name, (low, high) in self.ranges.items():
             value = float(getattr(layout, name)[0])
             if not low * (1.0 - 1e-9) <= value <= high * (1.0 + 1e-9):

@@ -121,6 +121,8 @@ def test_a_store_of_unreadable_objects_is_not_called_empty(tmp_path: Path) -> No
     listed = torchx("history", "list", "--store", tmp_path)
     assert listed.returncode == 0
     assert "skipped 1 unreadable object" in listed.stderr
+    for action in ("rounds", "frontier"):
+        assert "skipped 1 unreadable object" in torchx("history", action, "--store", tmp_path).stderr
     assert "0 of 0 trials" in listed.stdout
 
 

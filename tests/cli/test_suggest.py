@@ -87,6 +87,10 @@ def test_a_hook_that_the_source_has_no_call_for_is_told_and_not_tried(
     kept = "sharding_strategy kept as typed: its hook cannot set it: the program calls neither"
     assert (kept in said) is is_told
     assert ("and SHARD_GRAD_OP by the hook fsdp" in said) is not is_told
+    file = tmp_path / "space.toml"
+    file.write_text(f'objective = ["tokens_per_second", "tokens_per_device_hour"]\n{file.read_text()}')
+    assert suggest.run(parser.parse_args([*options, "--frontier", "--", *command])) == 0
+    assert (kept in capsys.readouterr().out) is is_told
 
 
 def test_a_recorded_text_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

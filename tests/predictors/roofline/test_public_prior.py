@@ -164,7 +164,7 @@ def test_another_file_is_one_sentence(text: str, tmp_path: Path, monkeypatch: py
     path.write_text(text)
     for given in (path, tmp_path / "missing.json"):
         monkeypatch.setenv(VARIABLE, str(given))
-        with pytest.raises(RecordError, match=f"{given} is no file of scripts/learn-public-prior"):
+        with pytest.raises(RecordError, match=f"{given} is no file of scripts/learn-public-prior: .*{VARIABLE}"):
             public_prior()
 
 

@@ -77,7 +77,8 @@ class PublicPrior:
         try:
             return cls._from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RecordError(f"{path} is no file of scripts/learn-public-prior: {error!r}") from error
+            cause = error.strerror if isinstance(error, OSError) else "its content is another one"
+            raise RecordError(f"{path} is no file of scripts/learn-public-prior: {cause}") from error
 
     @classmethod
     def _from_json(cls, table: Mapping[str, Any]) -> Self:
@@ -195,7 +196,12 @@ def public_prior() -> PublicPrior | None:
     Raises:
         RecordError: it names something else.
     """
-    return _read(option(OPTION) or str(SHIPPED))
+    named = option(OPTION)
+    try:
+        return _read(named or str(SHIPPED))
+    except RecordError as error:
+        text = f"{error} (TORCHX_CUBICML_PUBLIC_PRIOR names it; with off there is no prior)" if named else str(error)
+        raise RecordError(text) from error
 
 
 @lru_cache(maxsize=32)

@@ -38,12 +38,12 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         _check_out(Path(args.out))
     url = store_url(args)
-    groups = _by_workload(read_recorded(url)[0])
+    groups = by_workload(read_recorded(url)[0])
     tuned = [group for group in groups if _has_rounds(group)]
     if not tuned and not (args.out and groups):
         raise StoreError(f"store {mask(url)} has no rounds: `tune --predictor NAME --rounds` records them")
     shown = tuned or groups
-    objectives = [_objective(group) for group in shown]
+    objectives = [table_objective(group) for group in shown]
     tables = [round_table(group, objective=objective) for group, objective in zip(shown, objectives, strict=True)]
     if args.out:
         _draw(Path(args.out), list(zip(shown, tables, objectives, strict=True)), title=f"Launches in {mask(url)}")
@@ -82,7 +82,7 @@ def _draw(path: Path, workloads: Sequence[tuple[list[Trial], RoundTable, str]], 
     print(f"torchx-cubicml: wrote {path}{more}", file=sys.stderr)  # noqa: T201 - the command line's own output
 
 
-def _by_workload(trials: Sequence[Trial]) -> list[list[Trial]]:
+def by_workload(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Return the trials of each workload; one with rounds holds all trials that agree with it, as for its tune."""
     alike: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -105,7 +105,7 @@ def _has_rounds(trials: Sequence[Trial]) -> bool:
     return any(promised_round(trial.suggestion) is not None for trial in trials)
 
 
-def _objective(trials: Sequence[Trial]) -> str:
+def table_objective(trials: Sequence[Trial]) -> str:
     """Return the unit of the table: the last round's, if it is per device hour; else the throughput most trials have.
 
     The price of a device hour is not recorded, so an objective per currency is not shown. Optimizer steps count where

@@ -11,6 +11,7 @@ from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.launch.messages import best_word, better_word, interval_text, per_cost_text, rate_text
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.redaction import MASK, mask, printable
+from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.report.sections.headline import Headline
 
 if TYPE_CHECKING:
@@ -114,12 +115,18 @@ def _compared(comparison: Comparison) -> dict[str, object]:
     ]
     return {
         "figure": f"{comparison.gain:.2f}x",
-        "meaning": f"your own config {per_cost_text(comparison.objective)}".rstrip(),
+        "meaning": _meaning(comparison.objective),
         "sentence": str(comparison),
         "interval": (comparison.gain, comparison.gain_low, comparison.gain_high),
         "changes": changes,
         "unchanged": len(after) - len(changes),
     }
+
+
+def _meaning(objective: str) -> str:
+    if objective in OBJECTIVES:
+        return "the throughput of your own config"
+    return f"your own config {per_cost_text(objective)}"
 
 
 def _sides(comparison: Comparison) -> list[tuple[str, str, str]]:
@@ -135,6 +142,7 @@ def _repeats_text(repeats: Repeats) -> str:
     count = len(repeats.throughputs)
     many = f"median of {count} launches" if count > 1 else "one launch"
     doubt = interval_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
+    doubt = doubt.replace(" ", "\u00a0")  # on one line
     return f"{many}{f', each {doubt}' if doubt else ''}"
 
 

@@ -34,6 +34,7 @@ def trial_columns(trials: Sequence[Trial], *, objective: str) -> list[Column]:
     columns = [
         Column(name="launch", values=[*range(1, len(found) + 1)], is_shown=True),
         Column(name="outcome", values=[_outcome(trial) for trial in found], is_shown=True, is_choice=True),
+        Column(name="reason", values=[_text(trial.reason) or None for trial in found], is_shown=True),
         Column(name=_unit(objective), values=[_number(trial.throughput(objective)) for trial in found], is_shown=True),
         Column(name="± %", values=[_doubt(trial, objective) for trial in found], is_shown=True),
         Column(
@@ -44,7 +45,6 @@ def trial_columns(trials: Sequence[Trial], *, objective: str) -> list[Column]:
         Column(name="round", values=[number or None for number, _ in ordered], is_shown=True),
         *_parameters(found),
         Column(name="memory GiB", values=[_memory(trial) for trial in found], is_shown=True),
-        Column(name="reason", values=[_text(trial.reason) or None for trial in found], is_shown=True),
         *_facts(found),
     ]
     return [column for column in columns if any(value is not None for value in column.values)]

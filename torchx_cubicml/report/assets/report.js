@@ -136,7 +136,7 @@
       const isOpen = this.open.has(row);
       const cells = this.table.map((column, place) => {
         const text = shown(column.at(row));
-        if (place) return make("td", {class: column.number ? "number" : null}, make("span", {title: text.length > 60 ? text : null}, text));
+        if (place) return make("td", {class: column.number ? "number" : "text"}, make("span", {title: text.length > 60 ? text : null}, text));
         const button = make("button", {type: "button", class: "open", "aria-expanded": String(isOpen), "aria-controls": name,
           "aria-label": `Trial ${text}, all that was recorded`}, text);
         button.addEventListener("click", () => this.toggle(row, button, name));

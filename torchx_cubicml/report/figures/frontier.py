@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.report.figures.sampling import sample_text, sampled
 from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH
 
 if TYPE_CHECKING:
@@ -38,17 +39,18 @@ def frontier(
     x: dict[str, Any] = {"field": "launch", "type": "quantitative", "title": f"launch, {order}"}
     x |= {"scale": {"domain": [0, len(launches) + 1], "nice": False}, "axis": {"format": COUNT, "tickMinStep": 1}}
     y = {"field": "throughput", "type": "quantitative", "title": unit, "axis": LARGE}
+    subtitle = f"{_failures(launches)}{sample_text(len(measured), len(failed))}"
     return {
         "$schema": SCHEMA,
         "description": f"Throughput of {len(launches)} launches {order}, with the best so far. {_failures(launches)}",
-        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": _failures(launches)},
+        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": subtitle},
         "width": WIDTH,
         "height": HEIGHT,
         "layer": [
             *_marks_of_rounds(_bands(launches), n_launches=len(launches)),
             *_best_so_far(measured, x, y, last=len(launches)),
-            _points(measured, x, y),
-            _crosses(failed, x, y),
+            _points(sampled(measured), x, y),
+            _crosses(sampled(failed), x, y),
         ],
     }
 

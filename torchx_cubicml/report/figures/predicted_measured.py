@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.report.figures.sampling import sample_text, sampled
 from torchx_cubicml.report.style import HEIGHT, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG
 
 if TYPE_CHECKING:
@@ -32,13 +33,13 @@ def predicted_measured(
     rounds = sorted({row["round"] for row in rows}, key=lambda number: (number is None, number))
     is_split = 1 < len(rounds) <= _MOST_PANELS
     labels = {number: _label(number, taus.get(number)) for number in rounds}
-    values = [{**row, "panel": labels[row["round"]]} for row in rows]
+    values = [{**row, "panel": labels[row["round"]]} for row in sampled(rows)]
     figure: dict[str, Any] = {
         "$schema": SCHEMA,
         "description": f"Predicted against measured throughput of {len(rows)} launches.",
         "title": {
             "text": "Predicted and measured throughput",
-            "subtitle": f"{unit}; on the line, the prediction came true",
+            "subtitle": f"{unit}; on the line, the prediction came true{sample_text(len(rows))}",
         },
         "data": {"values": values},
     }

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.rendering import renderer
-from torchx_cubicml.report.style import theme
+from torchx_cubicml.report.style import ON_DARK, theme
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Colours:
 
     def variable(self, light: str, dark: str) -> str:
         """Return the CSS variable of a pair of colours."""
-        return self.names.setdefault((light, dark), f"--figure-{len(self.names)}")
+        return self.names.setdefault((light, ON_DARK.get(dark, dark)), f"--figure-{len(self.names)}")
 
     def css(self) -> Html:
         """Return the rules that give the variables their values; paper is light."""

@@ -55,10 +55,9 @@ def headline_html(headline: Headline) -> Html:
         _facts(headline.facts),
     ]
     blocks = [element("div", *parts, class_="card")]
-    if headline.changes:
-        blocks.append(_changes(headline.changes, unchanged=headline.unchanged))
-    if headline.command:
-        blocks.append(_command(headline.command, headline.command_label))
+    columns = [_changes(headline.changes, unchanged=headline.unchanged)] if headline.changes else []
+    columns += [_command(headline.command, headline.command_label)] if headline.command else []
+    blocks.append(element("div", *(element("div", column) for column in columns), class_="pair"))
     blocks += [element("p", note, class_="note") for note in headline.notes]
     return joined(*blocks)
 
@@ -73,12 +72,13 @@ def _interval(interval: tuple[float, float, float], *, is_claimed: bool) -> Html
         name: (value - left + margin) * scale for name, value in {"one": 1.0, "low": low, "high": high}.items()
     }
     middle = (gain - left + margin) * scale
+    anchor = "at-start" if places["one"] < 12.0 else "at-end" if places["one"] > 88.0 else ""
     marks = (
         f'<line class="axis" x1="0" x2="100%" y1="12" y2="12"/>'
         f'<line class="span" x1="{places["low"]:.2f}%" x2="{places["high"]:.2f}%" y1="12" y2="12"/>'
         f'<line class="own" x1="{places["one"]:.2f}%" x2="{places["one"]:.2f}%" y1="2" y2="22"/>'
         f'<circle class="dot" cx="{middle:.2f}%" cy="12" r="6"/>'
-        f'<text class="own-name" x="{places["one"]:.2f}%" y="38">your config</text>'
+        f'<text class="{anchor}" x="{places["one"]:.2f}%" y="38">your config</text>'
     )
     name = f"gain {gain:.2f}x, interval from {low:.2f}x to {high:.2f}x; your own config is 1x"
     svg = f'<svg class="interval{"" if is_claimed else " muted"}" role="img" height="44">{marks}</svg>'
@@ -106,7 +106,8 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
         for name, before, after in changes[:_MOST_CHANGES]
     ]
     left_out = len(changes) - len(rows)
-    texts = [f"{left_out} more differ." if left_out else "", f"{unchanged} more are as in yours." if unchanged else ""]
+    stay = "The other one stays" if unchanged == 1 else f"The other {unchanged} stay"
+    texts = [f"{left_out} more differ." if left_out else "", f"{stay} as in yours." if unchanged else ""]
     note = " ".join(filter(None, texts))
     return joined(
         element("h3", "What changes"),

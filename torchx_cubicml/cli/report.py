@@ -119,7 +119,7 @@ def _chapter(
     from torchx_cubicml.report.markup import element, joined
     from torchx_cubicml.report.sections.figures import figures_html
     from torchx_cubicml.report.sections.headline import headline_html
-    from torchx_cubicml.report.sections.trials import trials_html
+    from torchx_cubicml.report.sections.trial_table import trials_html
 
     objective = table_objective(trials)
     if space is not None and space.is_objective_stated and any(trial.throughput(space.objective) for trial in trials):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -71,12 +72,12 @@ def _of_tune(result: RecordedResult, comparison: Comparison, *, n_tunes: int, st
         than = f"that no other measured config is more than 1 % {better_word(objective)}"
         facts.append(("probability", f"{result.confidence:.0%}", than))
     words = winner_words(result.scheduler, result.scheduler_args, store=store, command=result.command)
-    command = shlex.join(words) if result.command and comparison.claims_gain else ""
-    return Headline(
-        **_compared(comparison),
+    command = _shown(shlex.join(words)) if result.command and comparison.claims_gain else ""
+    return replace(
+        _compared(comparison),
         is_claimed=comparison.claims_gain,
         facts=facts,
-        command=_shown(command),
+        command=command,
         notes=[*_secret_note(command), _shown(ended)],
     )
 
@@ -90,37 +91,37 @@ def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial]) ->
         "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here, so "
         "the ratio is on the high side. `torchx cubicml tune` measures both again."
     )
-    return Headline(**_compared(comparison), facts=facts, **_repeating(best, why))
+    return _repeating(replace(_compared(comparison), facts=facts), best, why)
 
 
 def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Headline:
     rate, doubt = best.throughput(objective), interval_text(best.uncertainty(objective))
     measured = f"{rate_text(rate, objective)} {doubt}".rstrip() if rate is not None else ""
     why = "No launch of your own config was measured, so nothing is compared."
-    return Headline(
+    found = Headline(
         figure=measured,
         meaning=f"is the {best_word(objective)} measured",
         facts=_launches(trials),
-        changes=[(name, "", value_text(value)) for name, value in best.config.items()],
-        **_repeating(best, why),
+        changes=[(printable(name), "", value_text(value)) for name, value in best.config.items()],
     )
+    return _repeating(found, best, why)
 
 
-def _compared(comparison: Comparison) -> dict[str, object]:
+def _compared(comparison: Comparison) -> Headline:
     before, after = comparison.baseline.config, comparison.best.config
     changes = [
         (printable(name), value_text(before.get(name, "-")), value_text(value))
         for name, value in after.items()
         if before.get(name) != value
     ]
-    return {
-        "figure": f"{comparison.gain:.2f}x",
-        "meaning": _meaning(comparison.objective),
-        "sentence": str(comparison),
-        "interval": (comparison.gain, comparison.gain_low, comparison.gain_high),
-        "changes": changes,
-        "unchanged": len(after) - len(changes),
-    }
+    return Headline(
+        figure=f"{comparison.gain:.2f}x",
+        meaning=_meaning(comparison.objective),
+        sentence=str(comparison),
+        interval=(comparison.gain, comparison.gain_low, comparison.gain_high),
+        changes=changes,
+        unchanged=len(after) - len(changes),
+    )
 
 
 def _meaning(objective: str) -> str:
@@ -133,9 +134,7 @@ def _sides(comparison: Comparison) -> list[tuple[str, str, str]]:
     sides = {"your config": comparison.baseline}
     if comparison.best.config != comparison.baseline.config:
         sides = {"best found": comparison.best, **sides}
-    return [
-        (label, rate_text(side.middle, comparison.objective), _repeats_text(side)) for label, side in sides.items()
-    ]
+    return [(label, rate_text(side.middle, comparison.objective), _repeats_text(side)) for label, side in sides.items()]
 
 
 def _repeats_text(repeats: Repeats) -> str:
@@ -146,18 +145,19 @@ def _repeats_text(repeats: Repeats) -> str:
     return f"{many}{f', each {doubt}' if doubt else ''}"
 
 
-def _repeating(trial: Trial, why: str) -> dict[str, object]:
-    """Return the kept command of a trial, or the lines that repeat it, with notes."""
+def _repeating(headline: Headline, trial: Trial, why: str) -> Headline:
+    """Return a result with the kept command of a trial, or the lines that repeat it, and notes."""
     from torchx_cubicml.cli.repeat_text import repeat_lines
 
     kept = command_text(trial.command)
     lines = [] if kept else repeat_lines(trial)
     notes = [*command_notes(trial.command), why]
-    return {
-        "command": _shown(kept or "\n".join(lines)),
-        "command_label": "Command of the best launch" if kept else "To repeat the best launch",
-        "notes": [_shown(note) for note in notes],
-    }
+    return replace(
+        headline,
+        command=_shown(kept or "\n".join(lines)),
+        command_label="Command of the best launch" if kept else "To repeat the best launch",
+        notes=[_shown(note) for note in notes],
+    )
 
 
 def _launches(trials: Sequence[Trial]) -> list[tuple[str, str, str]]:

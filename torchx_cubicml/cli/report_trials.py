@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from dataclasses import fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.value_text import value_text
@@ -9,10 +12,11 @@ from torchx_cubicml.predictors.round_table import numbered
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.suggestion import promised_throughput
+from torchx_cubicml.records.trial import Measurement
 from torchx_cubicml.report.columns import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.report.columns import Cell
@@ -88,31 +92,33 @@ def _facts(trials: Sequence[Trial]) -> list[Column]:
 
 
 def _recorded(trial: Trial) -> list[tuple[str, Any]]:
-    from torchx_cubicml.cli.history import trial_json
-
+    """Return name and value of each recorded fact of a trial, its config and its reason left out."""
     rows: list[tuple[str, Any]] = []
-    for group, value in trial_json(trial).items():
-        if group in {"config", "reason"}:
-            continue
+    for group in (each.name for each in fields(trial) if each.name not in {"config", "reason"}):
+        value = getattr(trial, group)
         if group == "command":
-            rows.append((group, command_text(trial.command)))
-        if isinstance(value, dict):
-            inner: Mapping[str, Any] = value
-            rows += [
-                (f"{group}.{name}", item)
-                for name, item in inner.items()
-                if item not in (None, "", ()) and (group, name) != ("command", WORDS)
-            ]
+            rows.append((group, command_text(trial.command) or None))
+        if isinstance(value, Measurement):
+            value = {each.name: getattr(value, each.name) for each in fields(value)}
+        if isinstance(value, Mapping):
+            rows += [(f"{group}.{name}", item) for name, item in value.items() if (group, name) != ("command", WORDS)]
         else:
             rows.append((group, value))
-    return rows
+    return [(name, value) for name, value in rows if value not in (None, "", ())]
 
 
 def _cell(value: object) -> Cell:
     if value is None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, float):
+            return _number(value)
         return value if abs(value) <= 2**53 else str(value)  # JavaScript has no larger whole number
+    return _value_text(value) if isinstance(value, Hashable) else _text(value_text(value))
+
+
+@lru_cache(maxsize=65_536)
+def _value_text(value: object) -> str:
     return _text(value_text(value))
 
 

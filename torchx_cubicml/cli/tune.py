@@ -280,9 +280,7 @@ def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> 
 
     if _claims_gain(result):
         request = prepared.request
-        words = winner_words(
-            request.scheduler, result.scheduler_args, store=prepared.store_url, command=result.command
-        )
+        words = winner_words(request.scheduler, result.scheduler_args, store=prepared.store_url, command=result.command)
         console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
 
 

@@ -47,5 +47,5 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether all its values are numbers."""
+        """True if all its values are numbers."""
         return all(value is None or not isinstance(value, str) for value in self.values)

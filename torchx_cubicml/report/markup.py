@@ -34,7 +34,7 @@ def joined(*children: str) -> Html:
 
 
 def json_script(data: object, *, name: str) -> Html:
-    """Return an element that holds JSON for a script; no text in it can end the element or open a comment.
+    r"""Return an element that holds JSON for a script; no text in it can end the element or open a comment.
 
     >>> json_script("</script>", name="x")
     '<script type="application/json" id="x">"\\u003c/script\\u003e"</script>'

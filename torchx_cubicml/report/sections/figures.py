@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b|rgb\(\d+, ?\d+, ?\d+\)")
 _PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
-_DRAWN = frozenset("svg g path text tspan rect line circle defs clipPath linearGradient stop title desc".split())
+_DRAWN = frozenset({"svg", "g", "path", "text", "tspan", "rect", "line", "circle", "defs", "clipPath", "title", "desc"})
 
 
 @dataclass(slots=True)
@@ -37,9 +37,7 @@ class Colours:
 
     def css(self) -> Html:
         """Return the rules that give the variables their values; paper is light."""
-        light, dark = (
-            "".join(f"{name}:{pair[side]};" for pair, name in self.names.items()) for side in (0, 1)
-        )
+        light, dark = ("".join(f"{name}:{pair[side]};" for pair, name in self.names.items()) for side in (0, 1))
         return Html(f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}")
 
 
@@ -73,7 +71,8 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
         ValueError: the drawing holds what no figure of this package needs, such as a script.
     """
     light, dark = (
-        renderer().vegalite_to_svg(dict(figure), config=theme(dark=each), allowed_base_urls=[]) for each in (False, True)
+        renderer().vegalite_to_svg(dict(figure), config=theme(dark=each), allowed_base_urls=[])
+        for each in (False, True)
     )
     for node in ET.fromstring(light).iter():  # noqa: S314 - drawn by the renderer; entities cannot be declared in it
         tag = node.tag.rpartition("}")[2]
@@ -81,4 +80,6 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
             raise ValueError(f"a figure holds <{tag}>")
     dark_paints = iter([match[2] for match in _PAINT.finditer(dark)])
     painted = _PAINT.sub(lambda match: f'{match[1]}="var({colours.variable(match[2], next(dark_paints))})"', light)
-    return Html(_NAME.sub(lambda match: match[0].replace(match[1] or match[2], f"{prefix}{match[1] or match[2]}"), painted))
+    return Html(
+        _NAME.sub(lambda match: match[0].replace(match[1] or match[2], f"{prefix}{match[1] or match[2]}"), painted)
+    )

@@ -68,9 +68,7 @@ def _interval(interval: tuple[float, float, float], *, is_claimed: bool) -> Html
     left, right = min(low, 1.0), max(high, 1.0)
     margin = 0.04 * (right - left) or 0.1
     scale = 100.0 / (right - left + 2 * margin)
-    places = {
-        name: (value - left + margin) * scale for name, value in {"one": 1.0, "low": low, "high": high}.items()
-    }
+    places = {name: (value - left + margin) * scale for name, value in {"one": 1.0, "low": low, "high": high}.items()}
     middle = (gain - left + margin) * scale
     anchor = "at-start" if places["one"] < 12.0 else "at-end" if places["one"] > 88.0 else ""
     marks = (
@@ -98,11 +96,16 @@ def _facts(facts: Sequence[tuple[str, str, str]]) -> Html:
 
 
 def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html:
-    head = element(
-        "thead", element("tr", *(element("th", name, scope="col") for name in ("parameter", "your config", "best found")))
-    )
+    compares = any(before for _, before, _ in changes)
+    names = ("parameter", "your config", "best found") if compares else ("parameter", "best found")
+    head = element("thead", element("tr", *(element("th", name, scope="col") for name in names)))
     rows = [
-        element("tr", element("th", name, scope="row"), element("td", before), element("td", element("strong", after)))
+        element(
+            "tr",
+            element("th", name, scope="row"),
+            *([element("td", before)] if compares else []),
+            element("td", element("strong", after)),
+        )
         for name, before, after in changes[:_MOST_CHANGES]
     ]
     left_out = len(changes) - len(rows)
@@ -110,7 +113,7 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
     texts = [f"{left_out} more differ." if left_out else "", f"{stay} as in yours." if unchanged else ""]
     note = " ".join(filter(None, texts))
     return joined(
-        element("h3", "What changes"),
+        element("h3", "What changes" if compares else "Its config"),
         element("div", element("table", head, element("tbody", *rows), class_="changes"), class_="scroll"),
         *([element("p", note, class_="note")] if note else []),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from torchx.cli.main import main
 
-from torchx_cubicml import State, Trial, TrialStore
+from torchx_cubicml import Origin, State, Trial, TrialStore
 from torchx_cubicml.records.trial import Measurement
 from torchx_cubicml.tuner.comparison import Repeats, compare
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
@@ -138,7 +138,8 @@ def test_all_trials_are_in_the_table_with_their_reasons(tuned: str, tmp_path: Pa
 def test_without_a_finished_tune_the_records_are_compared_with_their_doubt(tmp_path: Path) -> None:
     store = TrialStore(str(tmp_path / "store"))
     for number, (config, rate) in enumerate([(OWN, 100.0), (BEST, 200.0), (BEST, 210.0)], start=1):
-        store.add(launched(number, config, rate, tune=""))
+        origin = Origin.USER if config is OWN else Origin.REWRITE
+        store.add(replace(launched(number, config, rate, tune=""), origin=origin))
     status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)
     assert status == 0, stderr
     text = text_of(page)
@@ -177,7 +178,8 @@ def test_a_broken_result_of_a_tune_is_left_out(tuned: str, tmp_path: Path) -> No
 
 def test_the_space_file_gives_the_statistic(tmp_path: Path) -> None:
     (tmp_path / "space.toml").write_text(
-        'objective = "tokens_per_second"\nstatistic = "p50"\n[parameters.micro_batch_size]\nflag = "--b"\nchoices = [2, 16]\n'
+        'objective = "tokens_per_second"\nstatistic = "p50"\n'
+        '[parameters.micro_batch_size]\nflag = "--b"\nchoices = [2, 16]\n'
     )
     measured = Measurement(
         tokens_per_second=80.0, step_time_s=(0.9, 1.0, 1.3), mean_step_time_s=1.25, statistic="mean", steps_counted=9

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     drawn = None if missing else colours
     shown = groups[:_MOST_ON_PAGE]
     chapters = [
-        _chapter(group, notes, place, others=trials, store=url, space=space, colours=drawn)
+        _chapter(group, notes, place, objective=_objective(group, space), recorded=(url, trials), colours=drawn)
         for place, group in enumerate(shown, start=1)
     ]
     left_out = len(groups) - len(shown)
@@ -99,18 +99,35 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
     return chosen
 
 
+def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
+    """Return the objective that the space file states, if a trial has it; else that of most trials."""
+    from torchx_cubicml.cli.history_rounds import table_objective
+
+    stated = space is not None and space.is_objective_stated
+    if space is not None and stated and any(trial.throughput(space.objective) for trial in trials):
+        return space.objective
+    return table_objective(trials)
+
+
 def _chapter(
     trials: Sequence[Trial],
     notes: TuneNotes,
     place: int,
     *,
-    others: Sequence[Trial],
-    store: str,
-    space: SearchSpace | None,
+    objective: str,
+    recorded: tuple[str, Sequence[Trial]],
     colours: Colours | None,
 ) -> Chapter:
-    """Return the sections of one workload; figures are left out without ``colours``."""
-    from torchx_cubicml.cli.history_rounds import table_objective
+    """Return the sections of one workload.
+
+    Args:
+        trials: of the workload.
+        notes: of the tunes of the store.
+        place: of the workload on the page, from 1.
+        objective: name of the throughput.
+        recorded: URL of the store, and all its trials.
+        colours: of the page's figures; without them, figures are left out.
+    """
     from torchx_cubicml.cli.report_headline import headline_of, summary_of
     from torchx_cubicml.cli.report_trials import trial_columns
     from torchx_cubicml.cli.round_figures import section
@@ -119,12 +136,10 @@ def _chapter(
     from torchx_cubicml.report.markup import element, joined
     from torchx_cubicml.report.sections.figures import figures_html
     from torchx_cubicml.report.sections.headline import headline_html
-    from torchx_cubicml.report.sections.trial_table import trials_html
+    from torchx_cubicml.report.sections.all_trials import trials_html
 
-    objective = table_objective(trials)
-    if space is not None and space.is_objective_stated and any(trial.throughput(space.objective) for trial in trials):
-        objective = space.objective
-    headline = headline_of(trials, notes, objective=objective, elsewhere=others, store=store)
+    store, elsewhere = recorded
+    headline = headline_of(trials, notes, objective=objective, elsewhere=elsewhere, store=store)
     drawn = section(trials, round_table(trials, objective=objective), objective=objective)
     figures = figures_html(drawn.figures, colours=colours, name=f"figure-{place}") if colours is not None else ""
     scores = [element("p", text, class_="note") for text in _score_texts(trials, objective)]

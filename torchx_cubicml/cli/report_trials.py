@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,13 @@ from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.suggestion import promised_throughput
 from torchx_cubicml.records.trial import Measurement
-from torchx_cubicml.report.columns import Column
+from torchx_cubicml.report.table_columns import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.report.columns import Cell
+    from torchx_cubicml.report.table_columns import Cell
 
 _MOST_PARAMETERS = 8  # columns of the table; the others are in the details
 _MOST_LETTERS = 2000  # of one text
@@ -107,18 +107,18 @@ def _recorded(trial: Trial) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in rows if value not in (None, "", ())]
 
 
-def _cell(value: object) -> Cell:
+def _cell(value: Hashable) -> Cell:
     if value is None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, float):
             return _number(value)
         return value if abs(value) <= 2**53 else str(value)  # JavaScript has no larger whole number
-    return _value_text(value) if isinstance(value, Hashable) else _text(value_text(value))
+    return _value_text(value)
 
 
-@lru_cache(maxsize=65_536)
-def _value_text(value: object) -> str:
+@lru_cache(maxsize=65_536)  # most values recur in a store
+def _value_text(value: Hashable) -> str:
     return _text(value_text(value))
 
 

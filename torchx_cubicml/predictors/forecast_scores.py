@@ -47,8 +47,8 @@ class ForecastScores:
         if not self.with_interval:
             return text
         return (
-            f"{text} {self.inside:,} of {self.with_interval:,} measurements ({self.inside / self.with_interval:.0%}) lie "
-            "in their 80 % interval, which leaves out the error of a single measurement."
+            f"{text} {self.inside:,} of {self.with_interval:,} measurements ({self.inside / self.with_interval:.0%}) "
+            "lie in their 80 % interval, which leaves out the error of a single measurement."
         )
 
 

@@ -46,7 +46,8 @@ def document(chapters: Sequence[Chapter], *, title: str, about: str, notes: Sequ
     """
     script = (_ASSETS / "report.js").read_text(encoding="utf-8")
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    sources = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
+    policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
     head = joined(
         Html('<meta charset="utf-8">'),
         Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),

@@ -18,7 +18,7 @@ def element(tag: str, *children: str, **attributes: str | None) -> Html:
     Args:
         tag: name of the element.
         children: texts and elements, one after the other.
-        attributes: ``class_`` stands for ``class``, and each ``_`` inside a name for ``-``; one of ``None`` is left out.
+        attributes: ``class_`` is ``class``, and each ``_`` inside a name stands for ``-``; ``None`` leaves one out.
 
     >>> element("p", "a < b ", element("em", "c"), class_="x")
     '<p class="x">a &lt; b <em>c</em></p>'

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.figures.sampling import sample_text, sampled
+from torchx_cubicml.report.figures.point_sample import sample_text, sampled
 from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.figures.sampling import sample_text, sampled
+from torchx_cubicml.report.figures.point_sample import sample_text, sampled
 from torchx_cubicml.report.style import HEIGHT, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG
 
 if TYPE_CHECKING:

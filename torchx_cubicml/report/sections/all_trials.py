@@ -12,7 +12,7 @@ from torchx_cubicml.report.markup import Html, element, joined, json_script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.report.columns import Column
+    from torchx_cubicml.report.table_columns import Column
 
 
 def trials_html(columns: Sequence[Column], *, name: str) -> Html:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from torchx_cubicml.report.table_columns import Column
 from torchx_cubicml.report.document import Chapter, document
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.point_sample import MOST_DRAWN
 from torchx_cubicml.report.markup import joined
+from torchx_cubicml.report.sections.all_trials import trials_html
 from torchx_cubicml.report.sections.figures import Colours, figures_html
 from torchx_cubicml.report.sections.headline import Headline, headline_html
-from torchx_cubicml.report.sections.all_trials import trials_html
+from torchx_cubicml.report.table_columns import Column
 
 HOSTILE = (
     "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> \u2028 ' \" & {{x}} https://example.org/x"

@@ -134,9 +134,9 @@ def _chapter(
     from torchx_cubicml.predictors.round_table import round_table
     from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.report.markup import element, joined
+    from torchx_cubicml.report.sections.all_trials import trials_html
     from torchx_cubicml.report.sections.figures import figures_html
     from torchx_cubicml.report.sections.headline import headline_html
-    from torchx_cubicml.report.sections.all_trials import trials_html
 
     store, elsewhere = recorded
     headline = headline_of(trials, notes, objective=objective, elsewhere=elsewhere, store=store)

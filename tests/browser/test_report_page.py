@@ -142,7 +142,9 @@ def test_a_point_shows_its_launch(browser: Browser, page: Path) -> None:
     browser.open(page)
     point = "document.querySelector('.figure path[aria-label^=launch]')"
     browser.run(f"{point}.dispatchEvent(new PointerEvent('pointermove', {{bubbles: true}}))")
-    assert "launch: 1" in browser.run("document.querySelector('.tip:not([hidden])').textContent")
+    shown = browser.run("document.querySelector('.tip:not([hidden])').innerText")
+    assert shown.splitlines()[:3] == ["launch 1", "1,037 tokens per second of the whole job", "completed"]
+    assert HOSTILE in shown
 
 
 def test_paper_is_light_and_holds_all_rows(browser: Browser, page: Path) -> None:

@@ -193,7 +193,7 @@
   const tip = make("div", {class: "tip", "aria-hidden": "true", hidden: ""});
   document.body.append(tip);
   document.addEventListener("pointermove", event => {
-    const point = event.target.closest ? event.target.closest(".figure path[aria-label]") : null;
+    const point = event.target.closest ? event.target.closest(".figure path[role=graphics-symbol][aria-label]") : null;
     tip.hidden = !point;
     if (!point) return;
     tip.textContent = point.getAttribute("aria-label").split("; ").join("\n");

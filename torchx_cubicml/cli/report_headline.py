@@ -89,7 +89,7 @@ def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial]) ->
         return Headline(meaning=f"Your own config is the {best_word(comparison.objective)} measured", facts=facts)
     why = (
         "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here, so "
-        "the ratio is on the high side. `torchx cubicml tune` measures both again."
+        "the ratio is on the high side. A tune measures both again."
     )
     return _repeating(replace(_compared(comparison), facts=facts), best, why)
 
@@ -142,7 +142,8 @@ def _repeats_text(repeats: Repeats) -> str:
     many = f"median of {count} launches" if count > 1 else "one launch"
     doubt = interval_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
     doubt = doubt.replace(" ", "\u00a0")  # on one line
-    return f"{many}{f', each {doubt}' if doubt else ''}"
+    each = "each " if count > 1 else ""
+    return f"{many}, {each}{doubt}" if doubt else many
 
 
 def _repeating(headline: Headline, trial: Trial, why: str) -> Headline:

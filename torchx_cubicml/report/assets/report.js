@@ -190,10 +190,11 @@
     });
   }
 
+  const MARKS = ".figure [aria-roledescription=point], .figure [aria-roledescription=bar]";
   const tip = make("div", {class: "tip", "aria-hidden": "true", hidden: ""});
   document.body.append(tip);
   document.addEventListener("pointermove", event => {
-    const point = event.target.closest ? event.target.closest(".figure path[role=graphics-symbol][aria-label]") : null;
+    const point = event.target.closest ? event.target.closest(MARKS) : null;
     tip.hidden = !point;
     if (!point) return;
     tip.textContent = point.getAttribute("aria-label").split("; ").join("\n");

@@ -33,7 +33,7 @@ from torchx_cubicml.tuner.frontier_proposer import FrontierProposer
 from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -225,25 +225,21 @@ def run(case: tuple[str, int, tuple[str, str], int]) -> tuple[list[float], list[
     return shares, handed, (time.perf_counter() - began) / launches
 
 
-def table(methods: Sequence[str], *, seeds: int, launches: int, workers: int) -> str:
-    """Return the table of both pairs."""
+def table(methods: Sequence[str], *, seeds: int, launches: int, workers: int) -> Iterator[str]:
+    """Yield the lines of the table of both pairs."""
     marks = [mark for mark in MARKS if mark <= launches]
-    lines = []
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for pair in PAIRS:
-            lines += [f"{pair[0]} and {pair[1]}, {seeds} models", ""]
+            yield f"{pair[0]} and {pair[1]}, {seeds} models"
             head = "".join(f"{mark:>8}" for mark in marks)
-            lines.append(f"{'share of hypervolume after':28}{head}   best throughput after {launches}, s a launch")
+            yield f"{'share of hypervolume after':28}{head}   best throughput after {launches}, s a launch"
             for method in methods:
                 cases = [(method, seed, pair, launches) for seed in range(seeds)]
                 rows = list(pool.map(run, cases))
                 shares = "".join(f"{statistics.fmean(row[0][k] for row in rows):8.2f}" for k in range(len(marks)))
                 last = statistics.fmean(row[1][-1] for row in rows)
                 seconds = statistics.fmean(row[2] for row in rows)
-                lines.append(f"{method:28}{shares}   {last:.2f}, {seconds:.1f}")
-                print("\n".join(lines[-1:]), flush=True)
-            lines.append("")
-    return "\n".join(lines)
+                yield f"{method:28}{shares}   {last:.2f}, {seconds:.1f}"
 
 
 def main() -> None:
@@ -252,12 +248,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--launches", type=int, default=32)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--methods", default="random,first,second,ends,even,frontier")
+    parser.add_argument("--methods", default="frontier,even,first,second,random")
     parser.add_argument("--output", type=Path, default=None)
     args = parser.parse_args()
-    text = table(args.methods.split(","), seeds=args.seeds, launches=args.launches, workers=args.workers)
-    if args.output is not None:
-        args.output.write_text(text)
+    lines = []
+    for line in table(args.methods.split(","), seeds=args.seeds, launches=args.launches, workers=args.workers):
+        print(line, flush=True)
+        lines.append(line)
+        if args.output is not None:
+            args.output.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

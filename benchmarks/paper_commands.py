@@ -1,6 +1,6 @@
 """The paper's recipe by the command line alone: real ``tune`` commands over a program whose throughput is simulated.
 
-    python benchmarks/paper_commands.py --output benchmarks/results/paper_commands.txt
+    python benchmarks/paper_commands.py --output FILE.txt --draw FILE.svg
 
 Each model is one ``torchx cubicml tune`` of a hundred random launches and three rounds of 33, each launch a process
 of ``lib/simulated_job.py``. What is printed is read from ``history rounds --json`` and ``history list --json``.
@@ -31,27 +31,26 @@ _RECIPE = ("--predictor", "ranking_mlp", "--searcher", "reinforce", "--acquisiti
 _CONFIRMATIONS = 6  # launches of a tune with ``--repeats 2`` that measure the winner, its rivals and the baseline again
 
 
-def tune_words(simulator: Simulator, *, random: int, per_round: int, rounds: int, seed: int, model: int) -> list[str]:
+def tune_words(simulator: Simulator, folder: str, *, random: int, per_round: int, rounds: int, model: int) -> list[str]:
     """Return the command of a tune by the paper's recipe.
 
     Args:
         simulator: of the model.
+        folder: of the store.
         random: random launches before the first round.
         per_round: launches of a round.
         rounds: how many.
-        seed: of the tune.
-        model: seed of the model.
+        model: seed of the model, and of the tune.
     """
     budget = random + per_round * rounds + _CONFIRMATIONS
-    options = ["--space", f"{HERE}/lib/simulated_job.toml", "--store", "store", "--scratch", "scratch", "--yes"]
-    options += ["--budget", f"{budget} launches", "--repeats", "2", "--seed", str(seed), "--start", f"random:{random}"]
+    options = ["--space", "simulated_job.toml", "--store", f"{folder}/store", "--scratch", f"{folder}/scratch", "--yes"]
+    options += ["--budget", f"{budget} launches", "--repeats", "2", "--seed", str(model), "--start", f"random:{random}"]
     options += [*_RECIPE, "--parallel", str(per_round)]
     own = {"family": simulator.family, "model": model, "n_layers": simulator.n_layers}
     own |= {"sharding": ",".join(simulator.current["sharding_strategy"])}
     own |= {"batch_size": simulator.current["micro_batch_size"], "reserved_share": simulator.current["reserved_share"]}
     flags = [word for name, value in own.items() for word in (f"--{name}", str(value))]
-    script = ["--script", f"{HERE}/lib/simulated_job.py"]
-    return ["torchx", "cubicml", "tune", *options, "--", COMPONENT, *script, "--", *flags]
+    return ["torchx", "cubicml", "tune", *options, "--", COMPONENT, "--script", "simulated_job.py", "--", *flags]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +74,25 @@ class Found:
         return next(each[name] for each in self.table["rounds"] if each["number"] == number)
 
 
-def run(words: Sequence[str], *, optimum: float) -> Found:
-    """Run a tune in a folder of its own and return what ``history`` prints of it."""
+def run(simulator: Simulator, args: argparse.Namespace, *, model: int) -> Found:
+    """Run a tune with a store of its own and return what ``history`` prints of it; draw its rounds on demand."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([*words], cwd=folder, capture_output=True, text=True, check=False)
+        counts = {"random": args.random, "per_round": args.per_round, "rounds": args.rounds}
+        words = tune_words(simulator, folder, model=model, **counts)
+        done = subprocess.run(words, cwd=HERE / "lib", capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"a tune failed:\n{done.stderr[-3000:]}")
         listed = _printed("list", "--limit", "0", folder=folder)
-        (table,) = _printed("rounds", folder=folder)
+        drawn = ("--out", str(args.draw.absolute())) if args.draw else ()
+        (table,) = _printed("rounds", *drawn, folder=folder)
+    optimum = simulator.optimum()
     rates = [(trial.get("measurement") or {}).get("samples_per_second") or 0.0 for trial in listed]
     return Found(measured=tuple(rate / optimum for rate in rates), table=table)
 
 
 def _printed(*words: str, folder: str) -> list[dict[str, object]]:
-    command = ["torchx", "cubicml", "history", *words, "--json", "--store", "store"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    command = ["torchx", "cubicml", "history", *words, "--json", "--store", f"{folder}/store"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
@@ -154,21 +157,20 @@ def main() -> None:
     """Run the tunes and print what they show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=int, default=1, help="simulated models of each family")
+    parser.add_argument("--families", default=",".join(FAMILIES), help="kinds of physics, joined by commas")
     parser.add_argument("--layers", type=int, default=24, help="layers of each")
     parser.add_argument("--random", type=int, default=100, help="random launches before the first round")
     parser.add_argument("--per-round", type=int, default=33, help="launches of a round")
     parser.add_argument("--rounds", type=int, default=3, help="rounds")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
+    parser.add_argument("--draw", type=Path, default=None, help="file to draw the last tune's rounds to")
     args = parser.parse_args()
     counts = args.random, args.per_round, args.rounds
     tunes: dict[str, Found] = {}
     for model in range(args.models):
-        for family in FAMILIES:
+        for family in args.families.split(","):
             simulator = Simulator.draw(model, n_layers=args.layers, family=family)
-            words = tune_words(
-                simulator, random=args.random, per_round=args.per_round, rounds=args.rounds, seed=model, model=model
-            )
-            tunes[f"{family} {model}"] = run(words, optimum=simulator.optimum())
+            tunes[f"{family} {model}"] = run(simulator, args, model=model)
             text = f"{_heading(args, len(tunes))}\n\n{table(tunes, counts=counts)}\n"
             print(text, flush=True)  # what is done so far, for those who wait
             if args.output is not None:

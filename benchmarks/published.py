@@ -5,8 +5,9 @@ python benchmarks/published.py [--output benchmarks/results/published.txt]
 Each row is a training that a public page describes (``lib/published_jobs.py``). Throughput is in tokens per second and
 device, memory in GiB of one device as the source counts it: torchtitan's is what PyTorch has reserved, DLPerf's is what
 nvidia-smi shows. Both hold more than tensors need.
-defaults: the formulas as they are, with no measurement of anything. calibrated: on the other rows of the same source,
-as a store's trials calibrate them; memory has a factor per part from the other rows.
+defaults: the formulas with the constants of a public prior that was learned without the repository of the page, and
+no measurement of anything. calibrated: on the other rows of the same source, as a store's trials calibrate them; memory
+has a factor per part from the other rows.
 Error: of ours relative to the published figure.
 """
 
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from lib.priors import use_prior_without
+from lib.public_sources import repository_of
 from lib.published_jobs import OMITTED, jobs
 
 from torchx_cubicml.predictors.features.history import History, training_row
@@ -152,6 +155,7 @@ def main() -> None:
     comparisons: list[Comparison] = []
     for source in dict.fromkeys(job.source for job in found):
         of_source = [job for job in found if job.source == source]
+        use_prior_without(repository_of(source))
         comparisons += [*compared_throughputs(of_source), *compared_memory(of_source)]
     notes = [*__doc__.split("\n\n")[2:], "bias: median of the errors. error, 90 %: median of their sizes, and the size"]
     notes.append("that nine in ten do not exceed.\n")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
 METHODS = ("alike", "own only", "less", "category")
-N_OWN, N_PUBLIC, MOST_ASKED = (5, 20), 200, 150
+N_OWN, N_PUBLIC, MOST_ASKED = (5,), 100, 150
 SLOWER, JUNK, LESS = 0.7, 0.1, 0.3
 
 
@@ -106,7 +106,7 @@ def lines_of(tables: dict[str, list[Trial]], seeds: int) -> Iterator[str]:
     yield f"{'':44s}" + "".join(f"{method:>18s}" for method in METHODS)
     for name, same in tables.items():
         (other,) = (trials for key, trials in tables.items() if key != name)
-        for kind in ("machine", "offset", "junk"):
+        for kind in ("junk", "offset", "machine"):
             for n_own in N_OWN:
                 runs = [list(scores(kind, same, other, n_own, seed)) for seed in range(seeds)]
                 for index, what in ((1, "error"), (2, "tau")):
@@ -137,10 +137,13 @@ def main() -> int:
         "nanotron": [trial for trial in h100_jobs(args.nanotron) if trial.measurement is not None],
         "llm-foundry": fsdp_jobs(args.foundry),
     }
-    text = "\n".join([*__doc__.split("\n\n")[2:], *lines_of(tables, args.seeds)]) + "\n"
-    print(text)
+    lines = __doc__.split("\n\n")[2:]
+    print("\n".join(lines))
+    for line in lines_of(tables, args.seeds):
+        print(line, flush=True)
+        lines.append(line)
     if args.output is not None:
-        args.output.write_text(text)
+        args.output.write_text("\n".join(lines) + "\n")
     return 0
 
 

@@ -83,11 +83,15 @@ def test_launches_of_other_models_count_beside_the_sources() -> None:
     others = [launch(0.5, micro, n_layers=16, program="other.py") for micro in (1, 2, 4)]
     found = estimated(others)
     (line,) = found.first_launch.lines
-    basis, middle, _, _, peak = PREDICTED.fullmatch(line).groups()
+    basis, middle, low, high, peak = PREDICTED.fullmatch(line).groups()
     assert basis == "3 launches of other workloads and 7 public sources, no launch of this workload"
     alone = float(Roofline().tokens_per_second([{**WORKLOAD, **OWN}])[0])
     assert float(middle.replace(",", "")) / alone == pytest.approx(0.5, abs=0.1)
     assert peak is None
+    # Launches never make it less sure than none.
+    first = estimated().first_launch.throughput["your config"]
+    known = [float(number.replace(",", "")) for number in (low, high)]
+    assert known[1] / known[0] <= 1.1 * first[2] / first[0]
 
 
 def test_own_launches_need_no_public_source() -> None:

@@ -399,7 +399,8 @@ def test_history_rounds_shows_each_round(store: str, tmp_path: Path) -> None:
         trials.add(replace(trial, started_at=f"2026-01-01T00:0{number}:00+00:00", suggestion=promise))
     shown = torchx("history", "rounds", "--store", tmp_path).stdout
     assert re.search(r"first +1 +1 +100 +100 +100 *\n", shown)
-    assert re.search(r"1 +3 +3 +200 +300 +300 +1\.00", shown)
+    assert re.search(r"1 +3 +3 +200 +300 +300 +1\.00 +± 1\.00", shown)
+    assert "over all rounds: 1.00 (95 % of random orders: ± 1.00)" in shown
     (table,) = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path).stdout)
     assert [(each["number"], each["best_so_far"]) for each in table["rounds"]] == [(0, 100.0), (1, 300.0)]
     assert table["tau"] == 1.0
@@ -438,6 +439,53 @@ def test_history_rounds_draws_a_store_with_rounds_and_one_without(store: str, tm
     assert all(f">{text}<" in picture for text in ("&lt;b&gt;.py", "round 1, tau 1.00", "all rounds"))
     refused = torchx("history", "rounds", "--store", trials.url, "--out", tmp_path / "tuned.pdf")
     assert (refused.returncode, "ends in .html, .svg, .png" in refused.stderr) == (2, True)
+
+
+def test_history_rounds_shows_rates_per_joule_as_measured(tmp_path: Path) -> None:
+    trials = TrialStore(str(tmp_path))
+    for number, watts in enumerate((100.0, 200.0, 400.0)):
+        trial = Trial.completed(workload={"program": "train.py"}, config={"batch": number}, tokens_per_second=1000.0)
+        measured = Measurement(tokens_per_second=1000.0, power_watts=watts, power_of="GPUs")
+        promise = {"round_number": 1, "throughput": 9.0 - number, "objective": "tokens_per_joule"}
+        started = f"2026-01-01T00:0{number}:00+00:00"
+        trials.add(replace(trial, measurement=measured, started_at=started, suggestion=promise))
+    (table,) = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path).stdout)
+    assert (table["objective"], table["rounds"][0]["best"], table["tau"]) == ("tokens_per_joule", 10.0, 1.0)
+
+
+def test_history_rounds_draws_a_hostile_store(tmp_path: Path) -> None:
+    words = ("</script><script>alert(1)</script>", "a\x1b[2J\ud800", "'+alert(1)+'", "${x}")
+    predictions = (1e308, float("inf"), -1.0, "9", 10**400, 5.0)
+    trials = TrialStore(str(tmp_path / "store"))
+    for number, (word, predicted) in enumerate(zip((*words, *words), (*predictions, 1.0, 2.0), strict=True)):
+        trial = Trial.completed(
+            workload={"program": words[0]}, config={"batch": word}, tokens_per_second=100.0 + number
+        )
+        promise = {"round_number": (1, 10**30)[number % 2], "throughput": predicted}
+        trials.add(replace(trial, started_at=word, suggestion=promise))
+    for name in ("rounds.html", "rounds.svg", "rounds.png"):
+        done = torchx("history", "rounds", "--store", trials.url, "--out", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    assert "<script>alert" not in (tmp_path / "rounds.html").read_text() + (tmp_path / "rounds.svg").read_text()
+
+
+def test_history_rounds_shows_each_tune_of_a_workload(tmp_path: Path) -> None:
+    trials = TrialStore(str(tmp_path))
+    for number in range(4):
+        trial = Trial.completed(
+            workload={"program": "train.py"}, config={"batch": number}, tokens_per_second=100.0 + number
+        )
+        promise = {"round_number": 1, "throughput": 9.0} if number % 2 else None
+        launch_id = f"launch-00{'ab'[number // 2]}-000{number}"
+        started = f"2026-01-01T00:0{number}:00+00:00"
+        trials.add(replace(trial, started_at=started, suggestion=promise, launch_id=launch_id))
+    tables = json.loads(torchx("history", "rounds", "--json", "--store", tmp_path).stdout)
+    assert [each["tune"] for each in tables] == ["launch-00a", "launch-00b"]
+    assert [[row["launches"] for row in each["rounds"]] for each in tables] == [[1, 1], [3, 1]]
+    shown = torchx("history", "rounds", "--store", tmp_path, "--out", tmp_path / "rounds.html")
+    assert "Rounds of train.py, tune 2 of 2, tokens per second" in shown.stdout
+    assert "<h2>train.py, tune 1 of 2</h2>" in (tmp_path / "rounds.html").read_text()
 
 
 def test_history_rounds_counts_optimizer_steps_where_nothing_else_was_measured(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def repeat(people: People, *words: str | Path, store: Path, own: tuple[str, ...]
     done = history("repeat", *words, "--store", store, "--json", "--", *own, cwd=people.stranger, DEPTH="1")
     assert done.stdout, done.stderr
     printed = json.loads(done.stdout)
-    assert done.returncode == (1 if printed["differences"] else 0)
+    assert done.returncode == (1 if printed["differences"] or printed["set_in_job"] else 0)
     return dict(printed)
 
 
@@ -183,6 +183,20 @@ def test_a_component_is_repeated_as_torchx_runs_it(people: People) -> None:
     assert str(found["command"]).startswith("torchx run -s local_cwd cubicml --mode record --space space.toml dist.ddp")
     assert "--batch_size 4" in str(found["command"])
     assert "DEPTH=2" in str(found["command"])
+
+
+def test_what_no_command_sets_is_told(people: People, tmp_path: Path) -> None:
+    hook = (
+        '[parameters.sharding_strategy]\nchoices = ["FULL_SHARD", "NO_SHARD"]\nhook = "fsdp"\ndefault = "FULL_SHARD"\n'
+    )
+    (tmp_path / "space.toml").write_text(SPACE + hook)
+    trial = replace(people.trial, config={**people.trial.config, "sharding_strategy": "NO_SHARD"})
+    TrialStore(str(tmp_path / "store")).add(trial)
+    words = (trial.trial_id, "--space", tmp_path / "space.toml", "--store", tmp_path / "store", "--", *OWN)
+    done = history("repeat", *words, cwd=people.stranger, DEPTH="1")
+    assert (done.returncode, "--batch_size 4" in done.stdout) == (1, True), done.stderr
+    assert "the command does not set NO_SHARD by the hook fsdp, as the recorded job did" in done.stderr
+    assert "nothing is known to differ" not in done.stderr
 
 
 def test_a_kept_command_is_printed_from_the_record_alone(people: People, tmp_path: Path) -> None:

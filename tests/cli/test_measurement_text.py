@@ -55,3 +55,32 @@ def test_a_comparison_shows_known_errors() -> None:
 
     assert "± 4 %" in rows((0.024, 0.024))
     assert len(rows(())) == len(rows((0.0, 0.0))) == len(rows((0.024, 0.024))) - 1
+
+
+def test_a_comparison_of_times_shows_their_parts() -> None:
+    own, best = (
+        Repeats(
+            config={"compile": compiled},
+            throughputs=(1 / seconds, 1 / (seconds + 20)),
+            time_to_done={"queue_s": 40.0, "startup_s": 12.0, **parts},
+        )
+        for compiled, seconds, parts in (
+            (False, 500, {"steps_s": 458.0}),
+            (True, 400, {"compile_s": 95.0, "steps_s": 263.0}),
+        )
+    )
+    found = compare(own, best, objective="soonest_done", noise=0.02)
+    table = comparison_table(found)
+    assert table.title == "time until done"
+    rows = {name: cells for name, *cells in zip(*(map(str, column.cells) for column in table.columns), strict=True)}
+    assert rows == {
+        "compile": ["False", "True"],
+        "median": ["8 min 30 s", "6 min 50 s"],
+        "range": ["8 min 20 s to 8 min 40 s", "6 min 40 s to 7 min 0 s"],
+        "queued": ["40 s", "40 s"],
+        "start-up": ["12 s", "12 s"],
+        "compilation": ["", "95 s"],
+        "steps": ["7 min 38 s", "4 min 23 s"],
+        "launches": ["2", "2"],
+    }
+    assert str(found).startswith("Gain 1.24x in jobs per day")

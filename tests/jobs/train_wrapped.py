@@ -80,13 +80,10 @@ def in_fsdp2(model):
         for index, block in enumerate(model.blocks):
             model.blocks[index] = torch.compile(block, backend="aot_eager", fullgraph=True)
     mesh = two_copies() if HOW == "fsdp2-hybrid" else None
-    in_order = HOW == "fsdp2-in-order" or HOW.startswith("fsdp2-compiled")
+    in_order = HOW in {"fsdp2-in-order", "fsdp2-compiled-blocks"}
     for block in model.blocks if dist.get_rank() == 0 or in_order else reversed(model.blocks):
         fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    for block in model.blocks if HOW == "fsdp2-compiled-in-place" else ():
-        block.compile(backend="aot_eager")
-    return model
+    return fully_shard(model, mesh=mesh)
 
 
 def wrapped(model):

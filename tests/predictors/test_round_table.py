@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from torchx_cubicml.predictors.round_table import RoundFigures, RoundTable, round_table
+from torchx_cubicml.predictors.round_table import RoundFigures, RoundTable, round_table, tunes_in_rounds
 from torchx_cubicml.records.trial import State, Trial
 
 OBJECTIVE = "tokens_per_second"
@@ -46,6 +46,20 @@ def test_each_round_has_its_frontier_and_its_rank_correlation() -> None:
         tau=pytest.approx((12 - 3) / 15),
         ranked=6,
     )
+
+
+def test_each_tune_has_its_own_rounds_and_what_ran_before_them() -> None:
+    first, second = "launch-00aa", "launch-00bb"
+    trials = [
+        replace(launch(0, 10.0), launch_id=f"{first}-0001"),
+        replace(launch(1, 30.0, number=1, predicted=9.0), launch_id=f"{first}-0002"),
+        replace(launch(2, 20.0), launch_id=f"{second}-0001"),
+        replace(launch(3, 40.0, number=1, predicted=9.0), launch_id=f"{second}-0002"),
+    ]
+    assert tunes_in_rounds(reversed(trials)) == [first, second]
+    tables = [round_table(trials, objective=OBJECTIVE, tune=tune) for tune in (first, second)]
+    rows = [[(each.number, each.launches, each.best_so_far) for each in table.rounds] for table in tables]
+    assert rows == [[(0, 1, 10.0), (1, 1, 30.0)], [(0, 3, 30.0), (1, 1, 40.0)]]
 
 
 def test_a_store_without_rounds_has_its_first_launches_alone() -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -485,7 +486,12 @@ def test_compiled_with_checkpoints_and_not_as_requested(tmp_path: Path) -> None:
         "optimizer": "AdamW",
         "n_params": 8 * 8 + 8 + 8 * 2 + 2,
     }
-    assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 16
+    measured = trial.measurement
+    assert measured.steps_counted + measured.warmup_steps == 16
+    assert measured.compile_s > 0.0
+    overheads_s = measured.startup_s + measured.compile_s + measured.warmup_s
+    took = datetime.fromisoformat(trial.ended_at) - datetime.fromisoformat(trial.started_at)
+    assert overheads_s + 16 * measured.mean_step_time_s <= took.total_seconds()
 
 
 def test_printed_throughput_counts_without_visible_steps(tmp_path: Path) -> None:

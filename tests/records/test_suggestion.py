@@ -31,6 +31,7 @@ def test_a_suggestion_is_written_as_json() -> None:
         **PREDICTED,
         **UNKNOWN,
         "objective": None,
+        "time_to_done": None,
         "round_number": None,
         "nearest": [{"trial_id": "a", "differs": "tp_degree 1", "throughput": 110.0, "uncertainty": 0.0}],
     }

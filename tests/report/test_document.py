@@ -12,10 +12,9 @@ import pytest
 
 from torchx_cubicml.report.document import Chapter, document
 from torchx_cubicml.report.figures.frontier import frontier
-from torchx_cubicml.report.figures.point_sample import MOST_DRAWN
 from torchx_cubicml.report.markup import joined
 from torchx_cubicml.report.sections.all_trials import trials_html
-from torchx_cubicml.report.sections.figures import Colours, figures_html
+from torchx_cubicml.report.sections.figures import MOST_DRAWN, Colours, figures_html
 from torchx_cubicml.report.sections.headline import Headline, headline_html
 from torchx_cubicml.report.table_columns import Column
 
@@ -169,7 +168,7 @@ def test_many_points_are_sampled_and_the_subtitle_says_so() -> None:
     rows = [
         {"throughput": float(number), "outcome": "completed", "round": None, "config": ""} for number in range(9000)
     ]
-    figure = frontier(rows, unit="x")
-    (points,) = (each for each in figure["layer"] if each["mark"].get("opacity") == 0.85)
-    assert len(points["data"]["values"]) == MOST_DRAWN
-    assert "2,000 of 9,000 points are drawn" in figure["title"]["subtitle"]
+    html = figures_html([frontier(rows, unit="x")], colours=Colours(), name="f")
+    assert html.count('aria-roledescription="point"') == MOST_DRAWN
+    assert "2,000 of 9,000 points are drawn" in html
+    assert 'aria-label="launch 9,000; 8,999 x; completed"' in html

@@ -61,7 +61,7 @@ def test_a_page_shows_hostile_texts_as_text(sections: list[Section], tmp_path: P
     assert page.texts.count(HOSTILE) == 4  # title, heading, section and note
     (data,) = (json.loads(text) for text in page.scripts if text.startswith('{"figures"'))
     assert data["figures"][0]["layer"][-1]["data"]["values"][0]["config"] == HOSTILE
-    assert {"light", "dark"} <= data.keys()
+    assert {"light", "dark"} <= data["options"].keys()
 
 
 def test_a_page_may_load_nothing(sections: list[Section], tmp_path: Path) -> None:

@@ -441,6 +441,7 @@ def kept_for_own(**changes: object) -> CachedSuggestion:
         {"throughput": 0.0, "low": 0.0, "high": 0.0},
         {"low": None, "gain_low": None},
         {"reason": "x" * 4096},
+        {"time_to_done": {"queue_s": 40.0, "steps_s": 2.5}},
     ],
 )
 def test_the_ends_of_legal_numbers_are_recalled(place: Place, changes: dict[str, object]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml import State, TrialStore
+from torchx_cubicml.records.crowding import crowded_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +109,7 @@ def test_an_option_that_the_scheduler_lacks_is_named_before_the_first_launch(par
 
 
 TRAINING = str(ROOT / "tests" / "jobs" / "train_small.py")
-STEPS = 40
+STEPS = 30
 
 
 @pytest.fixture
@@ -130,10 +131,12 @@ def test_a_real_training_goes_to_the_right_machine_by_each_of_four_objectives(re
     ):
         space = f'objective = "{objective}"\n{tables}{PARTITIONS}'
         result = tune(space, *command, partition=typed, budget=budget)
+        recorded = list(TrialStore(str(really_slow / "store")))
+        if any(map(crowded_share, recorded)):
+            pytest.skip("other processes took the processors: nothing measured here is certain enough for a claim")
         assert result["scheduler_args"] == f"partition={best}", result
     parts = result["best"]["time_to_done"]  # type: ignore[index]
     assert sorted(parts) == ["compile_s", "queue_s", "startup_s", "steps_s", "warmup_s"]
-    recorded = list(TrialStore(str(really_slow / "store")))
     assert [trial.state for trial in recorded] == [State.COMPLETED] * 8, [trial.reason for trial in recorded]
     for part in ("startup_s", "mean_step_time_s"):
         of_slow, of_fast = (

@@ -137,6 +137,6 @@ def test_the_message_names_the_damaged_part(damage: dict[str, object], message: 
     row["trials"][0][11] = 5
     with pytest.raises(RecordError, match=r"^a measurement must be a list"):
         from_table(row)
-    row["trials"][0][11] = [None] * 4 + [5] + [None] * 18
+    row["trials"][0][11] = [None] * 4 + [5] + [None] * (len(Measurement.__dataclass_fields__) - 5)
     with pytest.raises(RecordError, match=r"^step_time_s must be a list"):
         from_table(row)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.advisor import ProposalMethod
-from torchx_cubicml.advisor.frontier import frontier_of, measured_points
+from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare

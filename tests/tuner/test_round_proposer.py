@@ -108,6 +108,21 @@ def test_a_launch_of_the_round_teaches_the_next_round_alone(prepared: Prepared) 
     assert following[0] == following[1]
 
 
+def test_a_second_tune_counts_its_own_rounds_and_learns_from_the_first(prepared: Prepared) -> None:
+    """The first tune ended within its round 1: no launch of the second one belongs to that round."""
+    first = [trial for _, trial in tuned(prepared, RANDOM + 1)]
+    known = frozenset(trial.trial_id for trial in first)
+    trials = list(first)
+    for number in range(len(first), len(first) + PER_ROUND + 1):
+        planned = next_launch(prepared, trials, launches_left=15, known=known, advisor=RoundProposer.serving(prepared))
+        assert planned is not None
+        suggestion = planned[1]
+        trials.append(ran(prepared, suggestion.config, suggestion.promise(), number))
+    own = [trial for trial in trials if trial.trial_id not in known]
+    assert [promised_round(trial.suggestion) for trial in own] == [1] * PER_ROUND + [2]
+    assert not {config_key(trial.config) for trial in own} & {config_key(trial.config) for trial in first}
+
+
 def test_without_rounds_each_launch_is_one(prepared: Prepared) -> None:
     alone = replace(prepared, request=replace(prepared.request, rounds=False))
     numbers = [promised_round(trial.suggestion) for _, trial in tuned(alone, RANDOM + 3)]

@@ -82,6 +82,16 @@ def test_an_objective_per_cost_is_replaced_by_another_one(prepared: Prepared) ->
         refuse(per_hour, State.COMPLETED, own=False)
 
 
+def test_an_objective_per_joule_tells_that_no_power_was_recorded(prepared: Prepared) -> None:
+    per_joule = replace(prepared, space=replace(prepared.space, objective="tokens_per_joule"))
+    with pytest.raises(LaunchError, match=r"tokens_per_joule cannot .* \(no power was recorded: .* objective = "):
+        refuse(per_joule, State.COMPLETED, own=False)
+    both = replace(prepared, space=replace(prepared.space, second_objective="tokens_per_joule"))
+    both = replace(both, space=replace(both.space, objective="tokens_per_second"))
+    with pytest.raises(LaunchError, match=r"tokens_per_joule cannot .* \(no power was recorded: .* objective = "):
+        refuse(both, State.COMPLETED, own=False)
+
+
 @pytest.mark.parametrize(
     ("tuned", "others", "words"),
     [

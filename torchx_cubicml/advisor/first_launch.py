@@ -62,14 +62,17 @@ class FirstLaunch:
     ) -> Self:
         """Return the predictions of named rows by formulas that are calibrated on launches of other workloads."""
         each = list(rows.values())
-        predicted = roofline.predict(encode_rows(history.columns, each)).intervals()
+        predicted = roofline.predict(encode_rows(history.columns, each))
+        sources: tuple[str, ...] = ()
         prior = public_prior()
-        is_used = prior is not None and roofline.prior_ is prior.constants
+        if prior is not None and roofline.prior_ is prior.constants:
+            predicted = prior.narrowed(predicted, each, n_launches=len(history.measured))
+            sources = prior.sources
         return cls(
-            sources=prior.sources if prior is not None and is_used else (),
+            sources=sources,
             n_launches=len(history.measured),
             objective=objective,
-            throughput=_known(rows, predicted),
+            throughput=_known(rows, predicted.intervals()),
         )
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.batch import ProposalMethod, searched
-from torchx_cubicml.advisor.frontier import Frontier, FrontierPoint, frontier_of, measured_points
+from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.advisor.study import Study
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.mixture import mixed

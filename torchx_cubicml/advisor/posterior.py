@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.advisor.noise import RepeatedMeasurements
     from torchx_cubicml.advisor.surrogates.base import Surrogate
-    from torchx_cubicml.advisor.trial_data import CleanTrials
+    from torchx_cubicml.advisor.trial_data import CleanTrials, SelectedTrials
     from torchx_cubicml.records.trial import Config, Trial, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
@@ -146,7 +147,7 @@ class Posterior:
         elsewhere = repeated_measurements(chosen.others, objective=space.objective)
         order = MemoryOrder.of_space(pinned_space.parameters, workload=workload, own=with_choices(current, pinned))
         data = _training_data(clean, space=pinned_space, workload=workload, predictor=predictor, order=order)
-        data = replace(data, noise=median_noise(repeats, elsewhere) if repeats else None)
+        data = replace(data, noise=_noise_of_learned(chosen, repeats, elsewhere, space=space))
         varied = {name for name, choices in data.tuned.items() if len(choices) > 1}
         timing = JobTiming(job=space.job, overhead=LaunchOverhead.of(chosen.own)) if space.job is not None else None
         return cls(
@@ -313,6 +314,23 @@ class Posterior:
 def _of_objective(surrogate: Surrogate, space: SearchSpace, timing: JobTiming | None) -> Surrogate:
     """Return the surrogate of the space's objective, from one of throughput."""
     return soonest_done(per_cost(surrogate, objective=space.objective, prices=space.prices), timing)
+
+
+def _noise_of_learned(
+    chosen: SelectedTrials,
+    repeats: list[RepeatedMeasurements],
+    elsewhere: list[list[RepeatedMeasurements]],
+    *,
+    space: SearchSpace,
+) -> float | None:
+    """Return the noise from run to run of what the surrogate learns; ``None`` before any config was measured twice.
+
+    It is that of the objective, whose repeats are given, except of the time of a job: its throughput alone is learned.
+    """
+    if space.job is not None:
+        repeats = list(chain.from_iterable(repeated_measurements(chosen.own, objective=space.learned)))
+        elsewhere = repeated_measurements(chosen.others, objective=space.learned)
+    return median_noise(repeats, elsewhere) if repeats else None
 
 
 def _training_data(

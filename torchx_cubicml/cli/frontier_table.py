@@ -11,7 +11,7 @@ from torchx_cubicml.records.redaction import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from torchx_cubicml.advisor.frontier import Frontier, FrontierPoint
+    from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint
     from torchx_cubicml.records.trial import Config
 
 CHOSEN_ONCE = "A config measured once is on the frontier also by luck: measure it again before you rely on it."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
-    from torchx_cubicml.advisor.frontier import Frontier
+    from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial, Workload
 
 _DEFAULT = "tokens_per_second,tokens_per_device_hour"
@@ -58,8 +58,8 @@ def _objectives(text: str) -> tuple[str, str]:
 
 
 def _frontiers(trials: Iterable[Trial], objectives: tuple[str, str]) -> Iterator[tuple[Workload, Frontier]]:
-    from torchx_cubicml.advisor.frontier import frontier_of, measured_points
     from torchx_cubicml.advisor.noise import repeat_noise
+    from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
 
     for group in _groups(trials):
         points = measured_points(group, objectives, noise=repeat_noise(group, objective=objectives[0]))

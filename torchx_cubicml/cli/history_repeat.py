@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the command; exit status 1 if it is known to differ from the recorded launch."""
+    """Print the command; exit status 1 if what it starts is known to differ from the recorded launch."""
     from torchx_cubicml.launch.messages import changes_in_job
 
     trial_id, command = _read_words(args)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(repeated, in_job, trial)
         sys.stdout.write(f"{text}\n")
-    return 1 if repeated.differences else 0
+    return 1 if repeated.differences or in_job else 0
 
 
 def _add_options(parser: argparse.ArgumentParser, *, default: str | None) -> None:
@@ -132,11 +132,11 @@ def _torchrun(words: Sequence[str]) -> TorchrunLaunch:
 
 def _print(repeated: RepeatedLaunch, in_job: Sequence[str], trial: Trial) -> None:
     """Print on stderr what differs, what is not known, and what the command does not state."""
-    if not repeated.differences:
+    if not (repeated.differences or in_job):
         _say(f"nothing is known to differ from trial {trial.trial_id}")
     _say(*(f"differs: {text}" for text in repeated.differences))
     _say(*(f"not compared: {text}" for text in repeated.unknown))
-    _say(*(f"no command sets {text}: set it yourself" for text in in_job))
+    _say(*(f"the command does not set {text}, as the recorded job did" for text in in_job))
 
 
 def _say(*lines: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from torchx_cubicml.cli.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.report.sections.figures import Colours
@@ -86,7 +87,7 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
     Raises:
         StoreError: the store is empty, or no workload contains the text.
     """
-    from torchx_cubicml.cli.history_rounds import by_workload
+    from torchx_cubicml.cli.tune_rounds import by_workload
     from torchx_cubicml.cli.value_text import config_text
 
     groups = sorted(by_workload(trials), key=lambda group: -len(group))
@@ -101,7 +102,7 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
 
 def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
     """Return the objective that the space file states, if a trial has it; else that of most trials."""
-    from torchx_cubicml.cli.history_rounds import table_objective
+    from torchx_cubicml.cli.tune_rounds import table_objective
 
     stated = space is not None and space.is_objective_stated
     if space is not None and stated and any(trial.throughput(space.objective) for trial in trials):
@@ -130,8 +131,9 @@ def _chapter(
     """
     from torchx_cubicml.cli.report_headline import headline_of, summary_of
     from torchx_cubicml.cli.report_trials import trial_columns
-    from torchx_cubicml.cli.round_figures import section
-    from torchx_cubicml.predictors.round_table import round_table
+    from torchx_cubicml.cli.round_figures import heading, section
+    from torchx_cubicml.cli.tune_rounds import rounds_of
+    from torchx_cubicml.predictors.round_table import tunes_in_rounds
     from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.report.markup import element, joined
     from torchx_cubicml.report.sections.all_trials import trials_html
@@ -140,23 +142,26 @@ def _chapter(
 
     store, elsewhere = recorded
     headline = headline_of(trials, notes, objective=objective, elsewhere=elsewhere, store=store)
-    drawn = section(trials, round_table(trials, objective=objective), objective=objective)
+    tunes = tunes_in_rounds(trials)
+    rounds = rounds_of(trials, tunes, max(1, len(tunes)), objective=objective)
+    drawn = section(rounds)
     figures = figures_html(drawn.figures, colours=colours, name=f"figure-{place}") if colours is not None else ""
-    scores = [element("p", text, class_="note") for text in _score_texts(trials, objective)]
+    scores = [element("p", text, class_="note") for text in _score_texts(rounds)]
     table = trials_html(trial_columns(trials, objective=objective), name=f"trials-{place}")
     return Chapter(
-        heading=drawn.heading,
+        heading=heading(trials[0]),
         note=drawn.note,
         summary=summary_of(headline),
         body=joined(headline_html(headline), figures, *scores, table),
     )
 
 
-def _score_texts(trials: Sequence[Trial], objective: str) -> list[str]:
+def _score_texts(rounds: TuneRounds) -> list[str]:
     from torchx_cubicml.predictors.forecast_scores import forecast_scores
 
-    scores = forecast_scores(trials, objective=objective)
-    return [str(scores)] if scores is not None else []
+    scores = forecast_scores(rounds.trials, objective=rounds.objective, tune=rounds.tune)
+    of_tune = f"The predictions are those of {rounds.name} in rounds, the latest. " if rounds.name else ""
+    return [f"{of_tune}{scores}"] if scores is not None else []
 
 
 def _about(trials: int, workloads: int) -> str:

@@ -8,10 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.value_text import value_text
-from torchx_cubicml.predictors.round_table import numbered
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.records.suggestion import promised_throughput
+from torchx_cubicml.records.suggestion import promised_round, promised_throughput
 from torchx_cubicml.records.trial import Measurement
 from torchx_cubicml.report.table_columns import Column
 
@@ -33,8 +32,7 @@ def trial_columns(trials: Sequence[Trial], *, objective: str) -> list[Column]:
         trials: of one workload.
         objective: name of the throughput.
     """
-    ordered = sorted(numbered(trials), key=lambda each: (each[1].started_at, each[1].trial_id))
-    found = [trial for _, trial in ordered]
+    found = sorted(trials, key=lambda trial: (trial.started_at, trial.trial_id))
     columns = [
         Column(name="launch", values=[*range(1, len(found) + 1)], is_shown=True),
         Column(name="outcome", values=[_outcome(trial) for trial in found], is_shown=True, is_choice=True),
@@ -46,7 +44,7 @@ def trial_columns(trials: Sequence[Trial], *, objective: str) -> list[Column]:
             values=[_number(promised_throughput(trial.suggestion, objective)) for trial in found],
             is_shown=True,
         ),
-        Column(name="round", values=[number or None for number, _ in ordered], is_shown=True),
+        Column(name="round", values=[promised_round(trial.suggestion) for trial in found], is_shown=True),
         *_parameters(found),
         Column(name="memory GiB", values=[_memory(trial) for trial in found], is_shown=True),
         *_facts(found),

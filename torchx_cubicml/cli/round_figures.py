@@ -17,27 +17,22 @@ from torchx_cubicml.report.rendering import Section
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx_cubicml.cli.tune_rounds import TuneRounds
     from torchx_cubicml.predictors.round_table import RoundTable
     from torchx_cubicml.records.trial import Trial
 
+_MOST_PREDICTED = 1e15  # per second; no axis holds more beside a measurement
 _MOST_LETTERS = 160  # of a config beside a point
 
 
-def section(trials: Sequence[Trial], table: RoundTable, *, objective: str) -> Section:
-    """Return the figures of one workload.
-
-    Args:
-        trials: of the workload, in any order.
-        table: its rounds.
-        objective: name of the throughput, as for ``round_table``.
-    """
+def section(rounds: TuneRounds) -> Section:
+    """Return the figures of one workload, or of one of its tunes."""
+    trials, table, objective = rounds.trials, rounds.table, rounds.objective
+    numbers = {id(trial): number for number, trial in numbered(trials, tune=rounds.tune)}
     ended = [trial for trial in trials if trial.state.ended or trial.throughput(objective) is not None]
     is_dated = sum(bool(trial.started_at) for trial in ended) > 1
-    launches = (
-        sorted(numbered(ended), key=lambda each: (each[1].started_at, each[1].trial_id))
-        if is_dated
-        else numbered(ended)
-    )
+    ordered = sorted(ended, key=lambda trial: (trial.started_at, trial.trial_id)) if is_dated else ended
+    launches = [(numbers[id(trial)] if rounds.n_tunes else None, trial) for trial in ordered]
     unit = objective_text(objective)
     order = "in the order of their start" if is_dated else "in the order of the store"
     taus: dict[int | None, float | None] = {each.number: each.tau for each in table.rounds}
@@ -47,7 +42,7 @@ def section(trials: Sequence[Trial], table: RoundTable, *, objective: str) -> Se
         rank_correlation(_tau_rows(table)),
     )
     return Section(
-        heading=heading(trials[0]),
+        heading=", ".join(filter(None, (heading(trials[0]), rounds.name))),
         note=_note(trials[0], objective),
         figures=tuple(figure for figure in figures if figure is not None),
     )
@@ -97,6 +92,7 @@ def _predicted_rows(launches: Sequence[tuple[int | None, Trial]], objective: str
         for number, trial in launches
         if (number or not has_rounds)
         and (predicted := promised_throughput(trial.suggestion, objective)) is not None
+        and predicted <= _MOST_PREDICTED
         and (measured := trial.throughput(objective)) is not None
     ]
 

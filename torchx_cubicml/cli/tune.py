@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from torchx_cubicml.advisor.frontier import Frontier
+    from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner import Ended, Prepared, TuneRequest, TuneResult
     from torchx_cubicml.tuner.comparison import Repeats

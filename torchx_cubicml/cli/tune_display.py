@@ -20,7 +20,7 @@ from torchx_cubicml.launch.messages import (
     worth_text,
 )
 from torchx_cubicml.records.crowding import crowded_share
-from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
+from torchx_cubicml.records.job_time import PART_TEXTS, SOONEST_DONE, seconds_text
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
@@ -76,7 +76,7 @@ def _median_text(repeats: Repeats, *, objective: str) -> str:
 
 def _range_text(repeats: Repeats, *, objective: str) -> str:
     ends = [worth_text(end(repeats.throughputs), objective) for end in (min, max)]
-    return f"{ends[0]} to {ends[1]}"
+    return " to ".join(reversed(ends) if objective == SOONEST_DONE else ends)
 
 
 def _part_text(repeats: Repeats, *, part: str) -> str:

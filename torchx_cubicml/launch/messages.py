@@ -130,10 +130,10 @@ def per_cost_text(objective: str) -> str:
     """Return the words after a gain that is not one of a throughput of the whole job; else empty.
 
     >>> per_cost_text("tokens_per_device_hour"), per_cost_text("tokens_per_second"), per_cost_text("soonest_done")
-    ('in tokens per device hour', '', 'in time until done')
+    ('in tokens per device hour', '', 'in jobs per day')
     """
     if objective == SOONEST_DONE:
-        return "in time until done"
+        return "in jobs per day"
     return f"in {objective.replace('_', ' ')}" if objective in PER_COST else ""
 
 

@@ -52,16 +52,17 @@ class ForecastScores:
         )
 
 
-def forecast_scores(trials: Sequence[Trial], *, objective: str) -> ForecastScores | None:
+def forecast_scores(trials: Sequence[Trial], *, objective: str, tune: str = "") -> ForecastScores | None:
     """Return the scores; ``None`` for fewer than three launches, or where all predictions or measurements are alike.
 
-    Where a tune had rounds, only their launches count, as in the figure.
+    Where that tune had rounds, only their launches count, as in the figure.
 
     Args:
         trials: of one workload.
         objective: name of the throughput, or of one per device hour.
+        tune: whose rounds count, one of ``tunes_in_rounds``.
     """
-    launches = numbered(trials)
+    launches = numbered(trials, tune=tune)
     has_rounds = any(number for number, _ in launches)
     chosen = [trial for number, trial in launches if number or not has_rounds]
     pairs = [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.predictors.evaluation import correlations
-from torchx_cubicml.records.suggestion import promised_round, promised_throughput
+from torchx_cubicml.records.suggestion import promised_round, promised_throughput, tune_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -70,18 +70,19 @@ class RoundTable:
         return {"rounds": [asdict(each) for each in self.rounds], "tau": self.tau, "ranked": self.ranked}
 
 
-def round_table(trials: Iterable[Trial], *, objective: str) -> RoundTable:
+def round_table(trials: Iterable[Trial], *, objective: str, tune: str = "") -> RoundTable:
     """Return the figures of the rounds of one workload's trials.
 
-    The launches before the first round count as round 0. Later ones without a round, which measure a config again, are
-    left out.
+    The launches before the first round, those of other tunes too, count as round 0. Later ones without a round, which
+    measure a config again, are left out.
 
     Args:
         trials: of one workload, in any order.
         objective: name of the throughput, or of one per device hour. Predictions in another unit do not count.
+        tune: whose rounds, one of ``tunes_in_rounds``.
     """
     by_round: defaultdict[int, list[Trial]] = defaultdict(list)
-    for number, trial in numbered(trials):
+    for number, trial in numbered(trials, tune=tune):
         if number is not None:
             by_round[number].append(trial)
     figures: list[RoundFigures] = []
@@ -107,9 +108,22 @@ def round_table(trials: Iterable[Trial], *, objective: str) -> RoundTable:
     return RoundTable(rounds=tuple(figures), tau=tau, ranked=ranked)
 
 
-def numbered(trials: Iterable[Trial]) -> list[tuple[int | None, Trial]]:
-    """Return the round of each trial of one workload: 0 before the first round, ``None`` for later ones without one."""
-    found = [(promised_round(trial.suggestion), trial) for trial in trials]
+def tunes_in_rounds(trials: Iterable[Trial]) -> list[str]:
+    """Return the tunes that launched rounds, the earliest first, as ``tune_of`` names them."""
+    rounds = [trial for trial in trials if promised_round(trial.suggestion) is not None]
+    return list(dict.fromkeys(tune_of(trial.launch_id) for trial in sorted(rounds, key=lambda each: each.started_at)))
+
+
+def numbered(trials: Iterable[Trial], *, tune: str = "") -> list[tuple[int | None, Trial]]:
+    """Return the round of each trial of one workload, as ``round_table`` counts: 0 before the first, ``None`` for none.
+
+    Args:
+        trials: of one workload.
+        tune: whose rounds.
+    """
+    found = [
+        (promised_round(trial.suggestion) if tune_of(trial.launch_id) == tune else None, trial) for trial in trials
+    ]
     begin = min((trial.started_at for number, trial in found if number is not None), default="")
     return [
         (0 if number is None and (not begin or trial.started_at < begin) else number, trial) for number, trial in found

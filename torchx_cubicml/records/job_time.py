@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Measurement
-
 SOONEST_DONE = "soonest_done"
 """Objective whose value is jobs per second: one over the seconds until the job is done."""
 JOB_UNITS = ("steps", "samples", "tokens")
@@ -68,19 +66,17 @@ class TimedJob:
         """Seconds besides the steps at their steady pace."""
         return sum(self.overheads.values())
 
-    def parts(self, measurement: Measurement) -> dict[str, float]:
-        """Return the seconds of the overheads and of the steps, at a measured throughput."""
-        rate = measurement.throughput(self.job.rate)
+    def parts(self, rate: float | None) -> dict[str, float]:
+        """Return the seconds of the overheads and of the steps, at a throughput of the job's unit, if it is known."""
         return {**self.overheads, **({} if rate is None else {STEPS_S: self.job.amount / rate})}
 
-    def pace(self, measurement: Measurement | None) -> float | None:
-        """Return one over the seconds until the job is done, at a measured throughput; ``None`` without one."""
-        rate = measurement.throughput(self.job.rate) if measurement is not None else None
+    def pace(self, rate: float | None) -> float | None:
+        """Return one over the seconds until the job is done, at a throughput of its unit; ``None`` without one."""
         return None if rate is None else 1.0 / (self.overhead_s + self.job.amount / rate)
 
-    def share_of_steps(self, measurement: Measurement) -> float:
-        """Return the share of the time that the steps at their steady pace take, 0 to 1."""
-        pace = self.pace(measurement)
+    def share_of_steps(self, rate: float | None) -> float:
+        """Return the share of the time that the steps at their steady pace take, 0 to 1; 1 where it is unknown."""
+        pace = self.pace(rate)
         return 1.0 if pace is None else max(0.0, 1.0 - self.overhead_s * pace)
 
 

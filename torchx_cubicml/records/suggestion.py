@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.records.trial import Config
+
+_MOST_ROUNDS = 1_000_000
+_OF_TUNE = re.compile(r"(launch-[0-9a-f]+)-\d+")  # the id of a tune's launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +92,25 @@ class Suggestion:
 
 
 def promised_round(promise: Mapping[str, object] | None) -> int | None:
-    """Return the round of a launch, >= 1, from the prediction stored with it; ``None`` without one.
+    """Return the round of a launch, from 1 to a million, from the prediction stored with it; ``None`` without one.
 
     >>> promised_round({"round_number": 2}), promised_round(None)
     (2, None)
     """
     number = (promise or {}).get("round_number")
-    return number if isinstance(number, int) and not isinstance(number, bool) and number >= 1 else None
+    if not isinstance(number, int) or isinstance(number, bool):
+        return None
+    return number if 1 <= number <= _MOST_ROUNDS else None
+
+
+def tune_of(launch_id: str) -> str:
+    """Return what the ids of one tune's launches have in common; empty for a launch of no tune.
+
+    >>> tune_of("launch-9f2c61d07e1b4a55-0003"), tune_of("import-9f2c61d07e1b4a55")
+    ('launch-9f2c61d07e1b4a55', '')
+    """
+    found = _OF_TUNE.fullmatch(launch_id)
+    return found[1] if found else ""
 
 
 def promised_throughput(promise: Mapping[str, object] | None, objective: str) -> float | None:

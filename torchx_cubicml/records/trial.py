@@ -450,7 +450,7 @@ class Trial:
             RecordError: ``objective`` is none of ``OBJECTIVES``, ``PER_COST``, ``SOONEST_DONE`` and their mixtures.
         """
         if objective == SOONEST_DONE:
-            return None if self.timed is None else self.timed.pace(self.measurement)
+            return None if self.timed is None else self.timed.pace(self._rate_of_job)
         parts = parts_of(objective)
         if len(parts) > 1:
             values = [self.throughput(name) for name, _ in parts]
@@ -466,6 +466,16 @@ class Trial:
         cost = cost_per_second(objective, devices=self.fact("world_size"), price=self.fact(PRICE))
         return None if cost is None else rate / cost
 
+    @property
+    def time_to_done(self) -> Mapping[str, float]:
+        """Seconds of each part until the job is done; empty without a job or a measurement."""
+        return {} if self.timed is None or self.measurement is None else self.timed.parts(self._rate_of_job)
+
+    @property
+    def _rate_of_job(self) -> float | None:
+        job = self.timed.job if self.timed is not None else None
+        return None if job is None or self.measurement is None else self.measurement.throughput(job.rate)
+
     def uncertainty(self, objective: str) -> float:
         """Return the standard deviation of the logarithm of ``throughput``, as the run itself reported it.
 
@@ -473,7 +483,7 @@ class Trial:
         """
         if self.measurement is None:
             return 0.0
-        share = self.timed.share_of_steps(self.measurement) if objective == SOONEST_DONE and self.timed else 1.0
+        share = self.timed.share_of_steps(self._rate_of_job) if objective == SOONEST_DONE and self.timed else 1.0
         return share * self.measurement.uncertainty
 
     def fact(self, name: str) -> Value | None:

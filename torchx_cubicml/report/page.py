@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 # Vega compiles its own expressions, so it needs `unsafe-eval`; nothing may be loaded from anywhere, or sent.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+_MOST_SVG = 2_000_000  # characters of figures; more are drawn on a canvas, which is quicker
 _DRAW = """
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const data = JSON.parse(document.getElementById("data").textContent);
 function draw() {
-  const config = dark.matches ? data.dark : data.light;
+  const options = data.options, config = dark.matches ? options.dark : options.light;
   data.figures.forEach((figure, number) => vegaEmbed("#figure-" + number, figure, {
-    mode: "vega-lite", config: config, renderer: "svg", tooltip: {theme: dark.matches ? "dark" : "light"},
+    mode: "vega-lite", config: config, renderer: options.renderer, tooltip: {theme: dark.matches ? "dark" : "light"},
     actions: {export: true, source: false, compiled: false, editor: false},
   }).catch(console.error));
 }
@@ -44,7 +45,8 @@ def page(sections: Sequence[tuple[str, str, Sequence[Mapping[str, Any]]]], *, ti
         body += [f"<p>{escape(note)}</p>"] if note else []
         body += [f'<div class="figure" id="figure-{next(numbers)}"></div>' for _ in each]
         body.append("</section>")
-    data = {"figures": figures, "light": theme(), "dark": theme(dark=True)}
+    text = _json(figures)
+    options = {"light": theme(), "dark": theme(dark=True), "renderer": "svg" if len(text) < _MOST_SVG else "canvas"}
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -60,7 +62,7 @@ def page(sections: Sequence[tuple[str, str, Sequence[Mapping[str, Any]]]], *, ti
             "<body>",
             f"<h1>{escape(title)}</h1>",
             *body,
-            f'<script type="application/json" id="data">{_json(data)}</script>',
+            f'<script type="application/json" id="data">{{"figures": {text}, "options": {_json(options)}}}</script>',
             f"<script>{_DRAW}</script>",
             "</body>",
             "</html>",

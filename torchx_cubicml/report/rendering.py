@@ -75,10 +75,13 @@ def rendered(sections: Sequence[Section], *, kind: str, title: str) -> bytes:
         return page(texts, title=title, script=drawing.javascript_bundle()).encode()
     picture = _one_picture(sections)
     options: dict[str, Any] = {"config": theme(), "allowed_base_urls": []}
-    if kind == ".svg":
-        svg: str = drawing.vegalite_to_svg(picture, **options)
-        return svg.encode()
-    png: bytes = drawing.vegalite_to_png(picture, scale=_SCALE, **options)
+    try:
+        if kind == ".svg":
+            svg: str = drawing.vegalite_to_svg(picture, **options)
+            return svg.encode()
+        png: bytes = drawing.vegalite_to_png(picture, scale=_SCALE, **options)
+    except ValueError as error:
+        raise LaunchError(f"the figures could not be drawn: {' '.join(str(error).split()):.200}") from error
     return png
 
 

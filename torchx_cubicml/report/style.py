@@ -9,6 +9,7 @@ from __future__ import annotations
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # names the language; it is never fetched
 WIDTH, HEIGHT = 720, 300  # of a plot in pixels, axes and titles apart
 PANEL = 200  # width and height of one of several panels
+MANY_POINTS = 300  # from here on points are smaller and paler
 FONT = "Inter, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 NEUTRAL = "#8a919c"  # of what is there for comparison; readable on both pages
 FAILED = "#d55e00"
@@ -20,6 +21,12 @@ LARGE = {"format": "~s", "labelExpr": "datum.value === 0 ? '0' : datum.label"}  
 _LIGHT = {"page": "#ffffff", "ink": "#1f2430", "soft": "#5b6472", "line": "#e4e7ec"}
 _DARK = {"page": "#14171c", "ink": "#eceff4", "soft": "#a3abb8", "line": "#2c323c"}
 _ROUNDS = {False: (0.12, 0.8), True: (0.38, 0.98)}  # part of viridis that stands out from the page
+
+
+def point(count: int) -> dict[str, object]:
+    """Return a mark for each of ``count`` points of one plot."""
+    share = min(1.0, MANY_POINTS / max(count, 1))
+    return {"type": "point", "size": max(42 * share, 8), "opacity": 0.4 + 0.45 * share}
 
 
 def page_colours(*, dark: bool = False) -> dict[str, str]:
@@ -68,5 +75,5 @@ def theme(*, dark: bool = False) -> dict[str, object]:
         "text": {"color": ink, "fontSize": 11},
         "line": {"color": ink},
         "rule": {"color": soft},
-        "point": {"filled": True, "size": 42},
+        "point": {"filled": True},
     }

@@ -115,9 +115,8 @@ def _median_parts(trials: Iterable[Trial]) -> dict[str, float]:
     """Return the median seconds of each part until a job is done."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for each in trials:
-        if each.timed is not None and each.measurement is not None:
-            for name, value in each.timed.parts(each.measurement).items():
-                seconds[name].append(value)
+        for name, value in each.time_to_done.items():
+            seconds[name].append(value)
     return {name: median(values) for name, values in seconds.items()}
 
 

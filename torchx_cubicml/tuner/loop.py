@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.frontier import frontier_of, measured_points
+from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.migration import migrated_trials
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.advisor.frontier import Frontier
+    from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.budget import Spent

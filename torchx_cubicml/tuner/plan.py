@@ -138,7 +138,7 @@ def plan_launch(
     if narrowed is None:
         return _nothing_to_try(certain)
     seed = prepared.request.seed + len(trials)
-    snapshot = snapshot_of(narrowed, _with_lost_as_failed(trials, evidence), seed=seed)
+    snapshot = snapshot_of(narrowed, _with_lost_as_failed(trials, evidence), seed=seed, known=known)
     return _search_or_confirm(narrowed, evidence, certain, advisor, snapshot, launches_left)
 
 
@@ -306,11 +306,12 @@ def _any_other(evidence: Evidence, current: Config) -> bool:
     )
 
 
-def snapshot_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Snapshot:
-    """Build the input of a proposer."""
-    return Snapshot(
-        space=prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed
-    )
+def snapshot_of(
+    prepared: Prepared, trials: Sequence[Trial], *, seed: int, known: frozenset[str] = frozenset()
+) -> Snapshot:
+    """Build the input of a proposer; ``known`` holds the ids of the trials from before this tune."""
+    facts = {"workload": prepared.workload, "current": prepared.current}
+    return Snapshot(space=prepared.space, trials=trials, seed=seed, known=known, **facts)
 
 
 def winner_of(

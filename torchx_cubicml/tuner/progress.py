@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.advisor import ParameterSensitivity, Suggestion
-    from torchx_cubicml.advisor.frontier import Frontier
+    from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.comparison import Comparison

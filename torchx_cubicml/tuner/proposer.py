@@ -41,6 +41,7 @@ class Snapshot:
         current: the user's own config.
         trials: trials of any workload; planned and running ones count as in flight.
         seed: random seed.
+        known: ids of the trials from before this tune.
     """
 
     space: SearchSpace
@@ -48,6 +49,7 @@ class Snapshot:
     current: Config
     trials: Sequence[Trial]
     seed: int
+    known: frozenset[str] = frozenset()
 
 
 class Proposer(Protocol):

@@ -2,7 +2,7 @@
 
 Random launches come first. Then the predictor is fitted, a searcher proposes a round of configs, all of them are
 launched, and the predictor is fitted again. The round of each launch is recorded with its prediction, so a resumed tune
-finds its place by the trials alone.
+finds its place by the trials alone. Each tune counts its own rounds; the predictor learns from all trials.
 """
 
 from __future__ import annotations
@@ -92,18 +92,24 @@ class RoundProposer:
 def _launched_by_round(snapshot: Snapshot) -> defaultdict[int, list[Trial]]:
     launched: defaultdict[int, list[Trial]] = defaultdict(list)
     for trial in snapshot.trials:
-        number = promised_round(trial.suggestion)
-        if number is not None and is_same_workload(trial, snapshot.workload):
+        number = _own_round(trial, snapshot)
+        if number is not None:
             launched[number].append(trial)
     return launched
 
 
+def _own_round(trial: Trial, snapshot: Snapshot) -> int | None:
+    """Return the round of this tune that a trial was launched in; ``None`` for any other trial."""
+    is_own = trial.trial_id not in snapshot.known and is_same_workload(trial, snapshot.workload)
+    return promised_round(trial.suggestion) if is_own else None
+
+
 def _before(snapshot: Snapshot, number: int) -> list[Trial]:
     """Return the trials that a round was proposed from: those that had started before its first launch did."""
-    begins = (trial.started_at for trial in snapshot.trials if promised_round(trial.suggestion) == number)
+    begins = (trial.started_at for trial in snapshot.trials if _own_round(trial, snapshot) == number)
     begin = min(filter(None, begins), default="")
     return [
         trial
         for trial in snapshot.trials
-        if promised_round(trial.suggestion) != number and (not begin or trial.started_at < begin)
+        if _own_round(trial, snapshot) != number and (not begin or trial.started_at < begin)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import unit_text, worth_text
 from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.cost import PER_COST, rate_of
+from torchx_cubicml.records.cost import PER_COST, PER_JOULE, rate_of
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import OBJECTIVES, RATES, State
 from torchx_cubicml.tuner.certain_failures import repeated_failure
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _IN_A_ROW = 3
+_NO_POWER = "no power was recorded: that takes NVML by pynvml, or a readable /sys/class/powercap, for some seconds"
 _LINES_SHOWN = 15
 _DIAGNOSIS = {
     State.USER_ERROR: "the training itself fails: check that the script allows the values that were tried",
@@ -116,8 +118,11 @@ def _check_measurable(
         return
     if first.state is not State.COMPLETED:
         return
-    if first.throughput(prepared.space.objective) is not None:
+    objectives = filter(None, (prepared.space.objective, prepared.space.second_objective))
+    unmeasured = next((name for name in objectives if first.throughput(name) is None), None)
+    if unmeasured is None:
         return
+    prepared = replace(prepared, space=replace(prepared.space, objective=unmeasured))
     others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
     only_steps = not set(others) & set(RATES)
     if others and only_steps and (changer := changer_of_work(prepared.space, known, workload=prepared.workload)):
@@ -140,7 +145,8 @@ def _cannot_be_measured(prepared: Prepared, rates: Sequence[str]) -> str:
         unit = rates[0].removesuffix("_per_second")
         return f"{space.rate} cannot be measured in this training; count the job in {unit} in [job] of {file}"
     wanted = f'set objective = "{_measured_objective(prepared, rates)}" in {file}'
-    return f"{space.objective} cannot be measured in this training; {wanted}"
+    why = f" ({_NO_POWER})" if space.objective in PER_JOULE else ""
+    return f"{space.objective} cannot be measured in this training{why}; {wanted}"
 
 
 def _measured_objective(prepared: Prepared, rates: Sequence[str]) -> str:

@@ -79,7 +79,7 @@ def test_a_compiled_config_is_taken_only_for_a_long_job(steps: int, compiled: bo
         for flag, threads in ((not compiled, 1), (compiled, 4))
     ]
     assert best.gain == pytest.approx(true[0] / true[1], rel=0.03)
-    assert "in time until done" in best.reason
+    assert "in jobs per day" in best.reason
 
 
 def test_doubt_of_the_steps_counts_by_their_share() -> None:
@@ -118,3 +118,16 @@ def test_each_search_of_a_tune_sees_the_time_until_done() -> None:
     others = [one, *members, sampled, posterior.optimistic().forecast([config]).logarithm]
     others += [posterior.fantasize([config]).forecast([config]).logarithm]
     assert all(each == pytest.approx(forecast, abs=0.2) for each in others)
+
+
+def test_the_noise_of_the_throughput_is_learned_and_that_of_the_time_is_shown() -> None:
+    text = SPACE.replace("soonest_done", "steps_per_second").replace("[job]\nsteps = {steps}\n", "")
+    plain = Study.of(
+        parse_space(text, where="x.toml"),
+        workload=WORKLOAD,
+        current={"compile": False, "threads": 1},
+        trials=[replace(each, timed=None) for each in trials()],
+    ).posterior
+    posterior = study(10).posterior  # overheads take nearly all of the time
+    assert posterior.data.noise == pytest.approx(plain.data.noise)
+    assert posterior.noise != pytest.approx(plain.noise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.shared_results import SharedResults
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*FSDP.*", "ignore:.*fully_shard.*", "ignore:.*NO_SHARD.*", "ignore:The .grad attribute"
 )
 
-JOB = "train_wrapped.py"
+JOB = ("train_wrapped.py", "fsdp2-compiled-blocks")
 CPU = torch.device("cpu")
 SHARDING, RECOMPUTED, FORMATS = ("SHARD_GRAD_OP", "FULL_SHARD", "FULL_SHARD"), ("full", "none", "full"), ("bf16",) * 3
 WHOLE = "refused: the model is compiled as a whole, and not layer by layer"
@@ -55,6 +55,14 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class CastingModel(Model):
+    """Model that enters autocast within its own forward."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
 
 
 class Backend:
@@ -139,14 +147,14 @@ def guard() -> Guard:
 class Run:
     """Training of a compiled model, with hooks or without."""
 
-    def __init__(self, how: str, requested: dict[str, Value]) -> None:
+    def __init__(self, how: str, requested: dict[str, Value], *, kind: type[Model] = Model) -> None:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         self.backend = Backend()
         peers = Peers(read_job_environment({}))
         hooks: dict[str, Hook] = installed(requested, {}, peers=peers, guard=guard()) if requested else {}
         torch.manual_seed(0)
-        self.model = compiled(Model(), self.backend, how=how)
+        self.model = compiled(kind(), self.backend, how=how)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.losses: list[float] = []
         for step in range(N_STEPS):
@@ -205,6 +213,15 @@ def test_a_hook_leaves_nothing_to_compile_again(how: str) -> None:
 
 
 @pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("how", ["FSDP2, then the model", "FSDP2, then the model in place"])
+def test_autocast_within_a_compiled_forward_is_found(how: str) -> None:
+    gc.collect()  # the graphs of other tests
+    hooked = Run(how, {"fsdp_precision": ("fp32", "bf16", "fp32")}, kind=CastingModel)
+    reason = str(hooked.facts["fsdp_precision_hook"])
+    assert reason.startswith("refused: the script runs the layers under autocast to bf16")
+
+
+@pytest.mark.usefixtures("_alone")
 def test_fsdp1_around_a_compiled_block_belongs_to_the_model() -> None:
     hooked = Run("FSDP1 around compiled blocks", {"fsdp_precision": FORMATS, "fsdp": "NO_SHARD"})
     assert hooked.facts == {}
@@ -233,16 +250,14 @@ def test_what_is_compiled_as_a_whole_is_not_checkpointed(how: str, why: str) -> 
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("how", ["fsdp2-compiled-blocks", "fsdp2-compiled-in-place"])
-def test_two_ranks_lose_as_much_as_without_the_hooks(how: str, tmp_path: Path, shared_results: SharedResults) -> None:
+def test_two_ranks_lose_as_much_as_without_the_hooks(tmp_path: Path) -> None:
     requested: dict[str, Value] = {
         "fsdp": ("SHARD_GRAD_OP", "FULL_SHARD") * 2,
         "activation_checkpointing": ("full", "none") * 2,
     }
-    ended = launch_hooked(JOB, how, store=tmp_path, hooks=requested)
+    ended = launch_hooked(*JOB, store=tmp_path, hooks=requested)
     assert ended.warnings == []
     assert len(ended.losses) == 9
-    unhooked = shared_results.get("unhooked_compiled", lambda _: unhooked_losses(JOB, "fsdp2-compiled-blocks"))
-    assert ended.losses == pytest.approx(unhooked, abs=2e-6)
+    assert ended.losses == pytest.approx(unhooked_losses(*JOB), abs=2e-6)
     assert ended.trial.observed["sharding_strategy"] == requested["fsdp"]
     assert ended.trial.observed["compile"] is True

@@ -101,7 +101,7 @@ def test_a_launch_has_the_requested_mesh_and_plan_and_the_same_loss(
 
 def test_a_launch_whose_samples_do_not_follow_the_mesh_says_so(tmp_path: Path) -> None:
     """``test_mesh_samples.py`` has the other cases, and ``test_mesh_hook.py`` what is refused before a change."""
-    ended = launched(tmp_path, "ranks-by-hand", n_ranks=2, hooks={"mesh.dp_shard": 2, "mesh.tp": 1})
+    ended = launched(tmp_path, "ranks-by-hand", hooks={"mesh.dp_shard": 4, "mesh.tp": 1})
     why = "data-parallel ranks train on the same samples"
     assert f"refused: after the change, {why}" in str(ended.trial.observed["mesh_hook"])
     assert why in " ".join(ended.warnings)

@@ -9,7 +9,7 @@ outside what they cover.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +19,7 @@ import numpy as np
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.features.device_specs import find_hardware
+from torchx_cubicml.predictors.intervals import FEWEST
 from torchx_cubicml.predictors.roofline.constants import HAND_SET, NAMES, ConstantsPrior, constants_of
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import memory_parts
@@ -143,6 +144,15 @@ class PublicPrior:
             logarithm[covered] = np.log(chosen.tokens_per_step) - seconds
             spread[covered] = self.widening * np.hypot(deviation, self.error)
         return Prediction.of_measurement(logarithm, spread)
+
+    def narrowed(self, prediction: Prediction, rows: Sequence[Mapping[str, Value]], *, n_launches: int) -> Prediction:
+        """Return a prediction after a few launches with no more spread than without any, ``[n]``.
+
+        From ``FEWEST`` launches on, their own errors have set the spread, and it stays.
+        """
+        if n_launches >= FEWEST:
+            return prediction
+        return replace(prediction, spread=np.fmin(prediction.spread, self.tokens_per_second(rows).spread))
 
     def peak_gib(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the prediction of the peak memory of one device in GiB, ``[n]``; NaN where it is not covered."""

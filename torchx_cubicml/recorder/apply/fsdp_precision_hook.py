@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 from torchx_cubicml.recorder.apply.fsdp_precision_calls import Fsdp1Precision, Fsdp2Precision
+from torchx_cubicml.recorder.apply.layer_plan import whole_model
 from torchx_cubicml.recorder.apply.module_calls import before_every_call
+from torchx_cubicml.recorder.model.compiled_autocast import compiled_autocast_type
 from torchx_cubicml.recorder.model.kernels import compiled_modules
 from torchx_cubicml.recorder.model.layers import unwrap
 from torchx_cubicml.recorder.model.precision import autocast_type
@@ -45,15 +47,20 @@ class FsdpPrecisionHook(FsdpHook):
         self._guarded_call = guard(self._before_forward)
         self._uncalled: dict[int, nn.Module] = {}  # planned layers by id, until each has run once
         self._stop_looking: Callable[[], None] | None = None
+        self._model: nn.Module | None = None  # of these layers
 
     def release(self) -> None:
         """Restore FSDP's functions, and stop looking at the calls of layers."""
         super().release()
         self._stop()
+        if self._model is not None and not self._refusal:
+            self._refuse_autocast(compiled_autocast_type(self._model))
+        self._model = None
 
     def planned(self, layers: Iterable[nn.Module]) -> None:
         """Look at the first call of each layer of the plan."""
         self._uncalled = {id(layer): layer for layer in layers}
+        self._model = whole_model(next(iter(self._uncalled.values())))
         self._stop_looking = before_every_call(self._guarded_call)
 
     def _before_forward(self, module: nn.Module, args: Sequence[object]) -> None:
@@ -62,16 +69,21 @@ class FsdpPrecisionHook(FsdpHook):
         inside = unwrap(module)
         if not inside.training or not is_grad_enabled() or not self._concerns(inside):
             return
-        if found := short_format(autocast_type(module)):
-            self._refusal = (
-                f"the script runs the layers under autocast to {found}, which chooses the format that counts"
-            )
-            if not self._only_checks:
-                self._refusal += "; their parameters alone have the requested one"
+        found = self._refuse_autocast(autocast_type(module))
         self._uncalled.pop(id(inside), None)
         # A compiler would compile again once the global hook is gone, so the first call must tell.
         if found or not self._uncalled or any(True for _ in compiled_modules(module)):
             self._stop()
+
+    def _refuse_autocast(self, dtype: str) -> str:
+        """Refuse if the layers run under autocast, and return its format in a word; empty where it is off."""
+        found = short_format(dtype)
+        if found:
+            done = "" if self._only_checks else "; their parameters alone have the requested one"
+            self._refusal = (
+                f"the script runs the layers under autocast to {found}, which chooses the format that counts{done}"
+            )
+        return found
 
     def _concerns(self, inside: nn.Module) -> bool:
         """Return whether a module is a layer that has not run, or holds one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.host.hardware import hardware_facts
+from torchx_cubicml.recorder.model.compiled_autocast import compiled_autocast_type
 from torchx_cubicml.recorder.model.deepspeed_engine import read_engine
 from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
@@ -180,7 +181,12 @@ def software_facts() -> dict[str, Value]:
 def _precision(root: nn.Module, seen: HookObservations, sharding: Sharding) -> str:
     if count_float8_modules(root):
         return "fp8"
-    return short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root)
+    return short_format(_autocast_type(root, seen) or sharding.low_precision) or parameter_format(root)
+
+
+def _autocast_type(root: nn.Module, seen: HookObservations) -> str:
+    """Return autocast's number format as the hooks saw it around the model or a layer, else by compiled graphs."""
+    return seen.autocast_type or compiled_autocast_type(root)
 
 
 def _precisions(root: nn.Module, seen: HookObservations, sharding: Sharding) -> str | tuple[str, ...]:
@@ -189,7 +195,8 @@ def _precisions(root: nn.Module, seen: HookObservations, sharding: Sharding) -> 
     if "precision" not in seen.per_layer or not sharding.layer_formats or whole == "fp8":
         return whole
     stored, n_layers = parameter_format(root), len(sharding.layer_formats)
-    autocast = seen.layer_autocast if len(seen.layer_autocast) == n_layers else (seen.autocast_type,) * n_layers
+    has_each = len(seen.layer_autocast) == n_layers
+    autocast = seen.layer_autocast if has_each else (_autocast_type(root, seen),) * n_layers
     formats = (cast or each or stored for cast, each in zip(autocast, sharding.layer_formats, strict=True))
     return tuple(map(short_format, formats))
 

@@ -9,15 +9,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.figures.point_sample import sample_text, sampled
-from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LABEL, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH
+from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LABEL, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _LETTER = 6.5  # pixels of a letter of a label; one that is wider than its launches is left out
 _MOST_BANDS = 40  # more rounds than that are not marked: lines would cover the plot
-_AGAIN = "measured again"
+_LATER = "afterwards"
 _LARGE = 1000.0  # throughputs from here on are shown without decimals
 
 
@@ -41,18 +40,17 @@ def frontier(
     x: dict[str, Any] = {"field": "launch", "type": "quantitative", "title": f"launch, {order}"}
     x |= {"scale": {"domain": [0, len(launches) + 1], "nice": False}, "axis": {"format": COUNT, "tickMinStep": 1}}
     y = {"field": "throughput", "type": "quantitative", "title": unit, "axis": LARGE}
-    subtitle = f"{_failures(launches)}{sample_text(len(measured), len(failed))}"
     return {
         "$schema": SCHEMA,
         "description": f"Throughput of {len(launches)} launches {order}, with the best so far. {_failures(launches)}",
-        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": subtitle},
+        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": _failures(launches)},
         "width": WIDTH,
         "height": HEIGHT,
         "layer": [
             *_marks_of_rounds(_bands(launches), n_launches=len(launches)),
             *_best_so_far(measured, x, y, last=len(launches)),
-            _points(sampled(measured), x, y),
-            _crosses(sampled(failed), x, y),
+            _points(measured, x, y),
+            _crosses(failed, x, y),
         ],
     }
 
@@ -88,7 +86,7 @@ def _bands(launches: Sequence[Mapping[str, Any]]) -> list[_Band]:
     numbers = sorted({each["round"] for each in launches if each["round"]})
     if not numbers or len(numbers) > _MOST_BANDS:
         return []
-    labels = {0: "first launches", None: _AGAIN} | {number: f"round {number}" for number in numbers}
+    labels = {0: "first launches", None: _LATER} | {number: f"round {number}" for number in numbers}
     bands = []
     for number in (0, *numbers, None):
         places = [each["launch"] for each in launches if each["round"] == number]
@@ -124,7 +122,7 @@ def _points(measured: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]
     colour = {"condition": plain, "field": "round", "type": "ordinal", "legend": None, "scale": {"domain": numbers}}
     return {
         "data": {"values": measured},
-        "mark": {"type": "point", "opacity": 0.85},
+        "mark": point(len(measured)),
         "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tooltip(y["title"]), "description": LABEL},
     }
 

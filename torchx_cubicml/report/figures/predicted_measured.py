@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.figures.point_sample import sample_text, sampled
-from torchx_cubicml.report.style import HEIGHT, LABEL, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG
+from torchx_cubicml.report.style import HEIGHT, LABEL, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG, point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,13 +32,13 @@ def predicted_measured(
     rounds = sorted({row["round"] for row in rows}, key=lambda number: (number is None, number))
     is_split = 1 < len(rounds) <= _MOST_PANELS
     labels = {number: _label(number, taus.get(number)) for number in rounds}
-    values = [{**row, "panel": labels[row["round"]], "label": _text(row)} for row in sampled(rows)]
+    values = [{**row, "panel": labels[row["round"]], "label": _text(row)} for row in rows]
     figure: dict[str, Any] = {
         "$schema": SCHEMA,
         "description": f"Predicted against measured throughput of {len(rows)} launches.",
         "title": {
             "text": "Predicted and measured throughput",
-            "subtitle": f"{unit}; on the line, the prediction came true{sample_text(len(rows))}",
+            "subtitle": f"{unit}; on the line, the prediction came true",
         },
         "data": {"values": values},
     }
@@ -98,7 +97,7 @@ def _layers(rows: Sequence[Mapping[str, Any]], *, has_many: bool) -> list[dict[s
             "encoding": {"x": x, "y": y},
         },
         {
-            "mark": {"type": "point", "opacity": 0.85},
+            "mark": point(len(rows)),
             "encoding": {"x": x, "y": y, "color": colour, "tooltip": tooltip, "description": LABEL},
         },
     ]

@@ -27,7 +27,7 @@ def rank_correlation(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
     if all(row["tau"] is None for row in rows):
         return None
     values = [
-        {**row, "round": str(row["round"]), "chance": (chance := _of_chance(row["launches"])), "below": -chance}
+        {**row, "round": str(row["round"]), "chance": (chance := tau_of_chance(row["launches"])), "below": -chance}
         for row in rows
         if row["tau"] is not None
     ]
@@ -80,10 +80,10 @@ def _numbers(y: dict[str, Any], *, is_negative: bool) -> dict[str, Any]:
     }
 
 
-def _of_chance(launches: int) -> float:
+def tau_of_chance(launches: int) -> float:
     """Return the tau that 95 % of random orders of ``launches``, >= 2, do not exceed.
 
-    >>> round(_of_chance(33), 2)
+    >>> round(tau_of_chance(33), 2)
     0.24
     """
     deviation = (2 * (2 * launches + 5) / (9 * launches * (launches - 1))) ** 0.5

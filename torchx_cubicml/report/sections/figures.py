@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from torchx_cubicml.report.markup import Html, element, joined
@@ -15,10 +15,12 @@ from torchx_cubicml.report.rendering import renderer
 from torchx_cubicml.report.style import ON_DARK, theme
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.report.rendering import Figure
 
+MOST_DRAWN = 2000
+"""Points of one kind in one figure: more cover each other, and make a page heavy."""
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b|rgb\(\d+, ?\d+, ?\d+\)")
 _PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
@@ -64,15 +66,37 @@ def missing_renderer() -> str:
     return ""
 
 
+def _sampled(figure: Figure) -> dict[str, Any]:
+    """Return the figure with evenly spaced points where it has more than ``MOST_DRAWN``; its subtitle says so."""
+    counts: list[int] = []
+
+    def drawn(part: Mapping[str, Any]) -> dict[str, Any]:
+        found = {name: drawn(value) if name == "spec" else value for name, value in part.items()}
+        if "layer" in found:
+            found["layer"] = [drawn(layer) for layer in found["layer"]]
+        values = found.get("data", {}).get("values", ())
+        if len(values) > MOST_DRAWN:
+            counts.append(len(values))
+            step = (len(values) - 1) / (MOST_DRAWN - 1)
+            found["data"] = {"values": [values[round(place * step)] for place in range(MOST_DRAWN)]}
+        return found
+
+    sample = drawn(figure)
+    if counts:
+        text = f"; {MOST_DRAWN * len(counts):,} of {sum(counts):,} points are drawn"
+        sample["title"] = {**sample["title"], "subtitle": f"{sample['title'].get('subtitle', '')}{text}"}
+    return sample
+
+
 def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
     """Return one SVG: light and dark drawings differ in colours alone, so each colour becomes a variable.
 
     Raises:
         ValueError: the drawing holds what no figure of this package needs, such as a script.
     """
+    sample = _sampled(figure)
     light, dark = (
-        renderer().vegalite_to_svg(dict(figure), config=theme(dark=each), allowed_base_urls=[])
-        for each in (False, True)
+        renderer().vegalite_to_svg(sample, config=theme(dark=each), allowed_base_urls=[]) for each in (False, True)
     )
     for node in ET.fromstring(light).iter():  # noqa: S314 - drawn by the renderer; entities cannot be declared in it
         tag = node.tag.rpartition("}")[2]

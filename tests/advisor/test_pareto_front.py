@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.frontier import FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.advisor.frontier_search import predicted_frontier
+from torchx_cubicml.advisor.pareto_front import FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 

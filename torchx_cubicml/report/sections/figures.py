@@ -71,11 +71,13 @@ def _sampled(figure: Figure) -> dict[str, Any]:
     counts: list[int] = []
 
     def drawn(part: Mapping[str, Any]) -> dict[str, Any]:
-        found = {name: drawn(value) if name == "spec" else value for name, value in part.items()}
+        found = dict(part)
+        if "spec" in found:
+            found["spec"] = drawn(found["spec"])
         if "layer" in found:
             found["layer"] = [drawn(layer) for layer in found["layer"]]
         values = found.get("data", {}).get("values", ())
-        if len(values) > MOST_DRAWN:
+        if len(values) > MOST_DRAWN and not _is_line(part):
             counts.append(len(values))
             step = (len(values) - 1) / (MOST_DRAWN - 1)
             found["data"] = {"values": [values[round(place * step)] for place in range(MOST_DRAWN)]}
@@ -86,6 +88,11 @@ def _sampled(figure: Figure) -> dict[str, Any]:
         text = f"; {MOST_DRAWN * len(counts):,} of {sum(counts):,} points are drawn"
         sample["title"] = {**sample["title"], "subtitle": f"{sample['title'].get('subtitle', '')}{text}"}
     return sample
+
+
+def _is_line(part: Mapping[str, Any]) -> bool:
+    mark = part.get("mark")
+    return isinstance(mark, dict) and mark.get("type") == "line"
 
 
 def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import HAND_SET, NAMES
@@ -105,6 +106,15 @@ def test_the_variance_between_sources_sets_the_width() -> None:
     near, far = (each.tokens_per_second([ROW]) for each in (prior, wide))
     assert near.logarithm == far.logarithm
     assert prior.widening * prior.error < near.spread[0] < far.spread[0] < 2.0 * near.spread[0]
+
+
+def test_a_few_launches_never_make_a_prediction_less_sure() -> None:
+    prior = PublicPrior.read(SHIPPED)
+    rows = [ROW, ROW, {**ROW, "device": "cpu"}]
+    first = prior.tokens_per_second(rows)
+    known = Prediction(logarithm=np.zeros(3), spread=np.array([2.0, 0.01, 2.0]))
+    assert prior.narrowed(known, rows, n_launches=9).spread.tolist() == [first.spread[0], 0.01, 2.0]
+    assert prior.narrowed(known, rows, n_launches=10) is known  # their own errors have set the spread
 
 
 def test_the_formulas_start_from_the_prior_on_its_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:

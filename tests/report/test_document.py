@@ -172,3 +172,9 @@ def test_many_points_are_sampled_and_the_subtitle_says_so() -> None:
     assert html.count('aria-roledescription="point"') == MOST_DRAWN
     assert "2,000 of 9,000 points are drawn" in html
     assert 'aria-label="launch 9,000; 8,999 x; completed"' in html
+
+
+def test_a_figure_that_cannot_be_drawn_is_left_out_with_its_cause() -> None:
+    html = figures_html([{"mark": 3}, frontier([], unit="x")], colours=Colours(), name="f")
+    assert html.count("<figure") == 1
+    assert "A figure is left out, as it could not be drawn: " in html

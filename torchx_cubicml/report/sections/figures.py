@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_DRAWN = 2000
 """Points of one kind in one figure: more cover each other, and make a page heavy."""
+_MOST_LETTERS = 200  # of a cause
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b|rgb\(\d+, ?\d+, ?\d+\)")
 _PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
@@ -51,8 +52,16 @@ def figures_html(figures: Sequence[Figure], *, colours: Colours, name: str) -> H
         colours: of the page; those of the figures are added.
         name: unique on the page; letters, digits and hyphens.
     """
-    drawn = (_svg(figure, colours, prefix=f"{name}-{number}-") for number, figure in enumerate(figures))
-    return joined(*(element("figure", svg, class_="figure") for svg in drawn))
+    return joined(*(_drawn(figure, colours, f"{name}-{number}-") for number, figure in enumerate(figures)))
+
+
+def _drawn(figure: Figure, colours: Colours, prefix: str) -> Html:
+    """Return one figure; one that cannot be drawn is left out, and a sentence says why."""
+    try:
+        return element("figure", _svg(figure, colours, prefix=prefix), class_="figure")
+    except (ValueError, ET.ParseError) as error:
+        why = " ".join(str(error).split())[:_MOST_LETTERS]
+        return element("p", f"A figure is left out, as it could not be drawn: {why}", class_="note")
 
 
 def missing_renderer() -> str:

@@ -6,7 +6,8 @@ A store holds a few own trials of a table and many public ones; the default pred
 machine: public trials are those of the other table, another cluster. offset: those of the same table, all 0.7 times as
 fast. junk: the same, and one in ten is wrong: tokens of one device instead of all, or a thousand times too many.
 alike: trials of all levels count alike. own only: public trials are left out. less: public trials carry a log error
-of 0.3 besides their own, as if each were measured that badly. category: the trust level is a fact of the trial.
+of 0.3 besides their own, as if each were measured that badly. category: the trust level is a column, as in
+the product.
 Error: mean size of the log error over own jobs; tau: Kendall's. Mean over seeds with its 95 % interval; below, of
 the difference from alike on the same seeds.
 """
@@ -66,8 +67,8 @@ def predicted(own: Sequence[Trial], public: Sequence[Trial], asked: Sequence[Tri
     trials = [*own, *(() if method == "own only" else public)]
     if method == "less":
         trials = [less_certain(trial) for trial in trials]
-    if method == "category":
-        trials, asked = ([named(trial) for trial in each] for each in (trials, asked))
+    if method != "category":
+        trials = [replace(trial, trust=Trust.OWN) for trial in trials]
     history = History.from_trials(trials, objective="tokens_per_second")
     predictor = PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=np.random.default_rng(0))
     return predictor.predict(encode_rows(history.columns, [training_row(trial) for trial in asked])).logarithm
@@ -79,11 +80,6 @@ def less_certain(trial: Trial) -> Trial:
         return trial
     error = float(np.hypot(trial.measurement.uncertainty, LESS))
     return replace(trial, measurement=replace(trial.measurement, relative_error=error))
-
-
-def named(trial: Trial) -> Trial:
-    """Return a trial with its trust level as a fact."""
-    return replace(trial, workload={**trial.workload, "trust": str(trial.trust)})
 
 
 def scores(

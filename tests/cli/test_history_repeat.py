@@ -8,13 +8,17 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.records.kept_command import kept_command
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("history repeat")]
+if TYPE_CHECKING:
+    from tests.shared_results import SharedResults
+
+pytestmark = pytest.mark.launch
 SCRIPT = """\
 import os, sys
 import torch
@@ -65,8 +69,11 @@ def git(*words: str | Path, cwd: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def people(tmp_path_factory: pytest.TempPathFactory) -> People:
-    folder = tmp_path_factory.mktemp("repeat")
+def people(shared_results: SharedResults) -> People:
+    return shared_results.get("history repeat", recorded_and_exported)
+
+
+def recorded_and_exported(folder: Path) -> People:
     mine, theirs = folder / "mine", folder / "theirs"
     mine.mkdir()
     (mine / "train.py").write_text(SCRIPT)
@@ -126,24 +133,20 @@ def test_the_printed_command_repeats_config_and_facts(people: People, tmp_path: 
     assert again.observed["n_params"] == 10  # 4 x 2 weights and 2 biases: the variable was set, too
 
 
-def test_another_flag_another_file_and_another_commit_are_told(people: People) -> None:
-    trial = people.trial.trial_id
+def test_another_flag_another_file_and_another_commit_are_told(people: People, tmp_path: Path) -> None:
+    git("clone", "--quiet", people.recorder, tmp_path / "changed", cwd=tmp_path)
+    one, trial = replace(people, stranger=tmp_path / "changed"), people.trial.trial_id
     own = (*OWN[:-1], "8")
-    found = repeat(people, trial, "--space", "space.toml", store=people.exported, own=own)
+    found = repeat(one, trial, "--space", "space.toml", store=people.exported, own=own)
     assert found["differences"] == ["another value of --width"]
-    script = people.stranger / "train.py"
-    script.write_text(SCRIPT.replace("lr=0.1", "lr=0.1, momentum=0.9"))
-    try:
-        found = repeat(people, trial, "--space", "space.toml", store=people.exported)
-        assert "files of this checkout differ from its commit" in str(found["differences"])
-        assert "another value of the program's file" in str(found["differences"])
-        git("commit", "--quiet", "-am", "two", cwd=people.stranger)
-        found = repeat(people, trial, "--space", "space.toml", store=people.exported)
-        commit = people.trial.provenance["commit"]
-        assert f", and the record at {commit}" in str(found["differences"])
-    finally:
-        git("checkout", "--quiet", str(people.trial.provenance["commit"]), "--", ".", cwd=people.stranger)
-        git("reset", "--quiet", "--hard", str(people.trial.provenance["commit"]), cwd=people.stranger)
+    (one.stranger / "train.py").write_text(SCRIPT.replace("lr=0.1", "lr=0.1, momentum=0.9"))
+    found = repeat(one, trial, "--space", "space.toml", store=people.exported)
+    assert "files of this checkout differ from its commit" in str(found["differences"])
+    assert "another value of the program's file" in str(found["differences"])
+    git("commit", "--quiet", "-am", "two", cwd=one.stranger)
+    found = repeat(one, trial, "--space", "space.toml", store=people.exported)
+    commit = people.trial.provenance["commit"]
+    assert f", and the record at {commit}" in str(found["differences"])
 
 
 def test_another_size_of_the_job_is_told(people: People) -> None:

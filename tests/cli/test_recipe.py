@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytestmark = [pytest.mark.launch, pytest.mark.xdist_group("tune on a terminal")]
+if TYPE_CHECKING:
+    from tests.shared_results import SharedResults
+
+pytestmark = pytest.mark.launch
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ["--script", f"{ROOT}/benchmarks/lib/simulated_job.py", "--", "--family", "wall", "--n_layers", "8"]
 CONFIG = [
@@ -31,9 +35,12 @@ def torchx(*words: str, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose store holds a tune of ten random launches and two rounds of five."""
-    folder = tmp_path_factory.mktemp("recipe")
+def folder(shared_results: SharedResults) -> Path:
+    return shared_results.get("recipe", tuned)
+
+
+def tuned(folder: Path) -> Path:
+    """Return a folder whose store holds a tune of ten random launches and two rounds of five."""
     options = [
         "--space",
         f"{ROOT}/benchmarks/lib/simulated_job.toml",

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import (
+    TRUST,
     History,
     config_key,
     training_row,
 )
+from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.records.workload import is_same_workload
 
@@ -180,3 +184,33 @@ def test_a_peak_that_no_process_can_have_is_not_known(peak: float) -> None:
     peaks = dict(zip(history.trial_ids, history.peak_memory_gib.tolist(), strict=True))
     assert np.isnan(peaks[odd.trial_id])
     assert peaks[usual.trial_id] == 40.0
+
+
+def test_the_trust_level_of_others_is_a_column_and_own_tables_have_none() -> None:
+    own = [measured(100.0 + n, micro_batch_size=n) for n in (1, 2)]
+    assert TRUST not in History.from_trials(own, objective="tokens_per_second").columns.names
+    public = [replace(trial, trial_id=f"p{n}", trust=Trust.PUBLIC) for n, trial in enumerate(own)]
+    history = History.from_trials([*own, *public], objective="tokens_per_second")
+    column = history.features[:, history.columns.names.index(TRUST)]
+    assert int(np.isnan(column).sum()) == 2  # own ones, as every candidate
+    assert all(
+        (row.get(TRUST) == "public") == (not np.isnan(code)) for row, code in zip(history.rows, column, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ["greybox", "boosting"])
+def test_an_offset_of_public_trials_moves_no_own_prediction(name: str) -> None:
+    """Public trials of a machine half as fast keep telling how configs compare."""
+    sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    own = [measured(100.0 * size**0.5, micro_batch_size=size) for size in sizes[::3]]
+    public = [
+        replace(measured(50.0 * size**0.5, micro_batch_size=size), trust=Trust.PUBLIC) for size in sizes for _ in "ab"
+    ]
+    errors = []
+    for trials in ([*own, *public], [replace(trial, trust=Trust.OWN) for trial in (*own, *public)]):
+        history = History.from_trials(trials, objective="tokens_per_second")
+        asked = [{**WORKLOAD, "micro_batch_size": size} for size in sizes]
+        predictor = PREDICTORS[name]().fit(history, rng=np.random.default_rng(0))
+        found = predictor.predict(history.columns.encode(asked)).throughput
+        errors.append(float(np.abs(np.log(found / (100.0 * np.sqrt(sizes)))).mean()))
+    assert errors[0] < 0.5 * errors[1]

@@ -15,6 +15,7 @@ from torchx_cubicml.records.cost import PER_COST, PER_JOULE, rate_of
 from torchx_cubicml.records.hook_table import RESHARD_SIZES
 from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.mixture import parts_of
+from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.trial import OBJECTIVES, State
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Measurement, Scalar, Trial, Value
 
 _UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
+TRUST = "trust_level"
+"""Column of the trust level, in tables with trials of others."""
 _USUAL_ERROR = 0.1  # log error of a predictor: runs with less uncertainty than that count about alike
 _NONE: Mapping[str, str] = MappingProxyType({})
 _NO_CHOICES: Mapping[str, Sequence[Scalar]] = MappingProxyType({})
@@ -92,9 +95,9 @@ class History:
                 measurements[trial.trial_id] = trial.measurement
             throughput = _throughput(trial, objective)
             if proves_too_large(trial):
-                outcomes.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))
+                outcomes.append((_row_with_trust(trial, observe), np.nan, False, trial.trial_id))
             elif throughput is not None:
-                outcomes.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
+                outcomes.append((_row_with_trust(trial, observe), throughput, True, trial.trial_id))
             elif trial.state in _UNKNOWN_CAUSE or trial.state is State.OUT_OF_MEMORY:
                 failures.append(training_row(trial, observe=observe))
         return cls._from_outcomes(outcomes, failures, measurements, choices)
@@ -207,6 +210,15 @@ def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[st
         if _same_vocabulary(fact, trial.config[parameter], trial.observed[fact]):
             row[parameter] = trial.observed[fact]
     return row
+
+
+def _row_with_trust(trial: Trial, observe: Mapping[str, str]) -> dict[str, Value]:
+    """Return the facts of a trial, with the trust level of one that is not own as a category.
+
+    Trials of others are of another machine or program, or wrong in a way that they share. Candidates are own.
+    """
+    row = training_row(trial, observe=observe)
+    return row if trial.trust is Trust.OWN else {**row, TRUST: str(trial.trust)}
 
 
 def config_key(config: Config) -> str:

@@ -13,7 +13,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-kill
-.PHONY: test-integrations test-torchrec test-releases test-nightly check
+.PHONY: test-report test-integrations test-torchrec test-releases test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -45,6 +45,9 @@ test-mutants: setup ## random small faults: the share that each package's tests 
 
 test-slurm: setup ## whole tunes on a Slurm that is started on this machine (root; installed where it is missing)
 	scripts/test-slurm
+
+test-report: setup ## the report in a headless Chromium (root and apt-get install it where it is missing)
+	scripts/test-report
 
 test-kill: setup ## the tuner killed at fifty random instants, on this machine and on Slurm
 	CUBICML_KILLS=50 scripts/test-slurm -k killed_at_random
@@ -80,7 +83,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install -q -c constraints.txt -e .
+	$(BIN)/pip install -q -c constraints.txt -e '.[report]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python

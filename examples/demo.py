@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".demo"
 SPACE = "examples/gpt.toml"
 STORE = ".demo/store"
+REPORT = ".demo/report.html"
 REPEATS = 3
 TRAINING = shlex.split(
     "dist.ddp -j 1x2 --script examples/train_gpt.py -- --n_layer 4 --n_embd 128 --block_size 64 --steps 12 "
@@ -54,8 +55,10 @@ def main() -> int:
 
     say(f"3. Throughput of the {2 * REPEATS} launches after the tune:")
     compare_launches()
-    say(f"All trials are in {STORE}. List them: torchx cubicml history list --store {STORE}")
+    say(f"4. All trials are in {STORE}. Write them as a page:")
+    run("torchx", "cubicml", "report", "--store", STORE, "--space", SPACE, "--out", REPORT)
     print(f"{time.monotonic() - started:.0f} s")
+    say(f"Open the report in a browser: file://{ROOT / REPORT}")
     return 0
 
 

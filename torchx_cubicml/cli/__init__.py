@@ -24,6 +24,7 @@ COMMANDS = {
     "suggest": "show what the next launch would run and which configs are worth trying",
     "tune": "find a faster config with real launches, within a budget",
     "history": "list, show, import and compact the recorded trials",
+    "report": "write a store as one HTML page: result, figures and all trials",
     "evaluate": "report how well predictors rank the store's trials, and choose one",
 }
 """Sub-command -> summary; each is the module of that name in ``torchx_cubicml.cli``."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import scheduler_words
+from torchx_cubicml.records.redaction import mask
 
 if TYPE_CHECKING:
     import argparse
@@ -60,3 +61,16 @@ def run_words(
     options = with_option_texts(args.scheduler_args, changed) if changed else args.scheduler_args
     words = ["torchx", "run", *scheduler_words(args.scheduler, options), *before]
     return [*words, component.source.component, *component.arguments(launch)]
+
+
+def winner_words(scheduler: str, scheduler_args: str, *, store: str, command: Sequence[str]) -> list[str]:
+    """Return the command that launches the best config of a tune again, with the secrets of the store's URL masked.
+
+    Args:
+        scheduler: of the tune.
+        scheduler_args: its options with the best config.
+        store: URL of the store.
+        command: component and arguments with the best config.
+    """
+    options = scheduler_words(scheduler, scheduler_args)
+    return ["torchx", "run", *options, "cubicml", "--store", mask(store), *command]

@@ -20,7 +20,6 @@ from torchx_cubicml.cli.base import (
     method_of,
     print_json,
     random_launches,
-    scheduler_words,
     split_command,
     store_url,
 )
@@ -277,10 +276,11 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
 
 
 def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:
+    from torchx_cubicml.cli.component_command import winner_words
+
     if _claims_gain(result):
         request = prepared.request
-        options = scheduler_words(request.scheduler, result.scheduler_args)
-        words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
+        words = winner_words(request.scheduler, result.scheduler_args, store=prepared.store_url, command=result.command)
         console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
 
 

@@ -46,25 +46,34 @@ class TuneRounds:
 def tunes_of_store(trials: Sequence[Trial]) -> list[TuneRounds]:
     """Return the tunes in rounds of each workload; a workload without one has one entry with ``n_tunes`` 0."""
     found = []
-    for group in _by_workload(trials):
+    for group in by_workload(trials):
         tunes = tunes_in_rounds(group)
-        objective = _objective(group)
-        for number, tune in enumerate(tunes or [""], start=1):
-            table = round_table(group, objective=objective, tune=tune)
-            found.append(
-                TuneRounds(
-                    trials=tuple(group),
-                    objective=objective,
-                    table=table,
-                    tune=tune,
-                    number=number,
-                    n_tunes=len(tunes),
-                )
-            )
+        objective = table_objective(group)
+        found += [rounds_of(group, tunes, number, objective=objective) for number in range(1, max(1, len(tunes)) + 1)]
     return found
 
 
-def _by_workload(trials: Sequence[Trial]) -> list[list[Trial]]:
+def rounds_of(trials: Sequence[Trial], tunes: Sequence[str], number: int, *, objective: str) -> TuneRounds:
+    """Return the rounds of one tune.
+
+    Args:
+        trials: of one workload.
+        tunes: its tunes in rounds, as ``tunes_in_rounds`` gives them; there may be none.
+        number: of the tune among them, from 1.
+        objective: unit of the figures.
+    """
+    tune = tunes[number - 1] if tunes else ""
+    return TuneRounds(
+        trials=tuple(trials),
+        objective=objective,
+        table=round_table(trials, objective=objective, tune=tune),
+        tune=tune,
+        number=number,
+        n_tunes=len(tunes),
+    )
+
+
+def by_workload(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Return the trials of each workload; one with rounds holds all trials that agree with it, as for its tune."""
     alike: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -87,7 +96,7 @@ def _has_rounds(trials: Sequence[Trial]) -> bool:
     return any(promised_round(trial.suggestion) is not None for trial in trials)
 
 
-def _objective(trials: Sequence[Trial]) -> str:
+def table_objective(trials: Sequence[Trial]) -> str:
     """Return the unit of the table: the last round's, if it is per device hour or joule; else that of most trials.
 
     The price of a device hour is not recorded, so an objective per currency is not shown. Optimizer steps count where

@@ -45,7 +45,7 @@ def check_format(path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise LaunchError(f"--out must name a file that ends in {', '.join(FORMATS)}, got {str(path)!r:.200}")
-    _renderer()
+    renderer()
 
 
 def render(sections: Sequence[Section], path: Path, *, title: str) -> None:
@@ -69,17 +69,17 @@ def render(sections: Sequence[Section], path: Path, *, title: str) -> None:
 
 def rendered(sections: Sequence[Section], *, kind: str, title: str) -> bytes:
     """Return figures in one of ``FORMATS``, as bytes; see ``render``."""
-    renderer = _renderer()
+    drawing = renderer()
     if kind == ".html":
         texts = [(section.heading, section.note, section.figures) for section in sections]
-        return page(texts, title=title, script=renderer.javascript_bundle()).encode()
+        return page(texts, title=title, script=drawing.javascript_bundle()).encode()
     picture = _one_picture(sections)
     options: dict[str, Any] = {"config": theme(), "allowed_base_urls": []}
     try:
         if kind == ".svg":
-            svg: str = renderer.vegalite_to_svg(picture, **options)
+            svg: str = drawing.vegalite_to_svg(picture, **options)
             return svg.encode()
-        png: bytes = renderer.vegalite_to_png(picture, scale=_SCALE, **options)
+        png: bytes = drawing.vegalite_to_png(picture, scale=_SCALE, **options)
     except ValueError as error:
         raise LaunchError(f"the figures could not be drawn: {' '.join(str(error).split()):.200}") from error
     return png
@@ -102,7 +102,12 @@ def _one_picture(sections: Sequence[Section]) -> dict[str, Any]:
     }
 
 
-def _renderer() -> Any:
+def renderer() -> Any:
+    """Return the package that draws figures.
+
+    Raises:
+        LaunchError: it is not installed.
+    """
     try:
         return import_module("vl_convert")
     except ImportError as error:

@@ -14,7 +14,9 @@ FONT = "Inter, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu S
 NEUTRAL = "#8a919c"  # of what is there for comparison; readable on both pages
 FAILED = "#d55e00"
 STRONG = "#0072b2"
+ON_DARK = {STRONG: "#56b4e9", FAILED: "#ff9a57"}  # the same hues where the page can give each mode its own
 COUNT, RATE, SHARE = ",d", ",.6~r", ".2f"  # number formats
+LABEL = {"field": "label", "type": "nominal"}  # text of a point
 LARGE = {"format": "~s", "labelExpr": "datum.value === 0 ? '0' : datum.label"}  # axis of large numbers
 _LIGHT = {"page": "#ffffff", "ink": "#1f2430", "soft": "#5b6472", "line": "#e4e7ec"}
 _DARK = {"page": "#14171c", "ink": "#eceff4", "soft": "#a3abb8", "line": "#2c323c"}

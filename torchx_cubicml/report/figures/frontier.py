@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
+from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LABEL, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,9 @@ def frontier(
         unit: of the throughput, in words.
         order: of the launches, in words.
     """
-    launches = [{"launch": number, **row} for number, row in enumerate(rows, start=1)]
+    launches = [
+        {"launch": number, **row, "label": _label(number, row, unit)} for number, row in enumerate(rows, start=1)
+    ]
     measured = [each for each in launches if each["throughput"] is not None]
     failed = [{**each, "throughput": 0.0} for each in launches if each["throughput"] is None]
     x: dict[str, Any] = {"field": "launch", "type": "quantitative", "title": f"launch, {order}"}
@@ -51,6 +53,13 @@ def frontier(
             _crosses(failed, x, y),
         ],
     }
+
+
+def _label(number: int, row: Mapping[str, Any], unit: str) -> str:
+    """Return the text of a point, for readers who cannot see it, and for a page without Vega."""
+    rate = row["throughput"]
+    measured = f"{rate:{',.0f' if rate >= _LARGE else ',.4g'}} {unit}" if rate is not None else ""
+    return "; ".join(filter(None, (f"launch {number:,}", measured, row["outcome"], row["config"])))
 
 
 def _failures(launches: Sequence[Mapping[str, Any]]) -> str:
@@ -114,7 +123,7 @@ def _points(measured: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]
     return {
         "data": {"values": measured},
         "mark": point(len(measured)),
-        "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tooltip(y["title"])},
+        "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tooltip(y["title"]), "description": LABEL},
     }
 
 
@@ -123,7 +132,12 @@ def _crosses(failed: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any])
     return {
         "data": {"values": failed},
         "mark": {"type": "point", "shape": shape, "stroke": FAILED, "strokeWidth": 1.4, "size": 30, "filled": False},
-        "encoding": {"x": x, "y": y, "tooltip": [each for each in _tooltip("") if each["field"] != "throughput"]},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "tooltip": [each for each in _tooltip("") if each["field"] != "throughput"],
+            "description": LABEL,
+        },
     }
 
 

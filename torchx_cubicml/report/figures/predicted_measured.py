@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.style import HEIGHT, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG, point
+from torchx_cubicml.report.style import HEIGHT, LABEL, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG, point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def predicted_measured(
     rounds = sorted({row["round"] for row in rows}, key=lambda number: (number is None, number))
     is_split = 1 < len(rounds) <= _MOST_PANELS
     labels = {number: _label(number, taus.get(number)) for number in rounds}
-    values = [{**row, "panel": labels[row["round"]]} for row in rows]
+    values = [{**row, "panel": labels[row["round"]], "label": _text(row)} for row in rows]
     figure: dict[str, Any] = {
         "$schema": SCHEMA,
         "description": f"Predicted against measured throughput of {len(rows)} launches.",
@@ -54,6 +54,12 @@ def predicted_measured(
 def _label(number: int | None, tau: float | None) -> str:
     name = f"round {number}" if number is not None else "other launches"
     return f"{name}, tau {tau:{SHARE}}" if tau is not None else name
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    """Return the text of a point, for readers who cannot see it, and for a page without Vega."""
+    rates = (f"{name} {row[name]:,.6g}" for name in ("predicted", "measured"))
+    return "; ".join(filter(None, (*rates, row["config"])))
 
 
 def _layers(rows: Sequence[Mapping[str, Any]], *, has_many: bool) -> list[dict[str, Any]]:
@@ -92,6 +98,6 @@ def _layers(rows: Sequence[Mapping[str, Any]], *, has_many: bool) -> list[dict[s
         },
         {
             "mark": point(len(rows)),
-            "encoding": {"x": x, "y": y, "color": colour, "tooltip": tooltip},
+            "encoding": {"x": x, "y": y, "color": colour, "tooltip": tooltip, "description": LABEL},
         },
     ]

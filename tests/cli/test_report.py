@@ -1,0 +1,237 @@
+"""Command ``report``: the page that it writes of a store, read back from its HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from html import unescape
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from torchx.cli.main import main
+
+from torchx_cubicml import Origin, State, Trial, TrialStore
+from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.tuner.comparison import Repeats, compare
+from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
+from torchx_cubicml.tuner.progress import TuneResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORKLOAD = {"program": "train.py", "world_size": 8}
+OWN, BEST = {"micro_batch_size": 2, "compile": True}, {"micro_batch_size": 16, "compile": True}
+TUNE = "tune-0123456789abcdef"
+
+
+def report(*words: str | Path, folder: Path) -> tuple[int | str | None, str, str]:
+    """Run the command; return its status, stderr and the page's text."""
+    stderr = StringIO()
+    status: int | str | None = 0
+    with chdir(folder), redirect_stdout(StringIO()), redirect_stderr(stderr):
+        try:
+            main(["cubicml", "report", *map(str, words)])
+        except SystemExit as end:
+            status = end.code
+    page = folder / "report.html"
+    return status, stderr.getvalue(), page.read_text() if page.exists() else ""
+
+
+def text_of(page: str) -> str:
+    """Return the visible text of a page, on one line."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+def tables(page: str) -> list[dict[str, Any]]:
+    """Return the column of each table of trials, by name."""
+    found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    return [{column["name"]: column for column in json.loads(each)["columns"]} for each in found]
+
+
+def values(column: dict[str, Any]) -> list[object]:
+    if "index" in column:
+        return [column["levels"][place] for place in column["index"]]
+    return list(column["values"])
+
+
+def launched(number: int, config: dict[str, Any], rate: float | None, *, tune: str = TUNE) -> Trial:
+    trial = Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=rate or 1.0, peak_memory_gib=2.0)
+    prefix = tune.replace("tune", "launch")
+    trial = replace(
+        trial, launch_id=f"{prefix}-{number:04d}" if tune else "", started_at=f"2026-01-01T00:{number:02d}:00Z"
+    )
+    if rate is not None:
+        return trial
+    return replace(trial, measurement=None, state=State.OUT_OF_MEMORY, reason="CUDA out of memory")
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> str:
+    """Return a store that holds a finished tune, with the result that ``tune`` itself writes."""
+    url = str(tmp_path / "store")
+    store = TrialStore(url)
+    for number, (config, rate) in enumerate(
+        [(OWN, 100.0), (OWN, 102.0), (BEST, 200.0), (BEST, 206.0), ({**BEST, "compile": False}, None)], start=1
+    ):
+        store.add(launched(number, config, rate))
+    sides = [
+        Repeats(config=config, throughputs=rates, uncertainties=(0.01, 0.01))
+        for config, rates in ((OWN, (100.0, 102.0)), (BEST, (200.0, 206.0)))
+    ]
+    result = TuneResult(
+        comparison=compare(*sides, objective="tokens_per_second", noise=0.01),
+        best=None,
+        launches=5,
+        device_hours=1.25,
+        command=("dist.ddp", "-j", "1x8", "--script", "train.py", "--", "--batch_size", "16", "--api_key", "hunter2"),
+        tune_id=TUNE,
+        confidence=0.97,
+        others_measured=1,
+        ending="5 of 5 launches: the budget is used up",
+    )
+    journal = Journal(url)
+    handle = {"handle": "slurm://torchx/12", "purpose": "baseline"}
+    journal.write(Note(kind=NoteKind.SUBMITTED, tune_id=TUNE, launch_id=f"{TUNE}-0001", facts=handle))
+    journal.write(
+        Note(kind=NoteKind.FINISHED, tune_id=TUNE, time="2026-01-01T01:00:00Z", facts={"result": result.to_json()})
+    )
+    return url
+
+
+def test_the_result_is_that_of_the_tune(tuned: str, tmp_path: Path) -> None:
+    status, stderr, page = report("--store", tuned, folder=tmp_path)
+    assert status == 0, stderr
+    assert "wrote report.html: open it in a browser" in stderr
+    text = text_of(page)
+    assert "2.01x the throughput of your own config" in text
+    assert re.search(r"Gain 2\.01x \(95 % interval: 1\.\d\dx to 2\.\d\dx\)", text)
+    assert 'class="gain"' in page
+    assert "5 launches 1.25 device hours" in text
+    assert "97% that no other measured config is more than 1 % faster" in text
+    assert "micro_batch_size 2 16 The other one stays as in yours." in text
+    assert "torchx run -s slurm cubicml --store" in text
+
+
+def test_secrets_of_the_command_are_masked(tuned: str, tmp_path: Path) -> None:
+    page = report("--store", tuned, folder=tmp_path)[2]
+    assert "hunter2" not in page
+    assert "*** stands for a secret" in text_of(page)
+
+
+def test_all_trials_are_in_the_table_with_their_reasons(tuned: str, tmp_path: Path) -> None:
+    (table,) = tables(report("--store", tuned, folder=tmp_path)[2])
+    assert values(table["outcome"]) == [*["completed"] * 4, "out of memory"]
+    assert values(table["reason"]) == [*[None] * 4, "CUDA out of memory"]
+    assert values(table["tokens/s"]) == [100.0, 102.0, 200.0, 206.0, None]
+    assert table["micro_batch_size"]["shown"] is True
+    assert table["workload.world_size"] == {
+        "name": "workload.world_size", "shown": False, "choice": False, "number": True, "all": 8
+    }  # fmt: skip
+    assert len(set(values(table["trial_id"]))) == 5
+
+
+def test_without_a_finished_tune_the_records_are_compared_with_their_doubt(tmp_path: Path) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    for number, (config, rate) in enumerate([(OWN, 100.0), (BEST, 200.0), (BEST, 210.0)], start=1):
+        origin = Origin.USER if config is OWN else Origin.REWRITE
+        store.add(replace(launched(number, config, rate, tune=""), origin=origin))
+    status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)
+    assert status == 0, stderr
+    text = text_of(page)
+    assert 'class="gain muted"' in page
+    assert "no gain is claimed: too few measurements (1 more launch would do)" in text
+    assert "No finished tune has confirmed this" in text
+
+
+def test_a_store_where_nothing_was_measured(tmp_path: Path) -> None:
+    TrialStore(str(tmp_path / "store")).add(Trial.infeasible(workload=WORKLOAD, config=OWN))
+    status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)
+    assert status == 0, stderr
+    assert "No config was measured" in text_of(page)
+
+
+def test_several_workloads_have_an_index_and_one_can_be_chosen(tuned: str, tmp_path: Path) -> None:
+    other = {"program": "other.py", "world_size": 2}
+    TrialStore(tuned).add(Trial.completed(workload=other, config={"a": 1}, samples_per_second=9.0))
+    page = report("--store", tuned, folder=tmp_path)[2]
+    assert re.findall(r'href="(#workload-\d)">([^<]*)', page) == [
+        ("#workload-1", "train.py"),
+        ("#workload-2", "other.py"),
+    ]
+    page = report("--store", tuned, "--workload", "other.py", folder=tmp_path)[2]
+    assert len(tables(page)) == 1
+    assert "train.py" not in text_of(page)
+
+
+def test_a_broken_result_of_a_tune_is_left_out(tuned: str, tmp_path: Path) -> None:
+    broken = {"comparison": {"gain": "x"}, "launches": 3, "device_hours": 1.0}
+    Journal(tuned).write(Note(kind=NoteKind.FINISHED, tune_id=TUNE, facts={"result": broken}))
+    status, stderr, page = report("--store", tuned, folder=tmp_path)
+    assert status == 0, stderr
+    assert "5 launches 1.25 device hours" in text_of(page)
+
+
+def test_the_space_file_gives_the_statistic(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text(
+        'objective = "tokens_per_second"\nstatistic = "p50"\n'
+        '[parameters.micro_batch_size]\nflag = "--b"\nchoices = [2, 16]\n'
+    )
+    measured = Measurement(
+        tokens_per_second=80.0, step_time_s=(0.9, 1.0, 1.3), mean_step_time_s=1.25, statistic="mean", steps_counted=9
+    )
+    trial = replace(Trial.completed(workload=WORKLOAD, config=OWN, tokens_per_second=1.0), measurement=measured)
+    TrialStore(str(tmp_path / "store")).add(trial)
+    _, stderr, page = report("--store", tmp_path / "store", "--space", tmp_path / "space.toml", folder=tmp_path)
+    assert "100 tokens/s" in text_of(page), stderr
+
+
+def test_without_the_renderer_a_sentence_stands_for_the_figures(
+    tuned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert report("--store", tuned, folder=tmp_path)[2].count("<figure") >= 1
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    status, stderr, page = report("--store", tuned, folder=tmp_path)
+    assert status == 0, stderr
+    assert "<figure" not in page
+    assert "Figures are left out: figures need vl-convert-python: pip install 'torchx-cubicml[report]'" in text_of(page)
+    assert len(tables(page)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "report.pdf"], "--out must name a file that ends in .html, got 'report.pdf'"),
+        (["--out", "nowhere/report.html"], "cannot write nowhere/report.html: No such file or directory"),
+        (["--workload", "nothing"], "no workload of store"),
+    ],
+)
+def test_a_wrong_option_gets_one_sentence(tuned: str, tmp_path: Path, words: list[str], message: str) -> None:
+    status, stderr, _ = report("--store", tuned, *words, folder=tmp_path)
+    assert status == 2
+    assert message in stderr
+
+
+def test_an_empty_store_gets_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    status, stderr, _ = report("--store", tmp_path / "store", folder=tmp_path)
+    assert status == 2
+    assert "is empty: no launch has been recorded in it" in stderr
+
+
+def test_hostile_texts_of_a_store_stay_texts(tmp_path: Path) -> None:
+    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e' \" &"
+    store = TrialStore(str(tmp_path / "store"))
+    workload, config = {"program": hostile, "world_size": 2}, {hostile: hostile}
+    store.add(Trial.completed(workload=workload, config=config, tokens_per_second=5.0))
+    store.add(replace(Trial.infeasible(workload=workload, config=config), reason=hostile))
+    status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)
+    assert status == 0, stderr
+    assert page.count("<script") == 2  # the data, and the page's own
+    assert [part for part in ("<img", "\x1b", "\u202e") if part in page] == []
+    (table,) = tables(page)
+    assert any("<script>alert(1)" in str(value) for value in values(table["reason"]))

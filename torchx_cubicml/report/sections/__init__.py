@@ -1,0 +1,1 @@
+"""Sections of the report, one module each: a function from plain rows or texts to HTML."""

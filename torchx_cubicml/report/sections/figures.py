@@ -1,0 +1,125 @@
+"""Section of figures: Vega-Lite specifications drawn as one SVG each, in colours that follow light and dark pages.
+
+The pictures are part of the page, so they need no script. Without the renderer, one sentence says how to get it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+from torchx_cubicml.report.markup import Html, element, joined
+from torchx_cubicml.report.rendering import renderer
+from torchx_cubicml.report.style import ON_DARK, theme
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.report.rendering import Figure
+
+MOST_DRAWN = 2000
+"""Points of one kind in one figure: more cover each other, and make a page heavy."""
+_MOST_LETTERS = 200  # of a cause
+_COLOUR = re.compile(r"#[0-9a-f]{6}\b|rgb\(\d+, ?\d+, ?\d+\)")
+_PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
+_NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
+_DRAWN = frozenset({"svg", "g", "path", "text", "tspan", "rect", "line", "circle", "defs", "clipPath", "title", "desc"})
+
+
+@dataclass(slots=True)
+class Colours:
+    """Colours of a page's figures, each with a variable whose value differs between light and dark pages."""
+
+    names: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def variable(self, light: str, dark: str) -> str:
+        """Return the CSS variable of a pair of colours."""
+        return self.names.setdefault((light, ON_DARK.get(dark, dark)), f"--figure-{len(self.names)}")
+
+    def css(self) -> Html:
+        """Return the rules that give the variables their values; paper is light."""
+        light, dark = ("".join(f"{name}:{pair[side]};" for pair, name in self.names.items()) for side in (0, 1))
+        return Html(f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}")
+
+
+def figures_html(figures: Sequence[Figure], *, colours: Colours, name: str) -> Html:
+    """Return the figures one below the other.
+
+    Args:
+        figures: Vega-Lite specifications.
+        colours: of the page; those of the figures are added.
+        name: unique on the page; letters, digits and hyphens.
+    """
+    return joined(*(_drawn(figure, colours, f"{name}-{number}-") for number, figure in enumerate(figures)))
+
+
+def _drawn(figure: Figure, colours: Colours, prefix: str) -> Html:
+    """Return one figure; one that cannot be drawn is left out, and a sentence says why."""
+    try:
+        return element("figure", _svg(figure, colours, prefix=prefix), class_="figure")
+    except (ValueError, ET.ParseError) as error:
+        why = " ".join(str(error).split())[:_MOST_LETTERS]
+        return element("p", f"A figure is left out, as it could not be drawn: {why}", class_="note")
+
+
+def missing_renderer() -> str:
+    """Return a sentence on the missing renderer; empty where it is installed."""
+    from torchx_cubicml.errors import LaunchError
+
+    try:
+        renderer()
+    except LaunchError as error:
+        return f"Figures are left out: {str(error).partition(' (')[0]}"
+    return ""
+
+
+def _sampled(figure: Figure) -> dict[str, Any]:
+    """Return the figure with evenly spaced points where it has more than ``MOST_DRAWN``; its subtitle says so."""
+    counts: list[int] = []
+
+    def drawn(part: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(part)
+        if "spec" in found:
+            found["spec"] = drawn(found["spec"])
+        if "layer" in found:
+            found["layer"] = [drawn(layer) for layer in found["layer"]]
+        values = found.get("data", {}).get("values", ())
+        if len(values) > MOST_DRAWN and not _is_line(part):
+            counts.append(len(values))
+            step = (len(values) - 1) / (MOST_DRAWN - 1)
+            found["data"] = {"values": [values[round(place * step)] for place in range(MOST_DRAWN)]}
+        return found
+
+    sample = drawn(figure)
+    if counts:
+        text = f"; {MOST_DRAWN * len(counts):,} of {sum(counts):,} points are drawn"
+        sample["title"] = {**sample["title"], "subtitle": f"{sample['title'].get('subtitle', '')}{text}"}
+    return sample
+
+
+def _is_line(part: Mapping[str, Any]) -> bool:
+    mark = part.get("mark")
+    return isinstance(mark, dict) and mark.get("type") == "line"
+
+
+def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
+    """Return one SVG: light and dark drawings differ in colours alone, so each colour becomes a variable.
+
+    Raises:
+        ValueError: the drawing holds what no figure of this package needs, such as a script.
+    """
+    sample = _sampled(figure)
+    light, dark = (
+        renderer().vegalite_to_svg(sample, config=theme(dark=each), allowed_base_urls=[]) for each in (False, True)
+    )
+    for node in ET.fromstring(light).iter():  # noqa: S314 - drawn by the renderer; entities cannot be declared in it
+        tag = node.tag.rpartition("}")[2]
+        if tag not in _DRAWN or any(name.lower().startswith("on") or "href" in name for name in node.attrib):
+            raise ValueError(f"a figure holds <{tag}>")
+    dark_paints = iter([match[2] for match in _PAINT.finditer(dark)])
+    painted = _PAINT.sub(lambda match: f'{match[1]}="var({colours.variable(match[2], next(dark_paints))})"', light)
+    return Html(
+        _NAME.sub(lambda match: match[0].replace(match[1] or match[2], f"{prefix}{match[1] or match[2]}"), painted)
+    )

@@ -1,0 +1,131 @@
+"""Section of the result: the best config as a difference from the user's own, its gain, its cost and its command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.report.markup import Html, element, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MOST_CHANGES = 60  # rows; a config can have hundreds of parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """Result of one workload, in plain texts.
+
+    Args:
+        figure: the gain in large type, such as ``2.93x``; empty where nothing is compared.
+        meaning: words after it.
+        sentence: the comparison in one sentence, with its doubt.
+        is_claimed: whether a gain is claimed; else the figure is muted.
+        interval: gain, and the lower and upper end of its interval; ``None`` without one.
+        facts: label, value and a note on each fact.
+        changes: parameter, the user's value and the best one, of those that differ.
+        unchanged: number of parameters that do not differ.
+        command: to run the best config; empty where it is unknown.
+        command_label: words above the command.
+        notes: sentences on the command and on the result.
+    """
+
+    figure: str = ""
+    meaning: str = ""
+    sentence: str = ""
+    is_claimed: bool = False
+    interval: tuple[float, float, float] | None = None
+    facts: Sequence[tuple[str, str, str]] = ()
+    changes: Sequence[tuple[str, str, str]] = ()
+    unchanged: int = 0
+    command: str = ""
+    command_label: str = "Command to run"
+    notes: Sequence[str] = ()
+
+
+def headline_html(headline: Headline) -> Html:
+    """Return the section."""
+    figure = element("span", headline.figure, class_="gain" if headline.is_claimed else "gain muted")
+    big = [element("p", figure, element("span", headline.meaning, class_="meaning"), class_="verdict")]
+    parts = [
+        *(big if headline.figure or headline.meaning else []),
+        *([_interval(headline.interval, is_claimed=headline.is_claimed)] if headline.interval else []),
+        *([element("p", headline.sentence, class_="sentence")] if headline.sentence else []),
+        _facts(headline.facts),
+    ]
+    blocks = [element("div", *parts, class_="card")]
+    columns = [_changes(headline.changes, unchanged=headline.unchanged)] if headline.changes else []
+    columns += [_command(headline.command, headline.command_label)] if headline.command else []
+    blocks.append(element("div", *(element("div", column) for column in columns), class_="pair"))
+    blocks += [element("p", note, class_="note") for note in headline.notes]
+    return joined(*blocks)
+
+
+def _interval(interval: tuple[float, float, float], *, is_claimed: bool) -> Html:
+    """Return a bar from the lower to the upper end of the gain, with the user's own config as a mark at 1x."""
+    gain, low, high = interval
+    left, right = min(low, 1.0), max(high, 1.0)
+    margin = 0.04 * (right - left) or 0.1
+    scale = 100.0 / (right - left + 2 * margin)
+    places = {name: (value - left + margin) * scale for name, value in {"one": 1.0, "low": low, "high": high}.items()}
+    middle = (gain - left + margin) * scale
+    anchor = "at-start" if places["one"] < 12.0 else "at-end" if places["one"] > 88.0 else ""
+    marks = (
+        f'<line class="axis" x1="0" x2="100%" y1="12" y2="12"/>'
+        f'<line class="span" x1="{places["low"]:.2f}%" x2="{places["high"]:.2f}%" y1="12" y2="12"/>'
+        f'<line class="own" x1="{places["one"]:.2f}%" x2="{places["one"]:.2f}%" y1="2" y2="22"/>'
+        f'<circle class="dot" cx="{middle:.2f}%" cy="12" r="6"/>'
+        f'<text class="{anchor}" x="{places["one"]:.2f}%" y="38">your config</text>'
+    )
+    name = f"gain {gain:.2f}x, interval from {low:.2f}x to {high:.2f}x; your own config is 1x"
+    svg = f'<svg class="interval{"" if is_claimed else " muted"}" role="img" height="44">{marks}</svg>'
+    return Html(svg.replace('role="img"', f'role="img" aria-label="{name}"'))
+
+
+def _facts(facts: Sequence[tuple[str, str, str]]) -> Html:
+    rows = [
+        element(
+            "div",
+            element("dt", label),
+            element("dd", value, *([element("small", note)] if note else [])),
+        )
+        for label, value, note in facts
+    ]
+    return element("dl", *rows, class_="facts") if rows else Html("")
+
+
+def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html:
+    compares = any(before for _, before, _ in changes)
+    names = ("parameter", "your config", "best found") if compares else ("parameter", "best found")
+    head = element("thead", element("tr", *(element("th", name, scope="col") for name in names)))
+    rows = [
+        element(
+            "tr",
+            element("th", name, scope="row"),
+            *([element("td", before)] if compares else []),
+            element("td", element("strong", after)),
+        )
+        for name, before, after in changes[:_MOST_CHANGES]
+    ]
+    left_out = len(changes) - len(rows)
+    stay = "The other one stays" if unchanged == 1 else f"The other {unchanged} stay"
+    texts = [f"{left_out} more differ." if left_out else "", f"{stay} as in yours." if unchanged else ""]
+    note = " ".join(filter(None, texts))
+    return joined(
+        element("h3", "What changes" if compares else "Its config"),
+        element("div", element("table", head, element("tbody", *rows), class_="changes"), class_="scroll"),
+        *([element("p", note, class_="note")] if note else []),
+    )
+
+
+def _command(command: str, label: str) -> Html:
+    return joined(
+        element("h3", label),
+        element(
+            "div",
+            element("pre", element("code", command), tabindex="0", aria_label=label),
+            element("button", "Copy", type="button", class_="copy", aria_label=f"Copy: {label}"),
+            class_="command",
+        ),
+    )

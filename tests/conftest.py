@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.shared_results import SharedResults
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.shared_results import SharedResults
 
 
 if find_spec("hypothesis"):  # not where other libraries' trainers are tested
@@ -78,4 +78,6 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def shared_results(tmp_path_factory: pytest.TempPathFactory) -> SharedResults:
     """Return the results that are made once in this run, whichever process needs them."""
     base = tmp_path_factory.getbasetemp()  # of this process, if there are several
+    from tests.shared_results import SharedResults  # a test loads this file where no folder `tests` can be imported
+
     return SharedResults((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared")

@@ -57,7 +57,8 @@ def utilisation_of(trial: Trial) -> Utilisation:
     """Return the MFU of a trial, or why it is not known.
 
     >>> from torchx_cubicml.records.trial import Trial
-    >>> facts = {"n_layers": 2, "d_model": 64, "seq_len": 8, "world_size": 2, "device": "cpu", "precision": "fp32"}
+    >>> sizes = {"n_layers": 2, "d_model": 64, "seq_len": 8, "n_params": 100_000}
+    >>> facts = {**sizes, "world_size": 2, "device": "cpu", "precision": "fp32"}
     >>> utilisation_of(Trial.completed(workload=facts, config={}, tokens_per_second=1.0)).why_unknown
     'a CPU has no peak in the table of devices'
     """

@@ -101,7 +101,10 @@ def test_each_equal_program_is_a_fault_that_could_be_drawn() -> None:
         ("tuner/comparison.py", ["tests/tuner/test_comparison.py", "tests/tuner/test_results.py"]),
         (
             "advisor/study.py",
-            [f"tests/advisor/test_study{name}.py" for name in ("", "_choice", "_layers", "_recommenders", "_uncertainty")],
+            [
+                f"tests/advisor/test_study{name}.py"
+                for name in ("", "_choice", "_layers", "_recommenders", "_uncertainty")
+            ],
         ),
         ("searchers/random.py", ["tests/searchers/test_random.py", "tests/contracts/test_searchers.py"]),
     ],

@@ -30,6 +30,13 @@ def written(**changes: object) -> Note:
     return Note(kind=NoteKind.FINISHED, tune_id=TUNE, time="2026-01-01T00:00:00Z", facts=facts)
 
 
+def test_a_secret_of_the_command_does_not_reach_the_store() -> None:
+    command = ("dist.ddp", "--", "--api_key", "hunter2", "--steps", "3")
+    result = TuneResult(comparison=None, best=None, launches=1, device_hours=0.0, command=command, ending="")
+    assert result.to_json()["command"] == command
+    assert result.to_record()["command"] == ("dist.ddp", "--", "--api_key", "***", "--steps", "3")
+
+
 def submitted(purpose: str) -> Note:
     facts = {"handle": "slurm://torchx/1", "purpose": purpose}
     return Note(kind=NoteKind.SUBMITTED, tune_id=TUNE, launch_id=f"launch-{purpose}", facts=facts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.redaction import MASK, mask, names_secret, printable
+from torchx_cubicml.records.redaction import MASK, mask, masked_words, names_secret, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,20 +40,11 @@ def kept_command(
     "N=2 python t.py --api_key '***' 'a b'"
     """
     settings = [f"{name}={MASK if names_secret(name) else text}" for name, text in variables.items()]
-    masked = [
-        MASK if "=" not in previous and names_secret(previous) else _masked(word)
-        for previous, word in zip(("", *words), words, strict=False)
-    ]
     return {
-        WORDS: (*map(mask, settings), *masked),
+        WORDS: (*map(mask, settings), *masked_words(words)),
         **{f"{_HOOK}{name}": value for name, value in hooks.items()},
         **{f"{_FILE}{place}": value for place, value in files.items()},
     }
-
-
-def _masked(word: str) -> str:
-    name, joined, _ = word.partition("=")
-    return f"{name}={MASK}" if joined and names_secret(name) else mask(word)
 
 
 def command_text(command: Mapping[str, Value]) -> str:

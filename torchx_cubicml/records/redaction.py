@@ -8,6 +8,10 @@ A value is masked for its shape, or for the name before it. Machine-learning ter
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MASK = "***"
 
@@ -107,6 +111,23 @@ def mask(text: str) -> str:
     'Unknown config key: prefetch_factor; key: ***'
     """
     return _mask_named(_SIGNED.sub(rf"\g<name>{MASK}", _SHAPED.sub(MASK, text)))
+
+
+def masked_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command with the values of secrets replaced by ``***``.
+
+    >>> masked_words(["t.py", "--api_key", "x", "--auth_token=y", "a b"])
+    ('t.py', '--api_key', '***', '--auth_token=***', 'a b')
+    """
+    pairs = zip(("", *words), words, strict=False)
+    return tuple(
+        MASK if "=" not in previous and names_secret(previous) else _masked_word(word) for previous, word in pairs
+    )
+
+
+def _masked_word(word: str) -> str:
+    name, joined, _ = word.partition("=")
+    return f"{name}={MASK}" if joined and names_secret(name) else mask(word)
 
 
 def printable(text: str) -> str:

@@ -192,7 +192,7 @@ class _Loop:
         result = self._result()
         yield result
         # The caller has advanced the generator, so it has the result. A tune that ends before is resumed and yields it.
-        self._tune_state.finished({"result": result.to_json()})
+        self._tune_state.finished({"result": result.to_record()})
 
     def _hook_notices(self, made: int) -> list[str]:
         """Return notices on the hooks of the space before the first launch; ``made`` is the number of launches."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.redaction import masked_words
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -178,6 +180,10 @@ class TuneResult:
         fields["worths"] = fields.pop("sensitivities")
         fields["frontier"] = self.frontier.to_json() if self.frontier is not None else None
         return {**fields, "claims_gain": bool(self.comparison and self.comparison.claims_gain)}
+
+    def to_record(self) -> dict[str, object]:
+        """Return the JSON values that are kept in the store, with the secrets of the command masked."""
+        return {**self.to_json(), "command": masked_words(self.command)}
 
 
 Step = Begun | Notice | Launching | Ended | Waiting | TuneResult

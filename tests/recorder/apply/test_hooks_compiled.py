@@ -149,6 +149,7 @@ class Run:
 
     def __init__(self, how: str, requested: dict[str, Value], *, kind: type[Model] = Model) -> None:
         torch._dynamo.reset()
+        gc.collect()  # the graphs of earlier runs, whose number formats the hook would read
         torch._dynamo.utils.counters.clear()
         self.backend = Backend()
         peers = Peers(read_job_environment({}))
@@ -215,7 +216,6 @@ def test_a_hook_leaves_nothing_to_compile_again(how: str) -> None:
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("how", ["FSDP2, then the model", "FSDP2, then the model in place"])
 def test_autocast_within_a_compiled_forward_is_found(how: str) -> None:
-    gc.collect()  # the graphs of other tests
     hooked = Run(how, {"fsdp_precision": ("fp32", "bf16", "fp32")}, kind=CastingModel)
     reason = str(hooked.facts["fsdp_precision_hook"])
     assert reason.startswith("refused: the script runs the layers under autocast to bf16")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.recorder.logs import stream
 from torchx_cubicml.recorder.logs.formats import LogReading
 from torchx_cubicml.recorder.logs.measurement import (
     decode_measurement,
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
+
+
+@pytest.fixture(autouse=True)
+def _no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the clock of lines: they are printed together, however busy the machine is."""
+    monkeypatch.setattr(stream, "perf_counter", lambda: 0.0)
 
 
 @contextlib.contextmanager

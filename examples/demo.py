@@ -92,7 +92,7 @@ def compare_launches() -> None:
         if not chosen:
             print(f"no launch of origin {origin}: the predicted gain was too small to rewrite the command")
             return
-        sides.append(Repeats.of(chosen[0].config, (trial.measurement for trial in chosen), objective=objective))
+        sides.append(Repeats.of(chosen[0].config, chosen, objective=objective))
     comparison = compare(*sides, objective=objective, noise=repeat_noise(trials, objective=objective))
     console = wide_console()
     console.print(comparison_table(comparison))

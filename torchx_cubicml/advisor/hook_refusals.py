@@ -102,7 +102,7 @@ def has_told(parameter: Parameter, current: Config, recorded: Iterable[Trial]) -
 
 
 def model_doubt(parameter: Parameter, current: Config, recorded: Iterable[Trial]) -> str:
-    """Return why the hook of a parameter may not serve, as the latest model shows; empty if it does not.
+    """Return the reason why the hook of a parameter may not serve, as the latest model shows; empty if it does not.
 
     Args:
         parameter: with a hook that no launch has told of.

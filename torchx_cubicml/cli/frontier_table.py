@@ -48,7 +48,7 @@ def frontier_table(frontier: Frontier, *, current: Config | None = None) -> Tabl
 
 
 def frontier_lines(frontier: Frontier) -> list[str]:
-    """Return what the table does not say, as lines."""
+    """Return the notes on the table, one line each."""
     own = next((point for point in frontier.points if point.is_own), None)
     surpassed = own is not None and not own.is_best
     lines = ["Your own config is surpassed in both by at least one of the others."] if surpassed else []

@@ -53,7 +53,7 @@ def checkout_lines(trial: Trial) -> list[str]:
 
 
 def repeat_lines(trial: Trial) -> list[str]:
-    """Return how to repeat the run of a trial from its record; empty where neither commit nor command is known."""
+    """Return instructions for repeating the run of a trial from its record; empty without commit and command."""
     lines = checkout_lines(trial)
     if trial.command:
         return [*lines, f"torchx cubicml history show {shlex.quote(trial.trial_id)} --command"]

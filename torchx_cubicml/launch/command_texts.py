@@ -116,7 +116,7 @@ def command_texts(
 
 
 def launcher_provenance(program: Path | None, space: str = "") -> dict[str, Value]:
-    """Return what a launcher knows of the source of a launch: the commit of the program, and its space file.
+    """Return the source of a launch, as far as its launcher knows: the commit of the program, and its space file.
 
     Args:
         program: path of the program's file; ``None`` where unknown.

@@ -186,7 +186,7 @@ class ComponentLaunch:
 
 
 def _resources(launch: Launch) -> tuple[object, ...]:
-    """Return what TorchX reserves for a launch: its size, and the options of its component."""
+    """Return the resources that TorchX reserves for a launch: its size, and the options of its component."""
     return launch.nnodes, launch.nproc_per_node, dict(launch.component_options)
 
 

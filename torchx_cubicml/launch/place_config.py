@@ -95,9 +95,9 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
     if launch.why_not_rewritten:
         raise LaunchError(f"the arguments of this command cannot be changed: {launch.why_not_rewritten}")
     workload, current = read_config(launch, space)
-    folders = {"scratch": scratch, "launch_id": launch_id}
     placed = write_config(launch, space, config)
-    placed = change_for_profiling(placed, space, folders) if scratch else placed
+    if scratch:
+        placed = change_for_profiling(placed, space, {"scratch": scratch, "launch_id": launch_id})
     program = program_path(launch.program, is_module=launch.is_module)
     contract = Contract(
         store=absolute_url(store, for_launch=True),
@@ -116,8 +116,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
         program=program_digest(program_texts(program)),
         provenance=launcher_provenance(program, space.digest),
     )
-    if keeps_command:
-        contract = replace(contract, kept_variables=kept_variables(contract, space))
+    contract = replace(contract, kept_variables=kept_variables(contract, space)) if keeps_command else contract
     contract = with_files(contract, typed=launch, wanted=placed, own=current)
     return RewrittenLaunch(launch=placed, contract=contract, suggestion=suggestion)
 

@@ -67,7 +67,7 @@ def uncalled_hooks(source: ProgramSource, hooks: Mapping[str, str]) -> list[Unca
 
 
 def rival_doubts(source: ProgramSource, hooks: Mapping[str, str]) -> list[str]:
-    """Return what a source names that speaks against its hooks, in words.
+    """Return the names in a source that speak against its hooks, in words.
 
     Args:
         source: of the program.

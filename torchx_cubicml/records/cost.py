@@ -84,7 +84,7 @@ def text_of_value(value: object) -> str:
 
 
 def cost_per_second(objective: str, *, devices: object, price: object) -> float | None:
-    """Return what a job costs in a second, in the unit that the objective divides by; ``None`` where unknown.
+    """Return the cost of a job in a second, in the unit that the objective divides by; ``None`` where unknown.
 
     A throughput per second is divided by nothing: its cost is 1.
 

@@ -79,7 +79,7 @@ def _escaped(character: str) -> str:
 
 
 def command_notes(command: Mapping[str, Value]) -> list[str]:
-    """Return what the words of a kept command do not state, one sentence each."""
+    """Return the values that the words of a kept command do not state, one sentence each."""
     notes = [
         f"the job set {name.removeprefix(_HOOK)} = {value} by a hook, which needs the space file"
         for name, value in command.items()

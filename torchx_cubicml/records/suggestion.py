@@ -105,7 +105,7 @@ def promised_round(promise: Mapping[str, object] | None) -> int | None:
 
 
 def tune_of(launch_id: str) -> str:
-    """Return what the ids of one tune's launches have in common; empty for a launch of no tune.
+    """Return the common beginning of the ids of one tune's launches; empty for a launch of no tune.
 
     >>> tune_of("launch-9f2c61d07e1b4a55-0003"), tune_of("import-9f2c61d07e1b4a55")
     ('launch-9f2c61d07e1b4a55', '')

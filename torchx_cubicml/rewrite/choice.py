@@ -89,7 +89,7 @@ class DecisionContext:
         return replace(case, space=space, lines=lines)
 
     def hook_refusals(self) -> tuple[str, ...]:
-        """Return what hooks cannot set in the program, as its launches have shown, one line each."""
+        """Return the parameters that hooks cannot set in the program, as its launches have shown, one line each."""
         if not any(
             each.binding is not None and each.binding.kind == BindingKind.HOOK for each in self.space.parameters
         ):

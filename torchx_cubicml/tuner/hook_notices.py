@@ -20,7 +20,7 @@ _ANEW = "as an earlier launch told; to check again, launch the command once with
 def hook_notices(
     prepared: Prepared, refusals: HookRefusals, *, recorded: Sequence[Trial] | None, own: Sequence[Trial]
 ) -> list[str]:
-    """Return what earlier launches refused, and which hooks the first launch checks.
+    """Return notices of the hooks that earlier launches refused, and of those that the first launch checks.
 
     Args:
         prepared: the checked request.

@@ -194,7 +194,7 @@ _MEDIAN_ERROR = 1.2533  # standard error of a median, in standard errors of a me
 
 
 def stop_reason(prepared: Prepared, trial: Trial, others: Sequence[Trial]) -> str:
-    """Return why a running trial is not worth its end: its values were refused, or it is slow; empty if it is.
+    """Return the reason to end a running trial: its values were refused, or it is slow; empty for none.
 
     Trials whose values a hook refused ran at the program's own speed, so none is compared as a run of its config. With
     two objectives, a trial is slow where one other surpasses it far in both.

@@ -120,7 +120,7 @@ class PublicPrior:
         return np.asarray(inside & (np.sum([getattr(layout, name) for name in _OFFLOADED], axis=0) == 0.0))
 
     def uncovered(self, row: Mapping[str, Value]) -> str:
-        """Return what of a training no source covers, in words; empty where they cover it."""
+        """Return the facts of a training that no source covers, in words; empty where they cover it."""
         facts = Facts.from_rows([row])
         layout = TrainingLayout.of(facts)
         if not layout.covered[0]:

@@ -169,7 +169,7 @@ def _trains(module: nn.Module) -> bool:
 
 
 def _obstacle(root: nn.Module, layers: Sequence[nn.Module]) -> str:
-    """Return why the layers of a model cannot be checkpointed by the hook, in words; empty if they can be."""
+    """Return the reason why the hook cannot checkpoint the layers of a model, in words; empty if they can be."""
     from torch.jit import ScriptModule
 
     parts, inner = list(root.modules()), [part for layer in layers for part in layer.modules()]

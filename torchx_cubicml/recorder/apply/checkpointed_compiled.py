@@ -35,7 +35,7 @@ class CompiledLayers:
 
 
 def compiled_layers(root: nn.Module, layers: Sequence[nn.Module]) -> CompiledLayers:
-    """Return how the layers of a model are compiled: one by one, together, or not at all."""
+    """Return the way in which the layers of a model are compiled: one by one, together, or not at all."""
     ids = {id(layer) for layer in layers}
     parts: dict[int, nn.Module] = {}
     for part in compiled_modules(root):

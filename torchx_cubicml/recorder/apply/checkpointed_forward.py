@@ -85,7 +85,7 @@ class CheckpointedForward:
     def _checkpointed(
         self, call: Callable[..., object], layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """Return what ``call`` returns, and keep only its arguments for backward.
+        """Return the result of ``call``, and keep only its arguments for backward.
 
         Args:
             call: computes the layer.
@@ -115,7 +115,7 @@ class CheckpointedForward:
 
 
 def _objection(values: Iterable[object]) -> str:
-    """Return why a layer with these arguments is not checkpointed, in words; empty if it can be."""
+    """Return the reason why a layer with these arguments is not checkpointed, in words; empty if it can be."""
     if _is_within_checkpoint():
         return "the script checkpoints layers itself"
     for value in values:

@@ -172,7 +172,7 @@ hook = ParallelizeModuleHook
 
 
 def _n_uses(model: nn.Module) -> dict[int, int]:
-    """Return how many modules of a model hold each parameter, by the parameter's id."""
+    """Return the number of modules of a model that hold each parameter, by the parameter's id."""
     counts: dict[int, int] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

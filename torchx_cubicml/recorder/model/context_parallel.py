@@ -34,7 +34,7 @@ def context_meshes(root: nn.Module) -> list[object]:
 
 
 def context_method(root: nn.Module) -> str:
-    """Return how ranks exchange keys and values: ``all_gather``, or ``p2p`` in a ring; empty if unknown.
+    """Return the way in which ranks exchange keys and values: ``all_gather``, or ``p2p`` in a ring; empty if unknown.
 
     FlexAttention always gathers them. For other kernels torch's option counts, one for the whole process.
     """

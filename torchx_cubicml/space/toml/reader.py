@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.legality import LegalityRule
+    from torchx_cubicml.space.parameter import Parameter
     from torchx_cubicml.space.trainers import Trainer
 
 MAX_BYTES = 256 * 1024  # of a file
@@ -122,11 +123,8 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     root = TomlTable(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
     objective, second_objective = read_objectives(root)
     statistic = _read_word(root, "statistic", STATISTICS)
-    facts, parameters, trainer = (
-        root.table("workload", legal=None),
-        root.table("parameters", legal=None),
-        read_trainer(root),
-    )
+    facts, parameters = (root.table(name, legal=None) for name in ("workload", "parameters"))
+    trainer = read_trainer(root)
     _check_names(facts, parameters)
     names = standard_names_of(parameters, [*facts])
     counted = [*facts, *(trainer.flags if trainer is not None else ())]
@@ -136,17 +134,15 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         for name in declared
         if is_mesh(parameters, name)
     }
+
+    def read(name: str) -> Sequence[Parameter]:
+        if name in meshes:
+            return meshes[name].parameters
+        return [read_parameter(parameters, name, facts=counted, where=where, trainer=trainer, names=names)]
+
     degrees = {name: [item.name for item in mesh.parameters] for name, mesh in meshes.items()}
     space = SearchSpace(
-        parameters=tuple(
-            parameter
-            for name in declared
-            for parameter in (
-                meshes[name].parameters
-                if name in meshes
-                else [read_parameter(parameters, name, facts=counted, where=where, trainer=trainer, names=names)]
-            )
-        ),
+        parameters=tuple(chain(*map(read, declared))),
         constraints=(*(item for mesh in meshes.values() for item in mesh.constraints), *_read_constraints(root, names)),
         workload=tuple(read_fact(facts, name) for name in facts),
         project=root.text("project") or "",
@@ -164,14 +160,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     space = with_derived_world_size(space)
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
-    for check in (
-        check_job,
-        check_objectives,
-        check_prices,
-        _check_expressions,
-        _check_bindings,
-        _check_former_names,
-    ):
+    for check in _CHECKS:
         check(space, where)
     return space
 
@@ -287,3 +276,7 @@ def _check_bindings(space: SearchSpace, where: str) -> None:
         first = owners.setdefault((binding_kind, with_underscores(name) if is_flag else name), owner)
         if first != owner:
             raise SpaceError(f"{where}: {first} and {owner} are both bound to {binding_kind} {name}")
+
+
+_CHECKS = (check_job, check_objectives, check_prices, _check_expressions, _check_bindings, _check_former_names)
+"""Checks of a whole space, in this order; each raises ``SpaceError``."""

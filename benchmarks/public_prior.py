@@ -31,7 +31,7 @@ import numpy as np
 from lib.priors import prior_without, use_hand_set, use_prior_without
 from lib.public_sources import public_sources
 from lib.random_effects import HAND_SET_SOURCES, NOISE, Z, device_of
-from lib.tables import FSDP_JOBS, H100_JOBS
+from lib.tables import add_tables
 
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.features.rows import encode_rows
@@ -190,8 +190,7 @@ def _numbers(numbers: Sequence[float]) -> str:
 def main() -> int:
     """Measure and print; exit status 1 without the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nanotron", type=Path, default=H100_JOBS, help="table of the ultra-scale playbook (CSV)")
-    parser.add_argument("--foundry", type=Path, default=FSDP_JOBS, help="table of llm-foundry (CSV)")
+    add_tables(parser)
     parser.add_argument("--output", type=Path, default=None, help="file to write the result to")
     args = parser.parse_args()
     if not args.nanotron.exists():

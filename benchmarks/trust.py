@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from lib.tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
+from lib.tables import add_tables, fsdp_jobs, h100_jobs
 from scipy.stats import kendalltau
 
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
@@ -121,8 +121,7 @@ def main() -> int:
     """Measure and print; exit status 1 without the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10, help="random splits")
-    parser.add_argument("--nanotron", type=Path, default=H100_JOBS, help="table of the ultra-scale playbook (CSV)")
-    parser.add_argument("--foundry", type=Path, default=FSDP_JOBS, help="table of llm-foundry (CSV)")
+    add_tables(parser)
     parser.add_argument("--output", type=Path, default=None, help="file to write the result to")
     args = parser.parse_args()
     if not args.nanotron.exists():

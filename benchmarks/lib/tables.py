@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lib.priors import leave_out
 from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Workload
+
+if TYPE_CHECKING:
+    import argparse
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 H100_JOBS = DATA / "nanotron_ultrascale.csv"
@@ -24,6 +28,12 @@ _NAMES = {
     "grad_accum": "gradient_accumulation_steps",
     "global_batch_size": "global_batch_size",
 }
+
+
+def add_tables(parser: argparse.ArgumentParser) -> None:
+    """Declare the paths of both tables of language-model trainings."""
+    parser.add_argument("--nanotron", type=Path, default=H100_JOBS, help="table of the ultra-scale playbook (CSV)")
+    parser.add_argument("--foundry", type=Path, default=FSDP_JOBS, help="table of llm-foundry (CSV)")
 
 
 def h100_jobs(path: Path = H100_JOBS) -> list[Trial]:

@@ -45,7 +45,7 @@ def trial(clock: str, batch: int, number: int, *, has_power: bool = True) -> Tri
     return replace(
         done,
         trial_id=f"t{number:02d}",
-        measurement=replace(done.measurement, **power),  # type: ignore[arg-type]
+        measurement=replace(done.measurement, **power),  # type: ignore[arg-type]  # fields of any type
         ended_at=f"2026-01-01T00:{number:02d}:00+00:00",
     )
 

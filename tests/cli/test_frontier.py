@@ -37,8 +37,8 @@ COMMAND = ("dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--batch", "1"
 
 def shown(module: object, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     parser = argparse.ArgumentParser()
-    module.add_arguments(parser)  # type: ignore[attr-defined]
-    assert module.run(parser.parse_args(words)) == 0  # type: ignore[attr-defined]
+    module.add_arguments(parser)  # type: ignore[attr-defined]  # each command has it
+    assert module.run(parser.parse_args(words)) == 0  # type: ignore[attr-defined]  # each command has it
     return capsys.readouterr().out
 
 

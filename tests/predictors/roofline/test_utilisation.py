@@ -85,6 +85,6 @@ def test_what_a_token_does_not_multiply_with_does_not_count() -> None:
     ],
 )
 def test_what_is_unknown_is_said_and_not_assumed(changes: dict[str, object], why: str) -> None:
-    found = utilisation_of(trial(**changes))  # type: ignore[arg-type]
+    found = utilisation_of(trial(**changes))  # type: ignore[arg-type]  # fields of any type
     assert found.value is None
     assert why in found.why_unknown

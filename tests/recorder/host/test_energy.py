@@ -184,9 +184,9 @@ def test_a_reading_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 def nvml(**functions: object) -> ModuleType:
     module = ModuleType("pynvml")
-    module.nvmlInit = lambda: None  # type: ignore[attr-defined]
-    module.nvmlDeviceGetHandleByUUID = lambda identity: identity  # type: ignore[attr-defined]
-    module.nvmlDeviceGetTotalEnergyConsumption = lambda handle: 5_000  # type: ignore[attr-defined]
+    module.nvmlInit = lambda: None  # type: ignore[attr-defined]  # a stand-in
+    module.nvmlDeviceGetHandleByUUID = lambda identity: identity  # type: ignore[attr-defined]  # a stand-in
+    module.nvmlDeviceGetTotalEnergyConsumption = lambda handle: 5_000  # type: ignore[attr-defined]  # a stand-in
     for name, function in functions.items():
         setattr(module, name, function)
     return module
@@ -209,7 +209,7 @@ def raises(*_: object) -> None:
 
 @pytest.mark.parametrize("broken", ["", "nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetTotalEnergyConsumption"])
 def test_a_gpu_without_energy_gives_no_power_and_no_error(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=gpus(0)))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=gpus(0)))  # type: ignore[arg-type]  # a stand-in
     monkeypatch.setitem(sys.modules, "pynvml", nvml(**({broken: raises} if broken else {})))
     found = find_counters(local_rank=0)
     assert (found is None) == bool(broken)
@@ -220,7 +220,7 @@ def test_a_gpu_without_energy_gives_no_power_and_no_error(broken: str, monkeypat
 
 
 def test_a_process_with_several_gpus_reads_each_that_holds_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=gpus(1, 3)))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=gpus(1, 3)))  # type: ignore[arg-type]  # a stand-in
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
     found = find_counters(local_rank=0)
     assert found is not None
@@ -279,11 +279,11 @@ def test_a_launch_records_the_power_of_its_packages(powercap: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False)))  # type: ignore[arg-type]
     training = SimpleNamespace(steps=8, notes=SimpleNamespace(left=0), coverage=SimpleNamespace(number=1))
     energy = JobEnergy(read_job_environment({}))
-    energy.reported(training)  # type: ignore[arg-type]
+    energy.reported(training)  # type: ignore[arg-type]  # a stand-in
     time.sleep(0.05)
     training.steps = 16
     (powercap / "intel-rapl:0" / "energy_uj").write_text("30000000\n")
-    energy.reported(training)  # type: ignore[arg-type]
+    energy.reported(training)  # type: ignore[arg-type]  # a stand-in
     energy.stop()
     found = energy.added_to(Measurement(tokens_per_second=700.0), None)
     assert found is not None

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space import SearchSpace
+from torchx_cubicml.space.search_space import SearchSpace
 from torchx_cubicml.space.parameter import Parameter
 
 if TYPE_CHECKING:

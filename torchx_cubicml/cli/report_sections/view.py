@@ -94,8 +94,8 @@ class WorkloadView:
         Its own config is the user's, or the best one where that is not known.
         """
         from torchx_cubicml.advisor import Study
-        from torchx_cubicml.space.observed_space import observed_space
         from torchx_cubicml.errors import CubicMLError
+        from torchx_cubicml.space.observed_space import observed_space
 
         space = self.space if self.space is not None else observed_space(self.trials, objective=self.objective)
         current = self.own or self.best

@@ -35,11 +35,13 @@ class ParserFlag:
         default: its value without the flag; ``None`` where the source does not tell it.
         switched: value that the bare flag sets; ``None`` for a flag with a value.
         has_no_default: whether it is ``None`` without the flag.
+        has_own_type: whether the program converts its text by a function of its own.
     """
 
     default: Literal | None
     switched: bool | None = None
     has_no_default: bool = False
+    has_own_type: bool = False
 
 
 def literal(node: ast.expr | None, names: Mapping[str, object] = {}) -> Literal | None:
@@ -163,11 +165,18 @@ def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
     default = literal(options["default"], known) if "default" in options else None
     if switched is not None and "default" not in options:
         default = not switched
-    if isinstance(default, str) and isinstance(kind := options.get("type"), ast.Name) and kind.id in {"int", "float"}:
+    kind = options.get("type")
+    if isinstance(default, str) and isinstance(kind, ast.Name) and kind.id in {"int", "float"}:
         default = None
     stated = options.get("default")
     is_none = stated is None or (isinstance(stated, ast.Constant) and stated.value is None)
-    return ParserFlag(default=default, switched=switched, has_no_default=is_none and default is None)
+    return ParserFlag(
+        default=default,
+        switched=switched,
+        has_no_default=is_none and default is None,
+        has_own_type=kind is not None
+        and not (isinstance(kind, ast.Name) and kind.id in {"int", "float", "str", "bool"}),
+    )
 
 
 def class_fields(tree: ast.Module) -> dict[str, dict[str, Literal]]:

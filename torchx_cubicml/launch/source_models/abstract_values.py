@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True, slots=True)
 class Unknown:
-    """Value of which nothing is known."""
+    """Value of which nothing is known, but perhaps that it is no module of torch."""
 
-    def __repr__(self) -> str:
-        return "unknown"
+    may_be_module: bool
 
 
-UNKNOWN = Unknown()
+UNKNOWN = Unknown(may_be_module=False)
+UNKNOWN_OBJECT = Unknown(may_be_module=True)
 
 
 @dataclass(eq=False, slots=True)
@@ -55,10 +56,21 @@ class Instance:
     Args:
         kind: its class; ``None`` for what only holds attributes.
         attributes: by name; any other attribute is unknown.
+        doubts: unknown choices around its making.
     """
 
     kind: ClassValue | None = None
     attributes: dict[str, object] = field(default_factory=dict)
+    doubts: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class PartialCall:
+    """Function with some of its arguments (``functools.partial``)."""
+
+    function: object
+    positional: tuple[object, ...]
+    keywords: dict[str, object]
 
 
 @dataclass(eq=False, slots=True)
@@ -71,6 +83,7 @@ class ModuleValue:
         attributes: children and parameters by name, and whatever else it holds.
         items: children in order, of a container.
         is_open: whether it may have parameters that are not seen.
+        doubts: unknown choices around its making: what a further one changes in it is not certain.
     """
 
     name: str
@@ -78,6 +91,7 @@ class ModuleValue:
     attributes: dict[str, object] = field(default_factory=dict)
     items: list[object] = field(default_factory=list)
     is_open: bool = False
+    doubts: int = 0
 
     def modules(self) -> Iterator[ModuleValue]:
         """Yield the module and all below it, each once."""
@@ -95,11 +109,19 @@ class ModuleValue:
         """Return the number of parameters, shared ones counted once; ``None`` where a size is unknown."""
         sizes: dict[int, int | None] = {}
         for module in self.modules():
-            if module.is_open:
+            held = (*module.attributes.values(), *module.items)
+            if module.is_open or any(isinstance(each, Unknown) and each.may_be_module for each in held):
                 return None
             sizes |= {id(each): each.size for each in module.attributes.values() if isinstance(each, ParameterValue)}
         known = [size for size in sizes.values() if size is not None]
         return sum(known) if len(known) == len(sizes) else None
+
+
+@dataclass(eq=False, slots=True)
+class ChildOf:
+    """One of the children of a module, unknown which."""
+
+    owner: ModuleValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,13 @@ import os.path
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from torchx_cubicml.launch.source_models.abstract_values import UNKNOWN, Instance, ModuleValue
+from torchx_cubicml.launch.source_models.abstract_values import (
+    UNKNOWN,
+    UNKNOWN_OBJECT,
+    Instance,
+    ModuleValue,
+    PartialCall,
+)
 from torchx_cubicml.launch.source_models.torch_modules import FUNCTIONS
 
 _PLAIN: Mapping[str, Callable[..., object]] = {
@@ -32,7 +38,7 @@ def builtin_call(path: str, positional: Sequence[object], keywords: Mapping[str,
     if path in {"os.path.exists", "os.path.isfile", "os.path.isdir"}:
         return _exists(path, positional)
     if path == "copy.deepcopy":
-        return wrapped_module(positional)
+        return UNKNOWN_OBJECT
     function = _PLAIN.get(path)
     values = (*positional, *keywords.values())
     if function is None or any(_has_unknown(each) for each in values):
@@ -44,6 +50,13 @@ def builtin_call(path: str, positional: Sequence[object], keywords: Mapping[str,
     except Exception:  # noqa: BLE001 - the arguments are the program's own, and any failure makes the result unknown
         return UNKNOWN
     return result
+
+
+def partial_call(positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    """Return the value of ``functools.partial``."""
+    if not positional:
+        return UNKNOWN_OBJECT
+    return PartialCall(function=positional[0], positional=tuple(positional[1:]), keywords=dict(keywords))
 
 
 def _sequence_call(path: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
@@ -88,18 +101,10 @@ def _has_unknown(value: object) -> bool:
     return not (value is None or isinstance(value, bool | int | float | str | dict | range | ModuleValue))
 
 
-def wrapped_module(positional: Sequence[object]) -> object:
-    """Return the module that a call outside the program is given first, which it wraps or changes; else unknown."""
-    first = positional[0] if positional else UNKNOWN
-    return first if isinstance(first, ModuleValue) else UNKNOWN
-
-
 def _append(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
     target = owner.items if isinstance(owner, ModuleValue) else owner
     if isinstance(target, list):
         target.append(positional[0] if positional else UNKNOWN)
-    if isinstance(owner, ModuleValue):
-        owner.is_open = owner.is_open or not (positional and isinstance(positional[0], ModuleValue))
     return None
 
 
@@ -142,6 +147,8 @@ def _split(owner: object, positional: Sequence[object], keywords: Mapping[str, o
     return list(owner.split(by)) if isinstance(owner, str) and (by is None or isinstance(by, str)) else UNKNOWN
 
 
+CHANGING = frozenset({"append", "extend", "add_module", "register_module", "register_parameter", "insert"})
+"""Methods that add to their object."""
 METHODS: Mapping[str, Callable[..., object]] = {
     "append": _append,
     "extend": _extend,

@@ -11,12 +11,10 @@ from torchx_cubicml.launch.source_models.abstract_values import UNKNOWN, Instanc
 from torchx_cubicml.launch.source_models.interpreter import Interpreter, OutOfSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
     from torchx_cubicml.launch.source_files import SourceFile
-
-_MOST_FLAGS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +69,20 @@ def _parsed_arguments(trees: Sequence[ast.Module], settings: StatedSettings) -> 
         for name, flag in parser_flags(tree).items():
             setting = settings.arguments.get(name)
             value = flag.default if setting is None else setting.value
-            attributes.setdefault(name, UNKNOWN if value is None and not flag.has_no_default else value)
+            is_unknown = (value is None and not flag.has_no_default) or (flag.has_own_type and isinstance(value, str))
+            attributes.setdefault(name, UNKNOWN if is_unknown else value)
     return Instance(attributes=attributes)
 
 
 def _largest(built: Sequence[ModuleValue]) -> CountedModel | None:
     """Return the model with most parameters among those that no other holds; none if any of these cannot be counted."""
     inner = {id(each) for module in built for each in module.modules() if each is not module}
-    outer = [module for module in built if id(module) not in inner]
-    counts = [(module, module.n_params()) for module in outer]
-    if any(count is None for _, count in counts):
+    outer = [(module.doubts > 0, module.n_params(), module.name) for module in built if id(module) not in inner]
+    if not outer or any(count is None for _, count, _ in outer):
         return None
-    sized = [(count, module.name) for module, count in counts if count]
-    if not sized:
+    count, name = max((count, name) for _, count, name in outer if count is not None)
+    certain = [each for is_doubtful, each, _ in outer if not is_doubtful]
+    others = {each for _, each, _ in outer if each}
+    if count == 0 or (count not in certain and len(others) > 1):
         return None
-    count, name = max(sized)
     return CountedModel(name=name, n_params=count)

@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
+    UNKNOWN_OBJECT,
+    ChildOf,
     ClassValue,
     FunctionValue,
     Instance,
     LibraryName,
     ModuleValue,
     ParameterValue,
+    PartialCall,
+    Unknown,
     is_number,
 )
-from torchx_cubicml.launch.source_models.builtin_calls import METHODS, builtin_call, wrapped_module
+from torchx_cubicml.launch.source_models.builtin_calls import CHANGING, METHODS, builtin_call, partial_call
 from torchx_cubicml.launch.source_models.torch_modules import library_object
 
 if TYPE_CHECKING:
@@ -90,7 +94,7 @@ class Interpreter:
         self._trees = modules
         self._loaded: dict[str, Names] = {}
         self._hook, self._on_exec = call_hook, on_exec
-        self._steps, self._depth = 0, 0
+        self._steps, self._depth, self._doubts = 0, 0, 0
         self.built: list[ModuleValue] = []
 
     def run(self, tree: ast.Module, *, name: str) -> None:
@@ -118,7 +122,9 @@ class Interpreter:
     def _import(self, node: ast.Import, names: Names) -> None:
         for alias in node.names:
             top = alias.name if alias.asname else alias.name.partition(".")[0]
-            names[alias.asname or top] = Instance(attributes=self._load(top)) if top in self._trees else LibraryName(top)
+            names[alias.asname or top] = (
+                Instance(attributes=self._load(top)) if top in self._trees else LibraryName(top)
+            )
 
     def _import_from(self, node: ast.ImportFrom, names: Names) -> None:
         module = node.module or ""
@@ -173,10 +179,18 @@ class Interpreter:
         elif isinstance(target, ast.Attribute):
             owner = self.value(target.value, names)
             if isinstance(owner, Instance | ModuleValue):
-                owner.attributes[target.attr] = value
+                self._set_attribute(owner, target.attr, value)
         elif isinstance(target, ast.Subscript):
             owner, key = self.value(target.value, names), self.value(target.slice, names)
+            if isinstance(owner, ModuleValue) and self._doubts > owner.doubts and not _is_child(value, owner):
+                owner.is_open = True
             _set_item(owner, key, value)
+
+    def _set_attribute(self, owner: Instance | ModuleValue, name: str, value: object) -> None:
+        """Set an attribute; after a choice that is unknown, it may have another value."""
+        if self._doubts > owner.doubts and not _same(owner.attributes.get(name, UNKNOWN), value):
+            value = _either(owner.attributes.get(name, UNKNOWN), value)
+        owner.attributes[name] = value
 
     def _if(self, node: ast.If, names: Names) -> None:
         test = _truth(self.value(node.test, names))
@@ -186,21 +200,28 @@ class Interpreter:
         outcomes = []
         for body in (node.body, node.orelse):
             branch = dict(names)
+            self._doubts += 1
             try:
                 self._body(body, branch)
                 outcomes.append(branch)
             except (_Dead, _Return):
                 continue
+            finally:
+                self._doubts -= 1
         if not outcomes:
             raise _Dead
         for name in {name for each in outcomes for name in each}:
-            values = [each.get(name, UNKNOWN) for each in outcomes]
-            names[name] = values[0] if all(_same(each, values[0]) for each in values) else UNKNOWN
+            first, *others = [each.get(name, UNKNOWN) for each in outcomes]
+            for other in others:
+                first = first if _same(first, other) else _either(first, other)
+            names[name] = first
 
     def _for(self, node: ast.For, names: Names) -> None:
         items = _items(self.value(node.iter, names))
         if items is None or len(items) > _MOST_ROUNDS:
-            items = [UNKNOWN]
+            self._bind(node.target, UNKNOWN_OBJECT, names)
+            self._in_doubt(node.body, names)
+            return
         for item in items:
             self._bind(node.target, item, names)
             try:
@@ -209,10 +230,17 @@ class Interpreter:
                 continue
 
     def _once(self, node: ast.While, names: Names) -> None:
+        self._in_doubt(node.body, names)
+
+    def _in_doubt(self, body: Sequence[ast.stmt], names: Names) -> None:
+        """Interpret what may run any number of times."""
+        self._doubts += 1
         try:
-            self._body(node.body, names)
+            self._body(body, names)
         except _Dead:
             return
+        finally:
+            self._doubts -= 1
 
     def _with(self, node: ast.With, names: Names) -> None:
         for item in node.items:
@@ -336,7 +364,7 @@ class Interpreter:
         if test is not None:
             return self.value(node.body if test else node.orelse, names)
         one, other = self.value(node.body, names), self.value(node.orelse, names)
-        return one if _same(one, other) else UNKNOWN
+        return one if _same(one, other) else _either(one, other)
 
     def _sequence(self, node: ast.List | ast.Tuple | ast.Set, names: Names) -> object:
         entries: list[object] = []
@@ -365,7 +393,11 @@ class Interpreter:
 
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp, names: Names) -> object:
         found: list[object] = []
-        return found if self._generate(node.generators, names, lambda inner: found.append(self.value(node.elt, inner))) else UNKNOWN
+        return (
+            found
+            if self._generate(node.generators, names, lambda inner: found.append(self.value(node.elt, inner)))
+            else UNKNOWN
+        )
 
     def _dict_comprehension(self, node: ast.DictComp, names: Names) -> object:
         found: dict[object, object] = {}
@@ -406,7 +438,9 @@ class Interpreter:
     def _joined(self, node: ast.JoinedStr, names: Names) -> object:
         pieces = []
         for piece in node.values:
-            value = self.value(piece.value, names) if isinstance(piece, ast.FormattedValue) else self.value(piece, names)
+            value = (
+                self.value(piece.value, names) if isinstance(piece, ast.FormattedValue) else self.value(piece, names)
+            )
             if not isinstance(value, str | int | float):
                 return UNKNOWN
             pieces.append(str(value))
@@ -477,18 +511,32 @@ class Interpreter:
             return self._instantiate(function, positional, keywords)
         if isinstance(function, FunctionValue):
             return self._call_function(function, positional, keywords)
+        if isinstance(function, PartialCall):
+            return self.call(function.function, [*function.positional, *positional], {**function.keywords, **keywords})
         if isinstance(function, _Bound):
-            return METHODS.get(function.name, _unknown)(function.owner, positional, keywords)
+            return self._call_method(function, positional, keywords)
         if not isinstance(function, LibraryName):
-            return UNKNOWN
+            return UNKNOWN_OBJECT
+        return self._call_library(function, positional, keywords)
+
+    def _call_method(self, function: _Bound, positional: Sequence[object], keywords: Names) -> object:
+        owner = function.owner
+        if self._doubts > getattr(owner, "doubts", 0) and function.name in CHANGING:
+            positional = [UNKNOWN_OBJECT]
+        return METHODS.get(function.name, _unknown)(owner, positional, keywords)
+
+    def _call_library(self, function: LibraryName, positional: Sequence[object], keywords: Names) -> object:
         if function.path in {"exit", "quit", "sys.exit", "os._exit"}:
             raise _Dead
-        if "." not in function.path or function.path.partition(".")[0] in {"math", "os", "pathlib", "copy"}:
+        if function.path in {"functools.partial", "partial"}:
+            return partial_call(positional, keywords)
+        if "." not in function.path or function.path.partition(".")[0] in {"math", "os", "copy"}:
             return builtin_call(function.path, positional, keywords)
         found = library_object(function.path, positional, keywords)
-        if isinstance(found, ModuleValue):
+        if isinstance(found, ModuleValue) and found not in positional:
+            found.doubts = self._doubts
             self.built.append(found)
-        return wrapped_module(positional) if found is UNKNOWN else found
+        return found
 
     def _instantiate(self, kind: ClassValue, positional: Sequence[object], keywords: Names) -> object:
         line = self._line(kind)
@@ -496,6 +544,7 @@ class Interpreter:
         libraries = [each.path for each in bases if isinstance(each, LibraryName)]
         is_module = any(path.startswith("torch.nn.") for path in libraries)
         owner: Instance | ModuleValue = ModuleValue(name=kind.node.name, kind=kind) if is_module else Instance(kind)
+        owner.doubts = self._doubts
         if isinstance(owner, ModuleValue):
             if "torch.nn.Module" not in libraries:  # such as a subclass of ``torch.nn.Linear``
                 owner.is_open = True
@@ -569,15 +618,27 @@ class _Bound:
 
 
 def _unknown(owner: object, positional: Sequence[object], keywords: Names) -> object:
-    return UNKNOWN
+    return UNKNOWN if isinstance(owner, str | list | dict | ModuleValue) else UNKNOWN_OBJECT
 
 
 def _loaded(node: ast.expr) -> ast.expr:
     return node
 
 
+def _is_child(value: object, owner: ModuleValue) -> bool:
+    return (isinstance(value, ChildOf) and value.owner is owner) or value in owner.items
+
+
+def _either(one: object, other: object) -> Unknown:
+    """Return what is known of a value that is one of two."""
+    kinds = ModuleValue | ParameterValue | ChildOf
+    values = (one, other)
+    is_open = any(isinstance(each, kinds) or (isinstance(each, Unknown) and each.may_be_module) for each in values)
+    return UNKNOWN_OBJECT if is_open else UNKNOWN
+
+
 def _operate(kind: type[ast.AST], left: object, right: object) -> object:
-    if left is UNKNOWN or right is UNKNOWN or isinstance(left, LibraryName) or isinstance(right, LibraryName):
+    if isinstance(left, Unknown | LibraryName) or isinstance(right, Unknown | LibraryName):
         return UNKNOWN
     if kind in {ast.Is, ast.IsNot} and not (left is None or right is None or isinstance(left, bool)):
         return UNKNOWN
@@ -602,7 +663,7 @@ def _is_short(left: object, right: object) -> bool:
 def _truth(value: object) -> bool | None:
     if value is None or isinstance(value, bool | int | float | str | list | tuple | dict):
         return bool(value)
-    return True if isinstance(value, ModuleValue | ParameterValue | ClassValue | FunctionValue) else None
+    return True if isinstance(value, ModuleValue | ClassValue | FunctionValue) else None
 
 
 def _same(one: object, other: object) -> bool:
@@ -625,18 +686,22 @@ def _items(value: object) -> list[object] | None:
 def _get_item(owner: object, key: object) -> object:
     if isinstance(owner, ModuleValue):
         if isinstance(key, str):
-            return owner.attributes.get(key, UNKNOWN)
+            return owner.attributes.get(key, UNKNOWN_OBJECT)
+        if not isinstance(key, int | slice):
+            return ChildOf(owner)
         owner = owner.items
     if isinstance(owner, Instance):
         return owner.attributes.get(str(key), UNKNOWN)
     try:
         return owner[key]  # type: ignore[index]  # whatever fails is unknown
     except Exception:  # noqa: BLE001 - the objects are the program's own, and any failure makes the result unknown
-        return UNKNOWN
+        return UNKNOWN_OBJECT
 
 
 def _set_item(owner: object, key: object, value: object) -> None:
     if isinstance(owner, ModuleValue):
+        if isinstance(value, ChildOf) and value.owner is owner:
+            return
         if isinstance(key, str):
             owner.attributes[key] = value
         elif isinstance(key, int) and -len(owner.items) <= key < len(owner.items):
@@ -645,9 +710,7 @@ def _set_item(owner: object, key: object, value: object) -> None:
             owner.is_open = True
     elif isinstance(owner, Instance):
         owner.attributes[str(key)] = value
-    elif isinstance(owner, dict) and isinstance(key, str | int):
-        owner[key] = value
-    elif isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner):
+    elif (isinstance(owner, dict) and isinstance(key, str | int)) or (isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner)):
         owner[key] = value
 
 

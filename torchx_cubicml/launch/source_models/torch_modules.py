@@ -8,9 +8,12 @@ from typing import TypeAlias
 
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
+    UNKNOWN_OBJECT,
+    ChildOf,
     ModuleValue,
     ParameterValue,
     TensorValue,
+    Unknown,
 )
 
 Arguments: TypeAlias = "Mapping[str, object]"
@@ -24,6 +27,16 @@ _WITHOUT_PARAMETERS = frozenset(
     }
 )
 _TENSORS = frozenset({"ones", "zeros", "empty", "rand", "randn", "full"})
+_WRAPPERS = frozenset(
+    {
+        *("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "DataParallel"),
+        *("checkpoint_wrapper", "compile", "parallelize_module", "replicate", "convert_sync_batchnorm"),
+    }
+)
+"""Functions that return the module that they are given, or one around it, without further parameters."""
+_WITHOUT_MODULES = frozenset(
+    {"numpy", "np", "random", "time", "json", "logging", "warnings", "wandb", "re", "datetime"}
+)
 _SIGNATURES: Mapping[str, tuple[tuple[str, object], ...]] = {
     "Linear": (("in_features", UNKNOWN), ("out_features", UNKNOWN), ("bias", True)),
     "Embedding": (("num_embeddings", UNKNOWN), ("embedding_dim", UNKNOWN)),
@@ -53,12 +66,17 @@ def library_object(path: str, positional: Sequence[object], keywords: Arguments)
         keywords: likewise.
     """
     name = path.rpartition(".")[2]
-    if not path.startswith("torch"):
-        return UNKNOWN
+    if name in _WRAPPERS:
+        first = positional[0] if positional else keywords.get("module", keywords.get("model"))
+        return first if isinstance(first, ModuleValue | ChildOf) else UNKNOWN_OBJECT
+    if not path.startswith("torch."):
+        return UNKNOWN if path.partition(".")[0] in _WITHOUT_MODULES else UNKNOWN_OBJECT
     if name in _WITHOUT_PARAMETERS:
         return ModuleValue(name=name)
     if name in _TENSORS:
-        return TensorValue(_elements([keywords["size"]] if "size" in keywords else positional[: _ends(name, positional)]))
+        return TensorValue(
+            _elements([keywords["size"]] if "size" in keywords else positional[: _ends(name, positional)])
+        )
     if name == "Parameter":
         data = positional[0] if positional else keywords.get("data")
         return ParameterValue(data.size if isinstance(data, TensorValue) else None)
@@ -69,7 +87,7 @@ def library_object(path: str, positional: Sequence[object], keywords: Arguments)
         names = [each for each, _ in signature]
         given = {**_OTHER_DEFAULTS, **dict(signature), **dict(zip(names, positional, strict=False)), **keywords}
         return _module(name, given)
-    return UNKNOWN
+    return UNKNOWN_OBJECT if name[:1].isupper() else UNKNOWN  # functions of torch give tensors
 
 
 def _ends(name: str, positional: Sequence[object]) -> int:
@@ -210,7 +228,7 @@ def _dictionary(positional: Sequence[object], keywords: Arguments) -> ModuleValu
 
 def _container(name: str, entries: object) -> ModuleValue:
     items = list(entries) if isinstance(entries, list | tuple | type({}.values())) else [UNKNOWN]
-    return ModuleValue(name=name, items=items, is_open=any(each is UNKNOWN for each in items))
+    return ModuleValue(name=name, items=items, is_open=any(isinstance(each, Unknown) for each in items))
 
 
 _CONTAINERS: Mapping[str, Callable[[Sequence[object], Arguments], ModuleValue]] = {

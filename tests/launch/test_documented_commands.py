@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.cli.starter.from_trainer import detect_trainer
+from torchx_cubicml.launch.trainer_of_command import detect_trainer
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import Launch, read_config, write_config
 from torchx_cubicml.launch.torchrun_command import parse_command

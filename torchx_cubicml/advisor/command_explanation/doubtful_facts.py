@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from torchx_cubicml.advisor.command_explanation.estimates import LogNormal
 
 if TYPE_CHECKING:
-    from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
+    from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
     from torchx_cubicml.records.trial import Value
 
 Row: TypeAlias = "Mapping[str, Value]"

@@ -56,8 +56,8 @@ def alternatives(known: CommandFacts) -> list[Alternative]:
     for fact in known.assumed - _ALTERNATIVES.keys():
         value = known.facts[fact]
         if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            others = (max(1, round(value / _FACTOR)), round(value * _FACTOR))
-            found += [Alternative(fact, each, _ASSUMED / len(others)) for each in others]
+            sizes = (max(1, round(value / _FACTOR)), round(value * _FACTOR))
+            found += [Alternative(fact, each, _ASSUMED / len(sizes)) for each in sizes]
     return found
 
 

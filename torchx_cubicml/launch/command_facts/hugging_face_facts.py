@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_facts.fact_names import known_facts
+from torchx_cubicml.launch.command_facts.fact_names import fact_name, known_facts
 from torchx_cubicml.launch.command_facts.published_models import DEFAULTS, FAMILIES, published_sizes
+from torchx_cubicml.launch.command_facts.source_literals import class_fields, constants, literal
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, read_document, typed_value
+from torchx_cubicml.launch.source_files import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
+    from torchx_cubicml.launch.source_files import SourceFile
     from torchx_cubicml.records.trial import Scalar
 
 _MODEL = ("config_name", "model_name_or_path", "model_name", "model", "pretrained_model_name_or_path")
 _CACHE = Path(".cache/huggingface/hub")
+_FAMILY_OF_CONFIG = {
+    "GPT2Config": "gpt2",
+    "OPTConfig": "opt",
+    "GPTNeoXConfig": "gpt_neox",
+    "LlamaConfig": "llama",
+    "MistralConfig": "mistral",
+    "MixtralConfig": "mixtral",
+    "Qwen2Config": "qwen2",
+    "BertConfig": "bert",
+}
 _OTHER_KEYS = {
     "num_local_experts": "n_experts",
     "num_experts": "n_experts",
@@ -26,9 +40,46 @@ _OTHER_KEYS = {
 }
 
 
-def hugging_face_facts(settings: StatedSettings) -> dict[str, Setting]:
-    """Return what the command tells of a model of ``transformers`` and of ``TrainingArguments``."""
-    return {**_training_facts(settings), **_model_facts(settings)}
+def hugging_face_facts(settings: StatedSettings, files: Sequence[SourceFile]) -> dict[str, Setting]:
+    """Return what the command and its source tell of a model of ``transformers`` and of ``TrainingArguments``."""
+    return {**_training_facts(settings), **_source_model(settings, files), **_model_facts(settings)}
+
+
+def _source_model(settings: StatedSettings, files: Sequence[SourceFile]) -> dict[str, Setting]:
+    """Return the facts of the only config or published model of ``transformers`` that a source names."""
+    found: list[dict[str, Setting]] = []
+    for file in (each for each in files if each.tree is not None):
+        tree = file.tree
+        fields = {name: value for each in class_fields(tree).values() for name, value in each.items()} if tree else {}
+        names = {**fields, **(constants(tree.body) if tree else {})}
+        for node in (each for each in ast.walk(tree) if isinstance(each, ast.Call)) if tree else ():
+            called = dotted(node.func).rpartition(".")
+            family = _FAMILY_OF_CONFIG.get(called[2])
+            if family is not None:
+                stated = {each.arg: _keyword_value(each.value, settings, names) for each in node.keywords if each.arg}
+                found.append(_with_source(_config_call(family, stated), f"{called[2]} in {file.path.name}"))
+            elif called[2] == "from_pretrained" and node.args and isinstance(name := literal(node.args[0], names), str):
+                found.append(_named_model(name, f"source of {file.path.name}"))
+    different = [each for each in found if each]
+    return different[0] if different and all(each == different[0] for each in different) else {}
+
+
+def _keyword_value(node: ast.expr, settings: StatedSettings, names: Mapping[str, object]) -> object:
+    """Return the value of a keyword: a literal, or what the command or a field states under the attribute's name."""
+    if isinstance(node, ast.Attribute):
+        setting = settings.arguments.get(node.attr.lower())
+        return setting.value if setting is not None else names.get(node.attr)
+    return literal(node, names)
+
+
+def _config_call(family: str, stated: Mapping[str, object]) -> dict[str, object]:
+    """Return the facts of a config class; a value that is not known hides its default."""
+    plain = {_OTHER_KEYS.get(key, key): value for key, value in stated.items()}
+    unknown = {fact_name(key) for key, value in plain.items() if value is None}
+    known = known_facts({key: each for key, each in plain.items() if isinstance(each, bool | int | float | str)})
+    known.pop("seq_len", None)
+    facts = {**FAMILIES[family], **DEFAULTS[family], **known}
+    return {fact: value for fact, value in facts.items() if fact not in unknown}
 
 
 def _model_facts(settings: StatedSettings) -> dict[str, Setting]:
@@ -77,7 +128,9 @@ def config_facts(document: Mapping[str, object]) -> dict[str, Scalar]:
     """
     plain = {_OTHER_KEYS.get(key, key): each for key, each in document.items() if isinstance(each, bool | int | float)}
     kind = str(document.get("model_type", ""))
-    facts = {fact: each for fact, each in known_facts(plain).items() if isinstance(each, bool | int | float)}
+    facts: dict[str, Scalar] = {
+        fact: each for fact, each in known_facts(plain).items() if isinstance(each, int | float | str)
+    }
     facts.pop("seq_len", None)
     return {**FAMILIES.get(kind, {}), **DEFAULTS.get(kind, {}), **facts} if kind in FAMILIES else facts
 

@@ -1,4 +1,4 @@
-"""Sizes of published models by their names, and the architectures of their families, as their config files state them."""
+"""Sizes of published models by name, and the architectures of their families, as their config files state them."""
 
 from __future__ import annotations
 

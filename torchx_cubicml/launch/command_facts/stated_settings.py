@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.source_literals import module_constants
 from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
@@ -98,9 +97,9 @@ def read_document(path: Path) -> Mapping[str, object]:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return {}
         document = parse_document(path.read_text(encoding="utf-8"), path=str(path))
-    except (OSError, ValueError, LaunchError, RecursionError):
+    except (OSError, ValueError, RecursionError):  # a LaunchError is a ValueError
         return {}
-    return document
+    return {str(name): value for name, value in document.items()}
 
 
 def flat_keys(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -114,15 +113,17 @@ def flat_keys(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 def _file_settings(path: Path) -> Iterator[tuple[str, Setting]]:
     if path.suffix == ".py":
-        for name, value in module_constants(path).items():
-            yield _plain(name), Setting(value=value, source=f"{name} in {path}")
+        for name, constant in module_constants(path).items():
+            yield _plain(name), Setting(value=constant, source=f"{name} in {path}")
         return
     for count, (key, value) in enumerate(flat_keys(read_document(path))):
         if count >= _MOST_KEYS:
             return
-        if isinstance(value, list) and all(isinstance(each, bool | int | float | str) for each in value):
-            yield _plain(key), Setting(value=tuple(value), source=f"{key} in {path}")
-        elif isinstance(value, bool | int | float | str):
+        if isinstance(value, list):
+            entries = tuple(each for each in value if isinstance(each, int | float | str))
+            if len(entries) == len(value):
+                yield _plain(key), Setting(value=entries, source=f"{key} in {path}")
+        elif isinstance(value, int | float | str):
             yield _plain(key), Setting(value=value, source=f"{key} in {path}")
 
 

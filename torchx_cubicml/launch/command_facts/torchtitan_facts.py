@@ -36,8 +36,7 @@ _RECOMPUTATIONS = {"SelectiveAC": "selective", "FullAC": "full"}
 def torchtitan_facts(launch: Launch, settings: StatedSettings) -> dict[str, Setting]:
     """Return the facts of the model and of the config function that a command names, where torchtitan can be read.
 
-    The package is that beside the command, or that installed where the command is typed: the job's may differ, so what
-    is read there is assumed.
+    The package is that beside the command, or that installed where the command is typed: the job's may differ.
     """
     del launch
     module, function = settings.find("module"), settings.find("config")
@@ -82,13 +81,13 @@ def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
 
 
 def _registered(folder: Path, module: str, function: str) -> dict[str, Setting]:
-    """Return the facts of a function of ``config_registry``: its options, and the sizes of the flavour that it names."""
+    """Return the facts of a function of ``config_registry``: its options, and the sizes of its flavour."""
     tree = _tree(folder / "config_registry.py")
     functions = _functions(tree) if tree is not None else {}
     facts: dict[str, Setting] = {}
     for node in _line(functions, function):
         place = f"{node.name} in torchtitan's registry"
-        facts |= {fact: Setting(value=value, source=place, is_assumed=True) for fact, value in _options(node)}
+        facts |= {fact: Setting(value=value, source=place) for fact, value in _options(node)}
         flavour = next(_flavours(node), "")
         if flavour:
             facts |= _sizes(folder, module, flavour)
@@ -113,6 +112,7 @@ def _options(function: ast.FunctionDef) -> Iterator[tuple[str, Scalar]]:
         if isinstance(node, ast.keyword) and node.arg == "activation_checkpoint":
             word = next((word for key, word in _RECOMPUTATIONS.items() if key in ast.unparse(node.value)), None)
             yield from [("activation_checkpointing", word)] if word is not None else []
+            yield from [("selective_recompute", "op")] if word == "selective" else []
         elif isinstance(node, ast.keyword) and node.arg in names:
             yield from _legal(names[node.arg], literal(node.value))
         elif (
@@ -146,17 +146,18 @@ def _sizes(folder: Path, module: str, flavour: str) -> dict[str, Setting]:
     built = _flavour_node(tree, flavour)
     functions = _functions(tree)
     function = functions.get(built.id) if isinstance(built, ast.Name) else None
-    if function is None and not isinstance(built, ast.Call):
+    source: ast.AST | None = function if function is not None else built
+    if source is None or not isinstance(source, ast.FunctionDef | ast.Call):
         return {}
     names = {**constants(tree.body), **(constants(function.body) if function is not None else {})}
     place = f"{flavour} of torchtitan's {module}"
     facts: dict[str, Scalar] = dict(_ARCHITECTURES.get(module, {}))
     if facts:
         facts["tied_embeddings"] = False
-    for node in ast.walk(function if function is not None else built):
+    for node in ast.walk(source):
         if isinstance(node, ast.keyword) and node.arg:
             facts |= _size(node.arg, node.value, names)
-    return {fact: Setting(value=value, source=place, is_assumed=True) for fact, value in facts.items()}
+    return {fact: Setting(value=value, source=place) for fact, value in facts.items()}
 
 
 def _flavour_node(tree: ast.Module, flavour: str) -> ast.expr | None:

@@ -33,9 +33,9 @@ def trainer_facts(
     own = {
         "megatron-lm": lambda: megatron_facts_of_command(launch, settings),
         "torchtitan": lambda: torchtitan_facts(launch, settings),
-        "hf": lambda: hugging_face_facts(settings),
-        "accelerate": lambda: hugging_face_facts(settings),
-        "deepspeed": lambda: hugging_face_facts(settings),
+        "hf": lambda: hugging_face_facts(settings, files),
+        "accelerate": lambda: hugging_face_facts(settings, files),
+        "deepspeed": lambda: hugging_face_facts(settings, files),
     }
     implied = own[trainer.name]() if trainer.name in own else {}
     # Megatron-LM's own arithmetic on its flags, such as the padding of the vocabulary, counts more than a flag.
@@ -77,6 +77,9 @@ def with_rules_of(trainer: Trainer | None, known: CommandFacts) -> CommandFacts:
     if trainer.accumulation == "whole job" and isinstance(rounds, int) and isinstance(world, int):
         facts["gradient_accumulation_steps"] = max(rounds // world, 1)
         sources["gradient_accumulation_steps"] += f", over {world} ranks"
+    if trainer.accumulation == "implied" and not facts.keys() & {"gradient_accumulation_steps", "global_batch_size"}:
+        facts["gradient_accumulation_steps"] = 1
+        sources["gradient_accumulation_steps"] = f"{trainer.name} without a global batch size"
     if trainer.name == "nanogpt" and facts.get("device") == "cpu":
         facts["precision"], sources["precision"] = "fp32", "nanoGPT on a CPU"
     return replace(known, facts=facts, sources=sources)

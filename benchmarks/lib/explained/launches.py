@@ -1,0 +1,79 @@
+"""Launches of generated commands under the recorder, one after the other, and what was measured of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lib.explained.generated import Command
+from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.records.trial import Trial
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent.parent
+_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One command and its trial."""
+
+    command: Command
+    trial: Trial
+
+
+def launch_all(commands: Sequence[Command], folder: Path, *, torchrec_python: str) -> list[Launched]:
+    """Launch the commands that ``folder`` does not hold yet, and return all that were measured, in order.
+
+    Args:
+        commands: in the order of their launches.
+        folder: holds the store, and which trial is of which command.
+        torchrec_python: interpreter with TorchRec.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = folder / "launched.jsonl"
+    done = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    for number, command in enumerate(commands[len(done) :], start=len(done)):
+        found = _launch(command, folder, python=torchrec_python if command.kind == "torchrec" else sys.executable)
+        done.append({**asdict(command), "trial_id": found})
+        with journal.open("a") as stream:
+            stream.write(json.dumps(done[-1]) + "\n")
+        print(f"{number + 1} of {len(commands)}: {command.kind} {found or 'failed'}", file=sys.stderr, flush=True)
+    trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
+    pairs = zip(commands, done, strict=False)
+    return [
+        Launched(command=command, trial=trials[entry["trial_id"]]) for command, entry in pairs if entry["trial_id"] in trials
+    ]
+
+
+def _launch(command: Command, folder: Path, *, python: str) -> str:
+    """Run one command and return the id of its trial; empty if it failed."""
+    store = folder / "store"
+    known = {trial.trial_id for trial in TrialStore(str(store))} if store.exists() else set()
+    variables = {"TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    words = [python, "-m", "torchx_cubicml.cubicrun", "--standalone", "--nproc_per_node", str(command.processes)]
+    try:
+        done = subprocess.run(
+            [*words, command.script, *command.words],
+            cwd=HERE,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+        return ""
+    return next((trial.trial_id for trial in TrialStore(str(store)) if trial.trial_id not in known), "")

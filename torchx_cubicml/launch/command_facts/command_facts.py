@@ -1,0 +1,130 @@
+"""Facts of a training read from its command: arguments, config files, and defaults in the source; nothing is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value
+from torchx_cubicml.launch.command_facts.source_facts import default_facts, observed_facts
+from torchx_cubicml.launch.command_facts.stated_settings import Setting, StatedSettings
+from torchx_cubicml.launch.source_files import source_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.launch.launch import Launch
+    from torchx_cubicml.launch.source_files import SourceFile
+    from torchx_cubicml.records.trial import Value
+
+STATED = "--fact"
+_ASKED = (
+    *("n_layers", "d_model", "vocab_size", "seq_len", "micro_batch_size", "world_size", "device", "precision"),
+    *("gradient_accumulation_steps", "activation_checkpointing", "attention_kernel"),
+)
+"""Facts of a transformer that count, named where they are unknown."""
+_BATCH = frozenset({"gradient_accumulation_steps", "global_batch_size"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandFacts:
+    """Facts of a training as far as its command tells them.
+
+    Args:
+        facts: value by standard name.
+        sources: fact -> where it was read, for people: a flag, a key of a file, a place in the source, a launch.
+        assumed: facts that the source suggests, and that something unseen may change.
+        unknown: facts that count and that nothing tells.
+    """
+
+    facts: Mapping[str, Value] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Setting]) -> Self:
+        """Return the facts among settings by fact."""
+        return cls(
+            facts={fact: setting.value for fact, setting in settings.items()},
+            sources={fact: setting.source for fact, setting in settings.items()},
+            assumed=frozenset(fact for fact, setting in settings.items() if setting.is_assumed),
+        )
+
+    def completed_by(self, other: Mapping[str, Setting]) -> Self:
+        """Return these facts and those of ``other`` that these lack."""
+        more = {fact: setting for fact, setting in other.items() if fact not in self.facts}
+        return replace(
+            self,
+            facts={**self.facts, **{fact: setting.value for fact, setting in more.items()}},
+            sources={**self.sources, **{fact: setting.source for fact, setting in more.items()}},
+            assumed=self.assumed | {fact for fact, setting in more.items() if setting.is_assumed},
+            unknown=tuple(fact for fact in self.unknown if fact not in more),
+        )
+
+
+def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = None, device: str = "") -> CommandFacts:
+    """Return the facts of a launch, before it is launched.
+
+    Args:
+        launch: the command.
+        stated: facts that the user states; they win.
+        device: kind of device that the user names; empty for none.
+
+    >>> from torchx_cubicml.launch.launch import Launch
+    >>> found = facts_of_command(Launch(program="x.py", script_args=("--n_layer", "4"), world_size=2))
+    >>> found.facts["n_layers"], found.sources["n_layers"], "d_model" in found.unknown
+    (4, '--n_layer', True)
+    """
+    settings = StatedSettings.of(launch)
+    files = list(source_files(launch))
+    found = CommandFacts.of(_of_user(stated or {}, device))
+    found = found.completed_by(_of_launch(launch))
+    for table in _tables(launch, settings, files):
+        found = found.completed_by(table)
+    unknown = [fact for fact in _ASKED if fact not in found.facts]
+    if found.facts.keys() & _BATCH:
+        unknown = [fact for fact in unknown if fact not in _BATCH]
+    if _has_several(found) and not found.facts.keys() & {"sharding_strategy", "zero_stage"}:
+        unknown.append("sharding_strategy")
+    return replace(found, unknown=tuple(unknown))
+
+
+def _tables(launch: Launch, settings: StatedSettings, files: Sequence[SourceFile]) -> list[Mapping[str, Setting]]:
+    """Return tables of facts, the strongest first."""
+    return [
+        _by_fact(settings.arguments),
+        _by_fact(settings.files),
+        default_facts(files),
+        observed_facts(files, settings),
+    ]
+
+
+def _of_user(stated: Mapping[str, Value], device: str) -> dict[str, Setting]:
+    found = {fact: Setting(value=value, source=STATED) for fact, value in stated.items()}
+    return {**({"device": Setting(value=device, source="--device")} if device else {}), **found}
+
+
+def _of_launch(launch: Launch) -> dict[str, Setting]:
+    sizes = {"world_size": launch.world_size, "nnodes": launch.nnodes, "nproc_per_node": launch.nproc_per_node}
+    return {name: Setting(value=size, source="the launcher") for name, size in sizes.items() if size is not None}
+
+
+def _by_fact(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return the facts among settings; one that two of them tell differently is left out."""
+    found: dict[str, Setting] = {}
+    doubtful = set()
+    for key, setting in settings.items():
+        fact = fact_name(key)
+        value = fact_value(fact, setting.value) if fact else None
+        if value is None or fact in {"device", "world_size", "nnodes", "nproc_per_node"}:
+            continue
+        if fact in found and found[fact].value != value:
+            doubtful.add(fact)
+        found[fact] = replace(setting, value=value)
+    return {fact: setting for fact, setting in found.items() if fact not in doubtful}
+
+
+def _has_several(found: CommandFacts) -> bool:
+    world = found.facts.get("world_size")
+    return isinstance(world, int) and world > 1

@@ -159,7 +159,11 @@ def _dlrm(rng: np.random.Generator) -> dict[str, object]:
 def _torchrec(rng: np.random.Generator) -> dict[str, object]:
     width = int(2 ** rng.integers(3, 7))
     rows = ",".join(str(int(10 ** rng.uniform(1.0, 5.5))) for _ in range(26))
-    tables = {"num_embeddings_per_feature": rows} if rng.random() < 0.5 else {"num_embeddings": int(10 ** rng.uniform(3.0, 5.3))}
+    tables = (
+        {"num_embeddings_per_feature": rows}
+        if rng.random() < 0.5
+        else {"num_embeddings": int(10 ** rng.uniform(3.0, 5.3))}
+    )
     return {
         **tables,
         **_coupled(rng, width),

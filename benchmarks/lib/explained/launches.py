@@ -51,7 +51,9 @@ def launch_all(commands: Sequence[Command], folder: Path, *, torchrec_python: st
     trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
     pairs = zip(commands, done, strict=False)
     return [
-        Launched(command=command, trial=trials[entry["trial_id"]]) for command, entry in pairs if entry["trial_id"] in trials
+        Launched(command=command, trial=trials[entry["trial_id"]])
+        for command, entry in pairs
+        if entry["trial_id"] in trials
     ]
 
 

@@ -23,7 +23,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map hidden states ``[n, length, n_embd]`` to such states."""
-        heads = (each.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for each in self.c_attn(self.ln_1(x)).chunk(3, -1))
+        heads = (
+            each.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for each in self.c_attn(self.ln_1(x)).chunk(3, -1)
+        )
         attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.c_proj(attended.transpose(1, 2).flatten(2))
         return x + self.c_out(functional.gelu(self.c_fc(self.ln_2(x))))

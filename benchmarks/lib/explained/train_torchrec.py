@@ -45,7 +45,9 @@ def main() -> None:
     each = options.num_embeddings_per_feature
     rows = sizes(each) if each else [options.num_embeddings] * len(names)
     tables = [
-        EmbeddingBagConfig(name=f"t_{name}", embedding_dim=options.embedding_dim, num_embeddings=count, feature_names=[name])
+        EmbeddingBagConfig(
+            name=f"t_{name}", embedding_dim=options.embedding_dim, num_embeddings=count, feature_names=[name]
+        )
         for name, count in zip(names, rows, strict=True)
     ]
     words = {

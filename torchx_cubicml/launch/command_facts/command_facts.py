@@ -6,6 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value
+from torchx_cubicml.launch.command_facts.recommender_settings import (
+    OF_RECOMMENDERS,
+    RECOMMENDER_ASKED,
+    recommender_settings,
+)
 from torchx_cubicml.launch.command_facts.source_facts import default_facts, observed_facts
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, StatedSettings
 from torchx_cubicml.launch.source_files import source_files
@@ -80,6 +85,9 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     files = list(source_files(launch))
     found = CommandFacts.of(_of_user(stated or {}, device))
     found = found.completed_by(_of_launch(launch))
+    recommender = recommender_settings(settings, files, world_size=launch.world_size)
+    if recommender is not None:
+        return _of_recommender(found.completed_by(recommender), _tables(launch, settings, files))
     for table in _tables(launch, settings, files):
         found = found.completed_by(table)
     unknown = [fact for fact in _ASKED if fact not in found.facts]
@@ -88,6 +96,13 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     if _has_several(found) and not found.facts.keys() & {"sharding_strategy", "zero_stage"}:
         unknown.append("sharding_strategy")
     return replace(found, unknown=tuple(unknown))
+
+
+def _of_recommender(found: CommandFacts, tables: Sequence[Mapping[str, Setting]]) -> CommandFacts:
+    """Return the facts of a recommender; of the facts in ``tables``, those that a recommender has."""
+    for table in tables:
+        found = found.completed_by({fact: setting for fact, setting in table.items() if fact in OF_RECOMMENDERS})
+    return replace(found, unknown=tuple(fact for fact in RECOMMENDER_ASKED if fact not in found.facts))
 
 
 def _tables(launch: Launch, settings: StatedSettings, files: Sequence[SourceFile]) -> list[Mapping[str, Setting]]:

@@ -26,10 +26,13 @@ CRITEO_TABLES, CRITEO_NUMBERS = 26, 13
 """Features of the Criteo data set: categories, each with a table, and numbers (``torchrec.datasets.criteo``)."""
 
 _TABLE_OPTIONS = ("num_embeddings_per_feature", "num_embeddings")
+_COUNT_OPTIONS = ("num_tables", "n_tables", "num_sparse_features")
 _DENSE_INPUTS = ("dense_in_features", "num_dense_features", "n_dense_features", "dense_features")
 _NUMBERS_OF_CRITEO, _CATEGORIES_OF_CRITEO = "default_int_names", "default_cat_names"
 _POOLING_OPTIONS = ("multi_hot_sizes", "pooling_factors", "pooling_factor")
 _MOST_TABLES = 1000  # as the recorder lists
+_IMPORTS_TORCHREC = re.compile(r"^\s*(?:from|import)\s+torchrec\b", re.MULTILINE)
+_IMPORTS_DLRM = re.compile(r"^\s*from\s+torchrec\.models(?:\.dlrm\s+import|\s+import\s+dlrm)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +116,9 @@ def _of_torchrec_dlrm(options: Mapping[str, object], *, source: str) -> Recommen
     if rows:
         _add_placement(draft, len(rows), source)
         _add_pooling(draft, options, len(rows), source)
-        told_by = "num_embeddings_per_feature" if _sizes(options.get("num_embeddings_per_feature")) else "num_embeddings"
+        told_by = (
+            "num_embeddings_per_feature" if _sizes(options.get("num_embeddings_per_feature")) else "num_embeddings"
+        )
         draft.add_tables(rows, width, told_by, "embedding_dim", assumed=draft.assumed.pop("tables", ""))
         _add_dense_part(draft, options, source, n_tables=len(rows), width=width)
     return draft.done()
@@ -124,7 +129,9 @@ def _tables_of_torchrec(draft: _Draft, options: Mapping[str, object], source: st
     if rows := _sizes(options.get("num_embeddings_per_feature")):
         return rows
     each = _size(options.get("num_embeddings"))
-    count = next((_size(options[name]) for name in ("num_tables", "n_tables", "num_sparse_features") if name in options), 0)
+    count = next(
+        (_size(options[name]) for name in ("num_tables", "n_tables", "num_sparse_features") if name in options), 0
+    )
     count = count or (CRITEO_TABLES if _CATEGORIES_OF_CRITEO in source else 0)
     if each and 0 < count <= _MOST_TABLES:
         return (each,) * count
@@ -136,7 +143,7 @@ def _add_placement(draft: _Draft, n_tables: int, source: str) -> None:
     """Add how the tables are placed on the ranks, as far as the source shows it."""
     if "distributedmodelparallel" in source:
         draft.add("embedding_sharding", (LEFT_TO_PLANNER,) * n_tables)
-    elif "torchrec" not in source and "embeddingbag" in source:
+    elif not _IMPORTS_TORCHREC.search(source) and "embeddingbag" in source:
         is_sparse = re.search(r"embeddingbag\([^()]*sparse\s*=\s*true", source) is not None
         if not is_sparse:
             draft.add("embedding_sharding", ("data_parallel",) * n_tables)
@@ -156,9 +163,7 @@ def _add_pooling(draft: _Draft, options: Mapping[str, object], n_tables: int, so
         draft.add("embedding_pooling", (1.0,) * n_tables, assumed=doubt)
 
 
-def _add_dense_part(
-    draft: _Draft, options: Mapping[str, object], source: str, *, n_tables: int, width: int
-) -> None:
+def _add_dense_part(draft: _Draft, options: Mapping[str, object], source: str, *, n_tables: int, width: int) -> None:
     """Add the layers of the classes of ``torchrec.models.dlrm``, or name what is not known of them."""
     inputs, doubt = _dense_inputs(options, source)
     bottom, top = (_sizes(options.get(f"{name}_arch_layer_sizes")) for name in ("dense", "over"))
@@ -173,8 +178,7 @@ def _add_dense_part(
         draft.unknown["layer_n_params"] = "--interaction_type"
         return
     middle, joined = between
-    is_known_class = "torchrec.models.dlrm" in source or "torchrec.models import dlrm" in source
-    doubt = doubt or ("" if is_known_class else "the dense part is that of DLRM")
+    doubt = doubt or ("" if _IMPORTS_DLRM.search(source) else "the dense part is that of DLRM")
     layers = (*_linear(inputs, *bottom), *middle, *_linear(joined, *top))
     draft.add_layers(layers, "dense_arch_layer_sizes", "over_arch_layer_sizes", assumed=doubt)
 
@@ -224,7 +228,10 @@ def _of_research_dlrm(options: Mapping[str, object], *, world_size: int | None) 
         draft.unknown |= {"embedding_rows": reason, "layer_n_params": reason}
         return draft.done()
     draft.add_tables(rows, width, "arch_embedding_size", "arch_sparse_feature_size")
-    lookups, is_fixed = _size(options.get("num_indices_per_lookup", 10)), _is_on(options.get("num_indices_per_lookup_fixed"))
+    lookups, is_fixed = (
+        _size(options.get("num_indices_per_lookup", 10)),
+        _is_on(options.get("num_indices_per_lookup_fixed")),
+    )
     pooling = tuple(float(min(lookups, row)) if is_fixed else max(1.0, min(lookups, row) / 2.0) for row in rows)
     draft.add("embedding_pooling", pooling, "num_indices_per_lookup", assumed="" if is_fixed else "half on average")
     # Sparse gradients: no copy of a table is made, and each table lies whole on one rank.

@@ -43,7 +43,7 @@ def section(rounds: TuneRounds) -> Section:
     )
     return Section(
         heading=", ".join(filter(None, (heading(trials[0]), rounds.name))),
-        note=_note(trials[0], objective),
+        note=facts_text(trials[0], objective),
         figures=tuple(figure for figure in figures if figure is not None),
     )
 
@@ -62,7 +62,8 @@ def objective_text(objective: str) -> str:
     return f"{objective.replace('_', ' ')}{' of the whole job' if objective in OBJECTIVES else ''}"
 
 
-def _note(trial: Trial, objective: str) -> str:
+def facts_text(trial: Trial, objective: str) -> str:
+    """Return the facts of a workload, for a note below its heading."""
     facts = {name: value for name, value in trial.workload.items() if name not in {"program", "project"}}
     steps = "Optimizer steps count: launches whose steps do different work do not compare."
     return " ".join(filter(None, (config_text(facts), steps if objective == "steps_per_second" else "")))

@@ -132,7 +132,7 @@ def _by_fact(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     for key, setting in settings.items():
         fact = fact_name(key)
         value = fact_value(fact, setting.value) if fact else None
-        if value is None or fact in {"device", "world_size", "nnodes", "nproc_per_node"}:
+        if value is None or fact in {"world_size", "nnodes", "nproc_per_node"}:
             continue
         if fact in found and found[fact].value != value:
             doubtful.add(fact)

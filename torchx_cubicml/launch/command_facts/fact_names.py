@@ -30,7 +30,7 @@ COUNTS = SIZES | frozenset(
 SWITCHES = frozenset(
     {
         *("compile", "sequence_parallel", "cpu_offload", "tied_embeddings", "gated_mlp", "linear_bias", "qkv_bias"),
-        *("norm_bias", "tp_overlap", "head_bias"),
+        *("norm_bias", "tp_overlap", "head_bias", "embedding_norm", "final_norm"),
     }
 )
 """Facts that are true or false."""
@@ -75,12 +75,15 @@ def fact_value(fact: str, value: Value | None) -> Value | None:
     if value is None or isinstance(value, tuple):
         return value if fact == "sharding_strategy" else None
     if fact in COUNTS:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return value if is_number and (value > 0 or (fact == "zero_stage" and value == 0)) else None
+        if isinstance(value, str | bool):
+            return None
+        return value if value > 0 or (fact == "zero_stage" and value == 0) else None
     if fact in SWITCHES:
         return value if isinstance(value, bool) else None
     if fact in {"precision", "activation_checkpointing", "sharding_strategy"}:
         return standard_word(fact, str(value))
+    if fact == "device":  # cuda is no kind of device
+        return value if isinstance(value, str) and value.lower() == "cpu" else None
     return value
 
 

@@ -80,7 +80,7 @@ class StatedSettings:
             typed = name if name.startswith("-") else name.rstrip("=")
             if re.match(r"no_|.*\.no_", plain) and not text:
                 arguments[plain.replace("no_", "", 1)] = Setting(value=False, source=typed)
-            arguments[plain] = Setting(value=_value(text) if text else True, source=typed)
+            arguments[plain] = Setting(value=typed_value(text) if text else True, source=typed)
         return cls(arguments=arguments, files=files, paths=tuple(paths))
 
     def find(self, *names: str) -> Setting | None:
@@ -151,10 +151,10 @@ def _plain(name: str) -> str:
     return name.strip("-+=").replace("-", "_").lower()
 
 
-def _value(text: str) -> Scalar | tuple[Scalar, ...]:
+def typed_value(text: str) -> Scalar | tuple[Scalar, ...]:
     """Return the value that a text spells.
 
-    >>> [_value(text) for text in ("12", "1e-3", "True", "bf16", "512-256")]
+    >>> [typed_value(text) for text in ("12", "1e-3", "True", "bf16", "512-256")]
     [12, 0.001, True, 'bf16', '512-256']
     """
     if text.lower() in _WORDS:

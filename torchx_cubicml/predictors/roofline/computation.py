@@ -31,14 +31,19 @@ def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]
     block = products + attention * (1.0 + again / 3.0)
     head = 6.0 * layout.width * layout.vocabulary
     seconds = layout.tokens / (layout.tp * flops_per_second(layout, constants))
-    scores = constants["plain_attention"] * 16.0 * layout.plain_attention * layout.width_bytes * layout.heads
-    through_memory = scores * layout.sequence * layout.tokens / layout.tp + elementwise_bytes(layout, constants)
-    memory = through_memory / layout.memory_bandwidth
+    memory = memory_traffic(layout, constants)
     even = layout.layers_per_stage * block + head
     balanced = balanced_stage(layout, block, head)
     slowest = balanced + np.minimum(constants["unbalance"], 1.0) * (even - balanced)
     whole = layout.layers * block + head
     return slowest * seconds + layout.layers_per_stage * memory, whole * seconds + layout.layers * memory
+
+
+def memory_traffic(layout: TrainingLayout, constants: Constants) -> Array:
+    """Return the seconds per layer and micro batch in which tensors pass through memory outside matrix products."""
+    scores = constants["plain_attention"] * 16.0 * layout.plain_attention * layout.width_bytes * layout.heads
+    through_memory = scores * layout.sequence * layout.tokens / layout.tp + elementwise_bytes(layout, constants)
+    return np.asarray(through_memory / layout.memory_bandwidth)
 
 
 def elementwise_bytes(layout: TrainingLayout, constants: Constants) -> Array:

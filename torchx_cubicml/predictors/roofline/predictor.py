@@ -11,6 +11,8 @@ from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.intervals import PRIOR_TRIALS, Novelty, conformal_scale
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
 from torchx_cubicml.predictors.roofline.category_offsets import CategoryOffsets
+from torchx_cubicml.predictors.roofline.completed_layout import completed
+from torchx_cubicml.predictors.roofline.computation import compute, memory_traffic
 from torchx_cubicml.predictors.roofline.estimate import (
     PRIOR_ERROR,
     RooflineEstimate,
@@ -133,6 +135,16 @@ class Roofline:
             return {}
         hidden = step_time(layout, self._constants(facts)).hidden
         return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in hidden.items()}
+
+    def memory_traffic_share(self, row: Mapping[str, Value]) -> float:
+        """Return the share of ``compute`` in which tensors pass through memory, outside products; NaN if not covered."""
+        facts = Facts.from_rows([row])
+        layout, constants = TrainingLayout.of(facts), self._constants(facts)
+        if not layout.covered[0]:
+            return float("nan")
+        layout = completed(layout, constants)
+        traffic = layout.layers_per_stage * memory_traffic(layout, constants)
+        return float((traffic / compute(layout, constants)[0])[0])
 
     def tokens_per_second(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the throughput of the whole job with the current constants, ``[n]``.

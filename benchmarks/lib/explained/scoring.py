@@ -72,9 +72,9 @@ def score(kind: str, explained: CommandExplanation, trial: Trial) -> Score:
     """Return the comparison of an explanation with the launch that followed it."""
     known = explained.known
     seen = {name: trial.observed[name] for name in COMPARED if name in trial.observed}
-    relevant = seen if "embedding_rows" in seen else {n: v for n, v in seen.items() if not n.startswith("embedding")}
+    relevant = {name: value for name, value in seen.items() if not _is_of_other_kind(name, known.facts)}
     wrong = [name for name, value in relevant.items() if name in known.facts and not _equal(known.facts[name], value)]
-    absent = [name for name in relevant if name not in known.facts]
+    absent = [name for name in relevant if name not in known.facts and not _is_implied(name, relevant)]
     unknown = {*known.unknown, *explained.unknown}
     measurement = trial.measurement
     return Score(
@@ -93,9 +93,13 @@ def table(scores: Sequence[Score]) -> list[str]:
     """Return the lines of a table: one row per kind, and one for all."""
     kinds = list(dict.fromkeys(each.kind for each in scores))
     rows = {**{kind: [each for each in scores if each.kind == kind] for kind in sorted(kinds)}, "all": list(scores)}
-    lines = [f"{'':14s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}   {'peak held':20s}{'step held':20s}"]
+    lines = [
+        f"{'':14s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}   {'peak held':20s}{'step held':20s}"
+    ]
     for name, chosen in rows.items():
-        counts = [sum(each.parameters == word for each in chosen) for word in ("exact", "in range", "wrong", "not told")]
+        counts = [
+            sum(each.parameters == word for each in chosen) for word in ("exact", "in range", "wrong", "not told")
+        ]
         cells = "".join(f"{count:8d}" for count in counts)
         peaks = _held([each.peak for each in chosen])
         lines.append(f"{name:14s}{len(chosen):5d}{cells}   {peaks:20s}{_held([each.step for each in chosen]):20s}")
@@ -136,6 +140,16 @@ def _parameters(told: Estimate | None, seen: Value | None) -> str:
 
 def _interval(told: Estimate | None, measured: float | None) -> Interval | None:
     return None if told is None or not measured else Interval(low=told.low, high=told.high, measured=measured)
+
+
+def _is_of_other_kind(name: str, known: Mapping[str, Value]) -> bool:
+    """Return whether the recorder's fact says nothing of a recommender, whose tables and layers it takes for blocks."""
+    return "embedding_rows" in known and name in {"n_layers", "activation_checkpointing", "gradient_accumulation_steps"}
+
+
+def _is_implied(name: str, seen: Mapping[str, Value]) -> bool:
+    """Return whether a fact that is not told has its default: as many heads of keys as of queries."""
+    return name == "n_kv_heads" and seen[name] == seen.get("n_heads")
 
 
 def _equal(told: Value, seen: Value) -> bool:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from lib.explained.generated import generated
 from lib.explained.launches import HERE, Launched, launch_all
 from lib.explained.scoring import Score, facts_lines, score, table
+
 from torchx_cubicml.advisor.command_explanation.explanation import explain_command
 from torchx_cubicml.launch import ComponentLaunch, workload_of
 from torchx_cubicml.launch.command_facts.command_facts import facts_of_command

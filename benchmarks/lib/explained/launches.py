@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lib.explained.generated import Command
+from torchx_cubicml.settings import child_environment
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lib.explained.generated import Command
     from torchx_cubicml.records.trial import Trial
 
 HERE = Path(__file__).resolve().parent
@@ -67,7 +67,7 @@ def _launch(command: Command, folder: Path, *, python: str) -> str:
         done = subprocess.run(
             [*words, command.script, *command.words],
             cwd=HERE,
-            env={**os.environ, **variables},
+            env=child_environment(variables),
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

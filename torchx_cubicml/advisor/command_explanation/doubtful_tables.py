@@ -37,7 +37,7 @@ def doubtful_tables(known: CommandFacts) -> Iterator[tuple[str, Value, float]]:
 
 def _of_tables(known: CommandFacts, n_tables: int) -> Iterator[tuple[str, Value, float]]:
     placed = known.facts.get("embedding_sharding", (LEFT_TO_PLANNER,))
-    if isinstance(placed, tuple) and LEFT_TO_PLANNER in placed:
+    if isinstance(placed, tuple) and LEFT_TO_PLANNER in placed and "embedding_plan" not in known.facts:
         for word, probability in _OF_PLANNER.items():
             yield "embedding_sharding", (word,) * n_tables, probability
     if "embedding_pooling" in known.assumed:

@@ -18,7 +18,11 @@ from torchx_cubicml.launch.command_facts.parameter_formula import open_facts, pa
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
 from torchx_cubicml.predictors.roofline.coverage import missing_facts
 from torchx_cubicml.predictors.roofline.facts import Facts
-from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout, has_tables
+from torchx_cubicml.predictors.roofline.recommender_layout import (
+    RecommenderLayout,
+    has_tables,
+    tables_of_unknown_plan,
+)
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.roofline.utilisation import utilisation_of
 from torchx_cubicml.records.trial import Trial
@@ -261,6 +265,9 @@ def _unknown(known: CommandFacts, row: Mapping[str, Value], parameters: Estimate
     found |= {fact: "the intervals are wider without it" for fact in known.unknown if fact not in found}
     if parameters is not None and parameters.low < parameters.high:
         found |= dict.fromkeys(open_facts(known.facts), "the number of parameters is a range without it")
+    if unplanned := tables_of_unknown_plan(row):
+        text = f"the planner's choice for {unplanned} tables, which no launch has shown; counted as spread evenly"
+        found["embedding_plan"] = f"{text} over the ranks"
     return found
 
 

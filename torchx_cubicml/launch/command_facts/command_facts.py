@@ -86,8 +86,8 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     found = CommandFacts.of(_of_user(stated or {}, device))
     found = found.completed_by(_of_launch(launch))
     recommender = recommender_settings(settings, files, world_size=launch.world_size)
-    if recommender is not None:
-        return _of_recommender(found.completed_by(recommender), _tables(launch, settings, files))
+    if recommender is not None or "embedding_rows" in found.facts:
+        return _of_recommender(found.completed_by(recommender or {}), _tables(launch, settings, files))
     for table in _tables(launch, settings, files):
         found = found.completed_by(table)
     unknown = [fact for fact in _ASKED if fact not in found.facts]

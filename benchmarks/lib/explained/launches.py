@@ -13,9 +13,10 @@ from torchx_cubicml.settings import child_environment
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lib.explained.generated import Command
+    from lib.explained.public import PublicCommand
     from torchx_cubicml.records.trial import Trial
 
 HERE = Path(__file__).resolve().parent
@@ -57,17 +58,58 @@ def launch_all(commands: Sequence[Command], folder: Path, *, torchrec_python: st
     ]
 
 
+def launch_public(
+    commands: Sequence[PublicCommand], folder: Path, *, pythons: Mapping[str, str], stand_in: str
+) -> list[tuple[PublicCommand, Trial]]:
+    """Launch public commands that ``folder`` does not hold yet; return those that were recorded, in order.
+
+    Args:
+        commands: in the order of their launches.
+        folder: holds the store, and which trial is of which command.
+        pythons: library -> interpreter that has it.
+        stand_in: folder whose ``sitecustomize`` lets the CPU stand for accelerators.
+    """
+    journal = folder / "public.json"
+    done = json.loads(journal.read_text()) if journal.exists() else {}
+    for command in commands:
+        if command.name not in done:
+            variables = {"HF_HUB_OFFLINE": "1"}
+            if command.needs_devices:
+                variables["PYTHONPATH"] = f"{stand_in}:{ROOT}"
+            done[command.name] = _recorded(
+                (command.script, *command.words),
+                command.processes,
+                folder=folder,
+                cwd=command.folder,
+                python=pythons[command.library],
+                variables=variables,
+            )
+            journal.write_text(json.dumps(done))
+            print(f"{command.name}: {done[command.name] or 'failed'}", file=sys.stderr, flush=True)
+    trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
+    return [(command, trials[done[command.name]]) for command in commands if done[command.name] in trials]
+
+
 def _launch(command: Command, folder: Path, *, python: str) -> str:
     """Run one command and return the id of its trial; empty if it failed."""
+    return _recorded(
+        (command.script, *command.words), command.processes, folder=folder, cwd=HERE, python=python, variables={}
+    )
+
+
+def _recorded(
+    words: Sequence[str], processes: int, *, folder: Path, cwd: Path, python: str, variables: Mapping[str, str]
+) -> str:
+    """Run a script under the recorder and return the id of its trial; empty if it failed."""
     store = folder / "store"
     known = {trial.trial_id for trial in TrialStore(str(store))} if store.exists() else set()
-    variables = {"TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    words = [python, "-m", "torchx_cubicml.cubicrun", "--standalone", "--nproc_per_node", str(command.processes)]
+    changes = {"TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
+    launcher = [python, "-m", "torchx_cubicml.cubicrun", "--standalone", "--nproc_per_node", str(processes)]
     try:
         done = subprocess.run(
-            [*words, command.script, *command.words],
-            cwd=HERE,
-            env=child_environment(variables),
+            [*launcher, *words],
+            cwd=cwd,
+            env=child_environment(changes),
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -40,7 +40,7 @@ def _of_tables(known: CommandFacts, n_tables: int) -> Iterator[tuple[str, Value,
     if isinstance(placed, tuple) and LEFT_TO_PLANNER in placed and "embedding_plan" not in known.facts:
         for word, probability in _OF_PLANNER.items():
             yield "embedding_sharding", (word,) * n_tables, probability
-    if "embedding_pooling" in known.assumed:
+    if "embedding_pooling" in known.assumed or "embedding_pooling" in known.unknown:
         for pooling, probability in _OF_POOLING.items():
             yield "embedding_pooling", (pooling,) * n_tables, probability
 

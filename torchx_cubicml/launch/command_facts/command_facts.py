@@ -14,6 +14,7 @@ from torchx_cubicml.launch.command_facts.recommender_settings import (
 from torchx_cubicml.launch.command_facts.source_facts import default_facts, observed_facts
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, StatedSettings
 from torchx_cubicml.launch.source_files import source_files
+from torchx_cubicml.launch.source_models.counted_models import counted_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,7 +113,13 @@ def _tables(launch: Launch, settings: StatedSettings, files: Sequence[SourceFile
         _by_fact(settings.files),
         default_facts(files),
         observed_facts(files, settings),
+        _counted(files, settings),
     ]
+
+
+def _counted(files: Sequence[SourceFile], settings: StatedSettings) -> dict[str, Setting]:
+    found = counted_model(files, settings)
+    return {"n_params": Setting(value=found.n_params, source=f"counted in the source of {found.name}")} if found else {}
 
 
 def _of_user(stated: Mapping[str, Value], device: str) -> dict[str, Setting]:

@@ -34,12 +34,14 @@ class ParserFlag:
     Args:
         default: its value without the flag; ``None`` where the source does not tell it.
         switched: value that the bare flag sets; ``None`` for a flag with a value.
-        line: of the source.
+        has_no_default: whether it is ``None`` without the flag.
+        has_own_type: whether the program converts its text by a function of its own.
     """
 
     default: Literal | None
     switched: bool | None = None
-    line: int = 0
+    has_no_default: bool = False
+    has_own_type: bool = False
 
 
 def literal(node: ast.expr | None, names: Mapping[str, object] = {}) -> Literal | None:
@@ -141,7 +143,7 @@ def parser_flags(tree: ast.Module) -> dict[str, ParserFlag]:
         flag = _parser_flag(node, known)
         for name in flags:
             if name in found and found[name].default != flag.default:
-                flag = ParserFlag(default=None, switched=flag.switched, line=flag.line)
+                flag = ParserFlag(default=None, switched=flag.switched)
             found[name] = flag
     return found
 
@@ -163,9 +165,18 @@ def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
     default = literal(options["default"], known) if "default" in options else None
     if switched is not None and "default" not in options:
         default = not switched
-    if isinstance(default, str) and isinstance(kind := options.get("type"), ast.Name) and kind.id in {"int", "float"}:
+    kind = options.get("type")
+    if isinstance(default, str) and isinstance(kind, ast.Name) and kind.id in {"int", "float"}:
         default = None
-    return ParserFlag(default=default, switched=switched, line=node.lineno)
+    stated = options.get("default")
+    is_none = stated is None or (isinstance(stated, ast.Constant) and stated.value is None)
+    return ParserFlag(
+        default=default,
+        switched=switched,
+        has_no_default=is_none and default is None,
+        has_own_type=kind is not None
+        and not (isinstance(kind, ast.Name) and kind.id in {"int", "float", "str", "bool"}),
+    )
 
 
 def class_fields(tree: ast.Module) -> dict[str, dict[str, Literal]]:

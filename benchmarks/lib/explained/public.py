@@ -56,9 +56,16 @@ def _of_scripts(scripts: Path, work: Path) -> list[PublicCommand]:
     nano, examples = _copy(scripts / "nanoGPT", work), _copy(scripts / "pytorch_examples", work)
     if nano.is_dir():
         _write_tokens(nano / "data" / "tiny")
-    same = "--dataset=tiny --device=cpu --compile=False --dtype=float32 --eval_interval=1000 --eval_iters=1".split()
-    sizes = "--n_layer=2 --n_head=4 --n_embd=64 --block_size=64 --batch_size=4 --max_iters=16".split()
-    others = "--n_layer=3 --n_head=6 --n_embd=96 --block_size=64 --batch_size=8 --max_iters=16".split()
+    same = [
+        "--dataset=tiny",
+        "--device=cpu",
+        "--compile=False",
+        "--dtype=float32",
+        "--eval_interval=1000",
+        "--eval_iters=1",
+    ]
+    sizes = ["--n_layer=2", "--n_head=4", "--n_embd=64", "--block_size=64", "--batch_size=4", "--max_iters=16"]
+    others = ["--n_layer=3", "--n_head=6", "--n_embd=96", "--block_size=64", "--batch_size=8", "--max_iters=16"]
     on_cpu = {"library": "torch", "needs_devices": True}
     return [
         PublicCommand(

@@ -203,8 +203,9 @@ def _interaction(
         return (), width + n_tables + comb(n_tables, 2)
     if kind == "dcn":
         layers, rank = _size(options.get("dcn_num_layers", 3)), _size(options.get("dcn_low_rank_dim", 512))
-        # One module holds all of them: two factors and a bias per layer.
-        return ((layers * joined * (2 * rank + 1),), joined) if layers and rank else None
+        # Two factors and a bias per layer; each kind in a list of its own.
+        factor = layers * joined * rank
+        return ((factor, factor, layers * joined), joined) if factor else None
     if kind == "projection":
         branches = [_sizes(options.get(f"interaction_branch{number}_layer_sizes")) for number in (1, 2)]
         if all(branches):

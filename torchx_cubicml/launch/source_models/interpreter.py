@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
+    UNKNOWN_NAMES,
     UNKNOWN_OBJECT,
     ChildOf,
     ClassValue,
@@ -473,6 +474,8 @@ class Interpreter:
                 keywords |= {str(key): inner for key, inner in value.items()}
             elif isinstance(value, Instance):
                 keywords |= value.attributes
+            else:
+                keywords[UNKNOWN_NAMES] = UNKNOWN
         return (positional, keywords) if isinstance(positional, list) else ([UNKNOWN], keywords)
 
     @staticmethod
@@ -530,6 +533,8 @@ class Interpreter:
             raise _Dead
         if function.path in {"functools.partial", "partial"}:
             return partial_call(positional, keywords)
+        if UNKNOWN_NAMES in keywords:
+            return UNKNOWN_OBJECT
         if "." not in function.path or function.path.partition(".")[0] in {"math", "os", "copy"}:
             return builtin_call(function.path, positional, keywords)
         found = library_object(function.path, positional, keywords)
@@ -555,6 +560,8 @@ class Interpreter:
                 self._call_function(FunctionValue(init, each.names, owner), positional, keywords, kind=each)
                 return owner
         fields = {name: value for each in reversed(line) for name, value in self._fields(each).items()}
+        if UNKNOWN_NAMES in keywords:
+            fields = dict.fromkeys(fields, UNKNOWN)
         if isinstance(owner, Instance):
             owner.attributes |= fields | dict(zip(self._field_names(line), positional, strict=False)) | keywords
         return owner
@@ -601,6 +608,8 @@ class Interpreter:
         for each, default_of in zip(node.kwonlyargs, node.kw_defaults, strict=True):
             if default_of is not None:
                 found[each.arg] = self.value(default_of, around)
+        if UNKNOWN_NAMES in keywords:
+            found = dict.fromkeys(found, UNKNOWN)
         found |= dict(zip(places, given, strict=False))
         found |= {name: value for name, value in keywords.items() if name in found}
         if node.vararg is not None:

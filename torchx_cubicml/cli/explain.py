@@ -46,13 +46,14 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.advisor.command_explanation.explanation import explain_command
     from torchx_cubicml.cli.explanation_text import explanation_lines
     from torchx_cubicml.launch.command_facts.command_facts import facts_of_command
+    from torchx_cubicml.launch.command_facts.recorded_commands import with_command_facts
     from torchx_cubicml.launch.launch import workload_of
     from torchx_cubicml.records.redaction import printable
 
     name, words = split_command(args.command)
     launch = _launch(name, words, args)
     known = facts_of_command(launch, stated=_stated(args.fact), device=args.device)
-    trials = _trials(args)
+    trials = with_command_facts(_trials(args), launch)
     program = str(workload_of(launch)["program"])
     known = _completed(known, launch, trials, program, args)
     explanation = explain_command(
@@ -86,16 +87,17 @@ def _stated(texts: Sequence[str]) -> dict[str, Value]:
         LaunchError: a text is not ``NAME=VALUE`` with a known name and a legal value.
     """
     from torchx_cubicml.errors import LaunchError
-    from torchx_cubicml.launch.command_facts.fact_names import FACTS, fact_name, fact_value
+    from torchx_cubicml.launch.command_facts.fact_names import FACTS, TABLE_LISTS, TABLE_WORDS, fact_name, stated_fact
     from torchx_cubicml.launch.command_facts.stated_settings import typed_value
 
+    names = FACTS | TABLE_LISTS | TABLE_WORDS
     stated: dict[str, Value] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        name = fact_name(key) or (key if key in FACTS else "")
-        found = fact_value(name, typed_value(value)) if name else None
+        name = key if key in names else fact_name(key)
+        found = stated_fact(name, typed_value(value)) if name else None
         if not equals or not name:
-            raise LaunchError(f"--fact must be NAME=VALUE with a name of {', '.join(sorted(FACTS))}, got {text!r:.60}")
+            raise LaunchError(f"--fact must be NAME=VALUE with a name of {', '.join(sorted(names))}, got {text!r:.60}")
         if found is None:
             raise LaunchError(f"--fact {name} has no legal value in {text!r:.60}")
         stated[name] = found
@@ -117,12 +119,16 @@ def _completed(
 ) -> CommandFacts:
     """Return the facts with those of the nearest launch, and with the device of this machine for a local launch."""
     from torchx_cubicml.advisor.command_explanation.recorded_facts import recorded_facts
+    from torchx_cubicml.advisor.command_explanation.recorded_tables import recorded_tables
     from torchx_cubicml.launch.command_facts.local_device import local_device
     from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.digest_key import digest_keys
 
     keys = digest_keys(absolute_url(store_url(args))) if trials else ()
-    found = recorded_facts(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys)
+    found = {
+        **recorded_facts(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys),
+        **recorded_tables(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys),
+    }
     return known.completed_by(found).completed_by(local_device(launch))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from torchx_cubicml.advisor.command_explanation.doubtful_tables import doubtful_tables
 from torchx_cubicml.advisor.command_explanation.estimates import LogNormal
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def alternatives(known: CommandFacts) -> list[Alternative]:
         if isinstance(value, int) and not isinstance(value, bool) and value > 1:
             sizes = (max(1, round(value / _FACTOR)), round(value * _FACTOR))
             found += [Alternative(fact, each, _ASSUMED / len(sizes)) for each in sizes]
-    return found
+    return [*found, *(Alternative(*each) for each in doubtful_tables(known))]
 
 
 def with_doubt(forecast: Forecast, row: Row, others: list[Alternative]) -> LogNormal | None:

@@ -11,11 +11,18 @@ from torchx_cubicml.advisor.command_explanation.estimates import Estimate
 from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
 from torchx_cubicml.advisor.command_explanation.levers import usual_levers
 from torchx_cubicml.advisor.command_explanation.memory_forecast import MemoryForecast
+from torchx_cubicml.advisor.command_explanation.recommender_levers import recommender_levers
+from torchx_cubicml.advisor.command_explanation.recommender_time import RecommenderTimeForecast
 from torchx_cubicml.advisor.command_explanation.time_forecast import TimeForecast
 from torchx_cubicml.launch.command_facts.parameter_formula import open_facts, parameter_range
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
 from torchx_cubicml.predictors.roofline.coverage import missing_facts
 from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.recommender_layout import (
+    RecommenderLayout,
+    has_tables,
+    tables_of_unknown_plan,
+)
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.roofline.utilisation import utilisation_of
 from torchx_cubicml.records.trial import Trial
@@ -45,6 +52,11 @@ _BOUNDS = {
     "optimizer": "the optimizer's pass through memory",
     "offload": "transfers to the host's memory",
     "overhead": "the host, which issues kernels too slowly",
+    "embedding_lookup": "memory traffic of embedding lookups",
+    "embedding_imbalance": "the rank with the most lookups, for which all wait",
+    "embedding_input": "the exchange of indices between ranks",
+    "embedding_exchange": "the exchange of embeddings between ranks",
+    "embedding_replicas": "replicated tables: their gradients and updates",
 }
 
 
@@ -123,7 +135,7 @@ def explain_command(
     levers: Sequence[Lever] | None = None,
     device_gib: float | None = None,
 ) -> CommandExplanation:
-    """Return the explanation of a transformer's command.
+    """Return the explanation of a transformer's or a recommender's command.
 
     Args:
         known: facts of the command.
@@ -137,16 +149,17 @@ def explain_command(
     if parameters is not None and parameters.low == parameters.high:
         row["n_params"] = int(parameters.middle)
     unknown = _unknown(known, row, parameters)
-    layout = TrainingLayout.of(Facts.from_rows([row]))
+    work, unit = _work(row)
     device_gib = device_gib or _device_gib(row)
-    if not layout.covered[0]:
+    if not work:
         return CommandExplanation(known=known, parameters=parameters, device_gib=device_gib, unknown=unknown)
     forecasts = _Forecasts.of(row, known, HistoryRows.of(trials, row), device_gib)
     step = forecasts.step(row)
     peak = forecasts.peak(row)
     seconds = forecasts.time.parts(row, step.middle) if step is not None else {}
-    throughput = step.of_inverse(float(layout.tokens_per_step[0])) if step is not None else None
-    chosen = usual_levers(row) if levers is None else levers
+    throughput = step.of_inverse(work) if step is not None else None
+    usual = usual_levers if unit == "tokens_per_second" else recommender_levers
+    chosen = usual(row) if levers is None else levers
     return CommandExplanation(
         known=known,
         parameters=parameters,
@@ -157,6 +170,7 @@ def explain_command(
         step_s=step,
         seconds=seconds,
         throughput=throughput,
+        unit=unit,
         mfu=_mfu(row, throughput),
         bound=_bound(forecasts, row, seconds),
         changes=_most_telling([forecasts.change(row, each) for each in chosen], forecasts.fits(row)),
@@ -168,7 +182,7 @@ def explain_command(
 class _Forecasts:
     """Forecasts of rows that differ from a command in a few facts, with the doubt of its facts."""
 
-    time: TimeForecast
+    time: TimeForecast | RecommenderTimeForecast
     memory: MemoryForecast
     others: list[Alternative]
     device_gib: float | None
@@ -177,8 +191,9 @@ class _Forecasts:
     def of(
         cls, row: Mapping[str, Value], known: CommandFacts, launches: HistoryRows, device_gib: float | None
     ) -> _Forecasts:
+        kind = TimeForecast if TrainingLayout.of(Facts.from_rows([row])).covered[0] else RecommenderTimeForecast
         return cls(
-            time=TimeForecast.of(row, launches),
+            time=kind.of(row, launches),
             memory=MemoryForecast.of(row, launches),
             others=alternatives(known),
             device_gib=device_gib,
@@ -222,6 +237,16 @@ class _Forecasts:
         )
 
 
+def _work(row: Mapping[str, Value]) -> tuple[float, str]:
+    """Return the work of a step of the whole job, and the unit of its throughput; 0.0 where no formula covers it."""
+    layout = TrainingLayout.of(Facts.from_rows([row]))
+    if layout.covered[0]:
+        return float(layout.tokens_per_step[0]), "tokens_per_second"
+    recommender = RecommenderLayout.from_rows([row])
+    is_covered = bool(recommender.covered[0] and recommender.has_tables[0])
+    return float(recommender.samples[0] * recommender.ranks[0]) if is_covered else 0.0, "samples_per_second"
+
+
 def _parameters(known: CommandFacts) -> Estimate | None:
     stated = known.facts.get("n_params")
     if isinstance(stated, int | float):
@@ -240,6 +265,9 @@ def _unknown(known: CommandFacts, row: Mapping[str, Value], parameters: Estimate
     found |= {fact: "the intervals are wider without it" for fact in known.unknown if fact not in found}
     if parameters is not None and parameters.low < parameters.high:
         found |= dict.fromkeys(open_facts(known.facts), "the number of parameters is a range without it")
+    if unplanned := tables_of_unknown_plan(row):
+        text = f"the planner's choice for {unplanned} tables, which no launch has shown; counted as spread evenly"
+        found["embedding_plan"] = f"{text} over the ranks"
     return found
 
 
@@ -249,7 +277,7 @@ def _device_gib(row: Mapping[str, Value]) -> float | None:
 
 
 def _mfu(row: Mapping[str, Value], throughput: Estimate | None) -> Estimate | None:
-    if throughput is None:
+    if throughput is None or has_tables(row):
         return None
     trial = Trial.completed(workload=row, config={}, tokens_per_second=throughput.middle)
     value = utilisation_of(trial).value
@@ -260,7 +288,7 @@ def _bound(forecasts: _Forecasts, row: Mapping[str, Value], seconds: Mapping[str
     """Return the largest part of a step in words; computation counts as matrix products and memory traffic."""
     if not seconds:
         return ""
-    traffic = forecasts.time.roofline.memory_traffic_share(row)
+    traffic = forecasts.time.roofline.memory_traffic_share(row) if isinstance(forecasts.time, TimeForecast) else 0.0
     parts = {name: part for name, part in seconds.items() if name != "compute"}
     words = {
         **{_BOUNDS[name]: part for name, part in parts.items()},

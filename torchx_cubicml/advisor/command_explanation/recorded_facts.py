@@ -39,7 +39,7 @@ def recorded_facts(
         keys: of the store's digests.
     """
     near = [
-        (_differences(trial, arguments, keys), trial)
+        (differing_arguments(trial, arguments, keys), trial)
         for trial in trials
         if trial.workload.get("program") == program
         and trial.trust is Trust.OWN
@@ -66,7 +66,7 @@ def recorded_facts(
     }
 
 
-def _differences(trial: Trial, arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
+def differing_arguments(trial: Trial, arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
     """Return the arguments, harmless ones left out, in which a launch differs from the present command."""
     there = argument_words(trial.arguments or ())
     tables = [argument_words(digested_arguments(arguments, key)) for key in (*keys, "")]

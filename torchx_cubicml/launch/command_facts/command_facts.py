@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value
 from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
+from torchx_cubicml.launch.command_facts.recommender_settings import (
+    OF_RECOMMENDERS,
+    RECOMMENDER_ASKED,
+    recommender_settings,
+)
 from torchx_cubicml.launch.command_facts.source_facts import default_facts, observed_facts
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, StatedSettings
 from torchx_cubicml.launch.command_facts.trainer_facts import trainer_facts, with_rules_of
@@ -49,7 +54,11 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     found = CommandFacts.of(_of_user(stated or {}, device))
     found = found.completed_by(_of_launch(launch))
     trainer = detect_trainer(launch, files[0].text if files else "")
-    for table in _tables(launch, trainer, settings, files):
+    tables = _tables(launch, trainer, settings, files)
+    recommender = recommender_settings(settings, files, world_size=launch.world_size)
+    if recommender is not None or "embedding_rows" in found.facts:
+        return _of_recommender(found.completed_by(recommender or {}), tables)
+    for table in tables:
         found = found.completed_by(table)
     found = with_rules_of(trainer, found)
     unknown = [fact for fact in _ASKED if fact not in found.facts]
@@ -58,6 +67,13 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     if _has_several(found) and not found.facts.keys() & {"sharding_strategy", "zero_stage"}:
         unknown.append("sharding_strategy")
     return replace(found, unknown=tuple(unknown))
+
+
+def _of_recommender(found: CommandFacts, tables: Sequence[Mapping[str, Setting]]) -> CommandFacts:
+    """Return the facts of a recommender; of the facts in ``tables``, those that a recommender has."""
+    for table in tables:
+        found = found.completed_by({fact: setting for fact, setting in table.items() if fact in OF_RECOMMENDERS})
+    return replace(found, unknown=tuple(fact for fact in RECOMMENDER_ASKED if fact not in found.facts))
 
 
 def _tables(

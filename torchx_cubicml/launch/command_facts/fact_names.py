@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.standard_names import standard_flag_name
+from torchx_cubicml.launch.bindings.spelling import number
+from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
+from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, standard_flag_name
 from torchx_cubicml.records.standard_words import standard_word
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ SWITCHES = frozenset(
 WORDS = frozenset({"precision", "sharding_strategy", "activation_checkpointing", "attention_kernel", "device"})
 """Facts in words."""
 _STANDARD = frozenset({"precision", "activation_checkpointing", "sharding_strategy"})
+TABLE_LISTS = frozenset({"embedding_rows", "embedding_dims", "embedding_pooling", "layer_n_params"})
+"""Facts of a recommender that list one number per table or dense layer."""
+TABLE_WORDS = frozenset({"embedding_sharding", "embedding_plan"})
+"""Facts of a recommender that list one word per table."""
 FACTS = COUNTS | SWITCHES | WORDS | {"selective_recompute", "cp_method", "optimizer", "positions"}
 
 _OTHER_NAMES = {
@@ -88,6 +94,22 @@ def fact_value(fact: str, value: Value | None) -> Value | None:
 def _is_count(fact: str, value: Scalar) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, int | float) and is_number and (value > 0 or (fact == "zero_stage" and value == 0))
+
+
+def stated_fact(fact: str, value: Value | None) -> Value | None:
+    """Return the value of a fact that a user states; lists of a recommender are spelled with commas.
+
+    >>> stated_fact("embedding_rows", "1000,200"), stated_fact("embedding_sharding", "table_wise"), stated_fact("n", 1)
+    ((1000, 200), ('table_wise',), 1)
+    """
+    if fact in TABLE_LISTS:
+        found = tuple(number(word) for word in str(value).split(","))
+        numbers = tuple(each for each in found if isinstance(each, int | float) and each > 0)
+        return numbers if len(numbers) == len(found) else None
+    if fact in TABLE_WORDS:
+        words = tuple(str(value).split(","))
+        return words if {*words} <= {LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS} else None
+    return fact_value(fact, value)
 
 
 def known_facts(settings: Mapping[str, Value]) -> dict[str, Value]:

@@ -19,6 +19,8 @@ class Unknown:
 
 UNKNOWN = Unknown(may_be_module=False)
 UNKNOWN_OBJECT = Unknown(may_be_module=True)
+UNKNOWN_NAMES = "**"
+"""Name among those of arguments or attributes, which says that there are others whose names are unknown."""
 
 
 @dataclass(eq=False, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
+    UNKNOWN_NAMES,
     UNKNOWN_OBJECT,
     ClassValue,
     FunctionValue,
@@ -133,6 +134,8 @@ class Caller(Evaluator):
                 keywords |= {str(key): inner for key, inner in value.items()}
             elif isinstance(value, Instance):
                 keywords |= value.attributes
+            else:
+                keywords[UNKNOWN_NAMES] = UNKNOWN
         return (positional, keywords) if isinstance(positional, list) else ([UNKNOWN], keywords)
 
     @staticmethod
@@ -188,6 +191,8 @@ class Caller(Evaluator):
             raise DeadEnd
         if function.path in {"functools.partial", "partial"}:
             return partial_call(positional, keywords)
+        if UNKNOWN_NAMES in keywords:
+            return UNKNOWN_OBJECT
         if "." not in function.path or function.path.partition(".")[0] in {"math", "os", "copy"}:
             return builtin_call(function.path, positional, keywords)
         found = library_object(function.path, positional, keywords)
@@ -213,6 +218,8 @@ class Caller(Evaluator):
                 self._call_function(FunctionValue(init, each.names, owner), positional, keywords, kind=each)
                 return owner
         fields = {name: value for each in reversed(line) for name, value in self._fields(each).items()}
+        if UNKNOWN_NAMES in keywords:
+            fields = dict.fromkeys(fields, UNKNOWN)
         if isinstance(owner, Instance):
             owner.attributes |= fields | dict(zip(self._field_names(line), positional, strict=False)) | keywords
         return owner
@@ -259,6 +266,8 @@ class Caller(Evaluator):
         for each, default_of in zip(node.kwonlyargs, node.kw_defaults, strict=True):
             if default_of is not None:
                 found[each.arg] = self.value(default_of, around)
+        if UNKNOWN_NAMES in keywords:
+            found = dict.fromkeys(found, UNKNOWN)
         found |= dict(zip(places, given, strict=False))
         found |= {name: value for name, value in keywords.items() if name in found}
         if node.vararg is not None:

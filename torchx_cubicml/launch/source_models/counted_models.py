@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.source_literals import parser_flags
-from torchx_cubicml.launch.source_models.abstract_values import UNKNOWN, Instance, ModuleValue
+from torchx_cubicml.launch.source_models.abstract_values import UNKNOWN, UNKNOWN_NAMES, Instance, ModuleValue
 from torchx_cubicml.launch.source_models.evaluator import OutOfSteps
 from torchx_cubicml.launch.source_models.interpreter import Interpreter
 
@@ -74,7 +74,17 @@ def _parsed_arguments(trees: Sequence[ast.Module], settings: StatedSettings) -> 
             value = flag.default if setting is None else setting.value
             is_unknown = (value is None and not flag.has_no_default) or (flag.has_own_type and isinstance(value, str))
             attributes.setdefault(name, UNKNOWN if is_unknown else value)
+        if _adds_unnamed_flags(tree):
+            stated = {name: setting.value for name, setting in settings.arguments.items()}
+            attributes = {**stated, **attributes, UNKNOWN_NAMES: UNKNOWN}
     return Instance(attributes=attributes)
+
+
+def _adds_unnamed_flags(tree: ast.Module) -> bool:
+    """Return whether a source adds flags to a parser whose names it does not spell out, as in a loop."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    added = (node for node in calls if getattr(node.func, "attr", "") == "add_argument")
+    return any(not isinstance(each, ast.Constant) for node in added for each in node.args)
 
 
 def _largest(built: Sequence[ModuleValue]) -> CountedModel | None:

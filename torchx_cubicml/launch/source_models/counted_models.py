@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,6 @@ from torchx_cubicml.launch.source_models.evaluator import OutOfSteps
 from torchx_cubicml.launch.source_models.interpreter import Interpreter
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Sequence
 
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings

@@ -141,5 +141,8 @@ def set_item(owner: object, key: object, value: object) -> None:
             owner.is_open = True
     elif isinstance(owner, Instance):
         owner.attributes[str(key)] = value
-    elif (isinstance(owner, dict) and isinstance(key, str | int)) or (isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner)):
+    elif isinstance(owner, list):
+        if isinstance(key, int) and -len(owner) <= key < len(owner):
+            owner[key] = value
+    elif isinstance(owner, dict) and isinstance(key, str | int):
         owner[key] = value

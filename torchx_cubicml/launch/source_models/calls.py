@@ -116,11 +116,9 @@ class Caller(Evaluator):
         if text == "exec":
             self._on_exec(names)
             return UNKNOWN
-        if text.startswith("super("):
-            return UNKNOWN
         positional, keywords = self._arguments(node, names)
-        if text.endswith(".__init__") and self._is_super(node.func):
-            return self._super_init(names, positional, keywords)
+        if self._is_super(node.func):
+            return self._call_super(text.rpartition(".")[2], names, positional, keywords)
         return self.call(function, positional, keywords)
 
     def _arguments(self, node: ast.Call, names: Names) -> tuple[list[object], Names]:
@@ -143,15 +141,17 @@ class Caller(Evaluator):
         owner = node.value if isinstance(node, ast.Attribute) else None
         return isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
 
-    def _super_init(self, names: Names, positional: Sequence[object], keywords: Names) -> object:
+    def _call_super(self, name: str, names: Names, positional: Sequence[object], keywords: Names) -> object:
+        """Return the value of a method of the class above; one of a library may add parameters that are not seen."""
         owner, kind = names.get("__self__"), names.get("__class__")
-        if isinstance(kind, ClassValue):
-            for base in self._line(kind)[1:]:
-                init = self._own_function(base, "__init__")
-                if init is not None:
-                    return self._call_function(FunctionValue(init, base.names, owner), positional, keywords, kind=base)
-            if isinstance(owner, ModuleValue):
-                owner.is_open = owner.is_open or not self._is_plain_module(kind)
+        if not isinstance(kind, ClassValue):
+            return UNKNOWN_OBJECT
+        for base in self._line(kind)[1:]:
+            method = self._own_function(base, name)
+            if method is not None:
+                return self._call_function(FunctionValue(method, base.names, owner), positional, keywords, kind=base)
+        if isinstance(owner, ModuleValue):
+            owner.is_open = owner.is_open or not self._is_plain_module(kind)
         return None
 
     def _is_plain_module(self, kind: ClassValue) -> bool:

@@ -157,6 +157,10 @@ class Evaluator:
         owner, key = self.value(node.value, names), self.value(node.slice, names)
         return get_item(owner, key)
 
+    def _slice(self, node: ast.Slice, names: Names) -> object:
+        ends = [None if each is None else self.value(each, names) for each in (node.lower, node.upper, node.step)]
+        return slice(*ends) if all(each is None or isinstance(each, int) for each in ends) else UNKNOWN
+
     def _lambda(self, node: ast.Lambda, names: Names) -> object:
         return FunctionValue(node=node, names=names)
 
@@ -190,6 +194,7 @@ _EXPRESSIONS: Mapping[type[ast.expr], str] = {
     ast.GeneratorExp: "_comprehension",
     ast.DictComp: "_dict_comprehension",
     ast.Subscript: "_subscript",
+    ast.Slice: "_slice",
     ast.Call: "_call",
     ast.Lambda: "_lambda",
     ast.JoinedStr: "_joined",

@@ -131,14 +131,7 @@ def get_item(owner: object, key: object) -> object:
 def set_item(owner: object, key: object, value: object) -> None:
     """Set an entry of a value, as far as it is known which."""
     if isinstance(owner, ModuleValue):
-        if isinstance(value, ChildOf) and value.owner is owner:
-            return
-        if isinstance(key, str):
-            owner.attributes[key] = value
-        elif isinstance(key, int) and -len(owner.items) <= key < len(owner.items):
-            owner.items[key] = value
-        else:
-            owner.is_open = True
+        _set_child(owner, key, value)
     elif isinstance(owner, Instance):
         owner.attributes[str(key)] = value
     elif isinstance(owner, list):
@@ -146,3 +139,14 @@ def set_item(owner: object, key: object, value: object) -> None:
             owner[key] = value
     elif isinstance(owner, dict) and isinstance(key, str | int):
         owner[key] = value
+
+
+def _set_child(owner: ModuleValue, key: object, value: object) -> None:
+    if isinstance(value, ChildOf) and value.owner is owner:
+        return
+    if isinstance(key, str):
+        owner.attributes[key] = value
+    elif isinstance(key, int) and -len(owner.items) <= key < len(owner.items):
+        owner.items[key] = value
+    else:
+        owner.is_open = True

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, known_facts
 from torchx_cubicml.launch.command_facts.published_models import DEFAULTS, FAMILIES, published_sizes
 from torchx_cubicml.launch.command_facts.source_literals import class_fields, constants, literal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar
 
 _MODEL = ("config_name", "model_name_or_path", "model_name", "model", "pretrained_model_name_or_path")
+_OVERRIDES = "--config_overrides"
 _CACHE = Path(".cache/huggingface/hub")
 _FAMILY_OF_CONFIG = {
     "GPT2Config": "gpt2",
@@ -42,7 +44,11 @@ _OTHER_KEYS = {
 
 def hugging_face_facts(settings: StatedSettings, files: Sequence[SourceFile]) -> dict[str, Setting]:
     """Return what the command and its source tell of a model of ``transformers`` and of ``TrainingArguments``."""
-    return {**_training_facts(settings), **_source_model(settings, files), **_model_facts(settings)}
+    facts = {**_training_facts(settings), **_source_model(settings, files), **_model_facts(settings)}
+    for file in files:
+        if "ForMaskedLM" in file.text:
+            facts["head_transform"] = Setting(value=True, source=f"ForMaskedLM in {file.path.name}")
+    return facts
 
 
 def _source_model(settings: StatedSettings, files: Sequence[SourceFile]) -> dict[str, Setting]:
@@ -91,11 +97,11 @@ def _model_facts(settings: StatedSettings) -> dict[str, Setting]:
     elif kind is not None and kind.value in DEFAULTS:
         source = f"default of {kind.value}, {kind.source}"
         facts = _with_source({**FAMILIES[str(kind.value)], **DEFAULTS[str(kind.value)]}, source)
-    overrides = settings.find("config_overrides")
-    if overrides is not None and facts:
-        pairs = (each.partition("=") for each in str(overrides.value).split(","))
+    overrides = find_flag(settings.words, _OVERRIDES, is_value=looks_like_value)
+    if overrides and overrides[-1].texts and facts:
+        pairs = (each.partition("=") for each in overrides[-1].texts[0].split(","))
         stated = {key.strip(): typed_value(value.strip()) for key, _, value in pairs}
-        facts |= _with_source(known_facts(stated), overrides.source)
+        facts |= _with_source(known_facts(stated), _OVERRIDES)
     return facts
 
 
@@ -132,6 +138,9 @@ def config_facts(document: Mapping[str, object]) -> dict[str, Scalar]:
         fact: each for fact, each in known_facts(plain).items() if isinstance(each, int | float | str)
     }
     facts.pop("seq_len", None)
+    positions = facts.get("n_positions")
+    if kind == "opt" and isinstance(positions, int):
+        facts["n_positions"] = positions + 2  # its table of positions begins with two that are never used
     return {**FAMILIES.get(kind, {}), **DEFAULTS.get(kind, {}), **facts} if kind in FAMILIES else facts
 
 

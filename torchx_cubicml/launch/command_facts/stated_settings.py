@@ -46,11 +46,13 @@ class StatedSettings:
         arguments: of the program, the last occurrence of each; ``key=value`` arguments too.
         files: of the config files that the command names; those named later win.
         paths: of these files.
+        words: the arguments as typed.
     """
 
     arguments: Mapping[str, Setting] = field(default_factory=dict)
     files: Mapping[str, Setting] = field(default_factory=dict)
     paths: tuple[Path, ...] = ()
+    words: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, launch: Launch) -> Self:
@@ -80,7 +82,7 @@ class StatedSettings:
             if re.match(r"no_|.*\.no_", plain) and not text:
                 arguments[plain.replace("no_", "", 1)] = Setting(value=False, source=typed)
             arguments[plain] = Setting(value=typed_value(text) if text else True, source=typed)
-        return cls(arguments=arguments, files=files, paths=tuple(paths))
+        return cls(arguments=arguments, files=files, paths=tuple(paths), words=launch.script_args)
 
     def find(self, *names: str) -> Setting | None:
         """Return the setting of the first of ``names`` that the arguments state, else of the first in the files."""

@@ -64,7 +64,8 @@ def _stated(trainer: Trainer, settings: StatedSettings) -> dict[str, Setting]:
 def _defaults(trainer: Trainer) -> dict[str, Setting]:
     """Return the defaults of the trainer's table, as far as they are facts."""
     source = f"default of {trainer.name}"
-    legal = {fact: fact_value(fact, flag.default) for fact, flag in trainer.flags.items() if flag.default is not None}
+    defaults = {fact: flag.default for fact, flag in trainer.flags.items() if fact not in _CONDITIONAL}
+    legal = {fact: fact_value(fact, default) for fact, default in defaults.items() if default is not None}
     return {fact: Setting(value=value, source=source) for fact, value in legal.items() if value is not None}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.command_explanation.levers import Lever
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
+    from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
     from torchx_cubicml.records.trial import Trial, Value
 
 _LOCAL = "local_cwd"

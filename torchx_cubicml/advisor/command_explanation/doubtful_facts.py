@@ -10,7 +10,7 @@ from torchx_cubicml.advisor.command_explanation.doubtful_tables import doubtful_
 from torchx_cubicml.advisor.command_explanation.estimates import LogNormal
 
 if TYPE_CHECKING:
-    from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
+    from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
     from torchx_cubicml.records.trial import Value
 
 Row: TypeAlias = "Mapping[str, Value]"
@@ -57,8 +57,8 @@ def alternatives(known: CommandFacts) -> list[Alternative]:
     for fact in known.assumed - _ALTERNATIVES.keys():
         value = known.facts[fact]
         if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            others = (max(1, round(value / _FACTOR)), round(value * _FACTOR))
-            found += [Alternative(fact, each, _ASSUMED / len(others)) for each in others]
+            sizes = (max(1, round(value / _FACTOR)), round(value * _FACTOR))
+            found += [Alternative(fact, each, _ASSUMED / len(sizes)) for each in sizes]
     return [*found, *(Alternative(*each) for each in doubtful_tables(known))]
 
 

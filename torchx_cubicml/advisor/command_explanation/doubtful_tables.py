@@ -9,7 +9,7 @@ from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
+    from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
     from torchx_cubicml.records.trial import Value
 
 _OF_PLANNER = {"table_wise": 0.5, "row_wise": 0.15, "column_wise": 0.1, "data_parallel": 0.1}
@@ -24,7 +24,7 @@ _ASSUMED = 0.1  # probability that assumed dense layers are half as large, and a
 def doubtful_tables(known: CommandFacts) -> Iterator[tuple[str, Value, float]]:
     """Yield facts of a recommender, each with another value that it may have and the probability of that.
 
-    >>> from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
+    >>> from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
     >>> rows = {"embedding_rows": (10, 20), "embedding_sharding": ("planner", "planner")}
     >>> next(doubtful_tables(CommandFacts(facts=rows)))
     ('embedding_sharding', ('table_wise', 'table_wise'), 0.5)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.command_explanation.doubtful_facts import Alternative
     from torchx_cubicml.advisor.command_explanation.estimates import LogNormal
     from torchx_cubicml.advisor.command_explanation.levers import Lever
-    from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
+    from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
     from torchx_cubicml.records.trial import Value
 
 _GIB = float(1 << 30)

@@ -26,7 +26,7 @@ def space_levers(space: SearchSpace, *, workload: Workload, current: Config) -> 
     bound = space.bind(workload=workload, current=current)
     present = bound.encode(current)
     levers = []
-    for name, dimensions in _by_parameter(bound).items():
+    for dimensions in _by_parameter(bound).values():
         for index in range(len(bound.dimensions[dimensions[0]].choices)):
             choice = [index if place in dimensions else each for place, each in enumerate(present)]
             config = bound.decode(choice)

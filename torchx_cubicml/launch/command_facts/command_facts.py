@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value
+from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
 from torchx_cubicml.launch.command_facts.recommender_settings import (
     OF_RECOMMENDERS,
     RECOMMENDER_ASKED,
@@ -13,8 +14,10 @@ from torchx_cubicml.launch.command_facts.recommender_settings import (
 )
 from torchx_cubicml.launch.command_facts.source_facts import default_facts, observed_facts
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, StatedSettings
+from torchx_cubicml.launch.command_facts.trainer_facts import trainer_facts, with_rules_of
 from torchx_cubicml.launch.source_files import source_files
 from torchx_cubicml.launch.source_models.counted_models import counted_model
+from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.launch.source_files import SourceFile
     from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.space.trainers import Trainer
 
 STATED = "--fact"
 _ASKED = (
@@ -30,43 +34,6 @@ _ASKED = (
 )
 """Facts of a transformer that count, named where they are unknown."""
 _BATCH = frozenset({"gradient_accumulation_steps", "global_batch_size"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandFacts:
-    """Facts of a training as far as its command tells them.
-
-    Args:
-        facts: value by standard name.
-        sources: fact -> where it was read, for people: a flag, a key of a file, a place in the source, a launch.
-        assumed: facts that the source suggests, and that something unseen may change.
-        unknown: facts that count and that nothing tells.
-    """
-
-    facts: Mapping[str, Value] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-    assumed: frozenset[str] = frozenset()
-    unknown: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Setting]) -> Self:
-        """Return the facts among settings by fact."""
-        return cls(
-            facts={fact: setting.value for fact, setting in settings.items()},
-            sources={fact: setting.source for fact, setting in settings.items()},
-            assumed=frozenset(fact for fact, setting in settings.items() if setting.is_assumed),
-        )
-
-    def completed_by(self, other: Mapping[str, Setting]) -> Self:
-        """Return these facts and those of ``other`` that these lack."""
-        more = {fact: setting for fact, setting in other.items() if fact not in self.facts}
-        return replace(
-            self,
-            facts={**self.facts, **{fact: setting.value for fact, setting in more.items()}},
-            sources={**self.sources, **{fact: setting.source for fact, setting in more.items()}},
-            assumed=self.assumed | {fact for fact, setting in more.items() if setting.is_assumed},
-            unknown=tuple(fact for fact in self.unknown if fact not in more),
-        )
 
 
 def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = None, device: str = "") -> CommandFacts:
@@ -86,11 +53,14 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     files = list(source_files(launch))
     found = CommandFacts.of(_of_user(stated or {}, device))
     found = found.completed_by(_of_launch(launch))
+    trainer = detect_trainer(launch, files[0].text if files else "")
+    tables = _tables(launch, trainer, settings, files)
     recommender = recommender_settings(settings, files, world_size=launch.world_size)
     if recommender is not None or "embedding_rows" in found.facts:
-        return _of_recommender(found.completed_by(recommender or {}), _tables(launch, settings, files))
-    for table in _tables(launch, settings, files):
+        return _of_recommender(found.completed_by(recommender or {}), tables)
+    for table in tables:
         found = found.completed_by(table)
+    found = with_rules_of(trainer, found)
     unknown = [fact for fact in _ASKED if fact not in found.facts]
     if found.facts.keys() & _BATCH:
         unknown = [fact for fact in unknown if fact not in _BATCH]
@@ -106,12 +76,18 @@ def _of_recommender(found: CommandFacts, tables: Sequence[Mapping[str, Setting]]
     return replace(found, unknown=tuple(fact for fact in RECOMMENDER_ASKED if fact not in found.facts))
 
 
-def _tables(launch: Launch, settings: StatedSettings, files: Sequence[SourceFile]) -> list[Mapping[str, Setting]]:
+def _tables(
+    launch: Launch, trainer: Trainer | None, settings: StatedSettings, files: Sequence[SourceFile]
+) -> list[Mapping[str, Setting]]:
     """Return tables of facts, the strongest first."""
+    stated, *others = trainer_facts(trainer, launch, settings, files) if trainer is not None else [{}]
     return [
+        stated,
         _by_fact(settings.arguments),
         _by_fact(settings.files),
+        *others[:-1],
         default_facts(files),
+        *others[-1:],
         observed_facts(files, settings),
         _counted(files, settings),
     ]

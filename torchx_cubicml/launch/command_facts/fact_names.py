@@ -12,7 +12,7 @@ from torchx_cubicml.records.standard_words import standard_word
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.trial import Scalar, Value
 
 SIZES = frozenset(
     {
@@ -38,6 +38,7 @@ SWITCHES = frozenset(
 """Facts that are true or false."""
 WORDS = frozenset({"precision", "sharding_strategy", "activation_checkpointing", "attention_kernel", "device"})
 """Facts in words."""
+_STANDARD = frozenset({"precision", "activation_checkpointing", "sharding_strategy"})
 TABLE_LISTS = frozenset({"embedding_rows", "embedding_dims", "embedding_pooling", "layer_n_params"})
 """Facts of a recommender that list one number per table or dense layer."""
 TABLE_WORDS = frozenset({"embedding_sharding", "embedding_plan"})
@@ -78,19 +79,21 @@ def fact_value(fact: str, value: Value | None) -> Value | None:
     >>> [fact_value("precision", "bfloat16"), fact_value("activation_checkpointing", True), fact_value("n_layers", -1)]
     ['bf16', 'full', None]
     """
-    if value is None or isinstance(value, tuple):
+    if value is None or isinstance(value, tuple) or fact not in FACTS:
         return value if fact == "sharding_strategy" else None
     if fact in COUNTS:
-        if isinstance(value, str | bool):
-            return None
-        return value if value > 0 or (fact == "zero_stage" and value == 0) else None
+        return value if _is_count(fact, value) else None
     if fact in SWITCHES:
         return value if isinstance(value, bool) else None
-    if fact in {"precision", "activation_checkpointing", "sharding_strategy"}:
+    if fact in _STANDARD:
         return standard_word(fact, str(value))
-    if fact == "device":  # cuda is no kind of device
-        return value if isinstance(value, str) and value.lower() == "cpu" else None
-    return value
+    is_legal = isinstance(value, str) and (fact != "device" or value.lower() == "cpu")  # cuda is no kind of device
+    return value if is_legal else None
+
+
+def _is_count(fact: str, value: Scalar) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and is_number and (value > 0 or (fact == "zero_stage" and value == 0))
 
 
 def stated_fact(fact: str, value: Value | None) -> Value | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_facts.fact_names import SIZES, fact_value, known_facts
+from torchx_cubicml.launch.command_facts.fact_names import SIZES, known_facts
 from torchx_cubicml.launch.command_facts.source_literals import (
     call_keywords,
     class_fields,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
     from torchx_cubicml.launch.source_files import SourceFile
+    from torchx_cubicml.records.trial import Scalar
 
 _FUSED = frozenset({"scaled_dot_product_attention", "MultiheadAttention", "TransformerEncoderLayer", "flash_attn_func"})
 _CHECKPOINTS = frozenset(
@@ -84,7 +85,7 @@ def _named(values: Mapping[str, object], place: str) -> dict[str, Setting]:
 
 
 def _agreeing(tables: Sequence[Mapping[str, object]], place: str) -> dict[str, Setting]:
-    """Return the facts on which tables agree; one on which they do not is told by an empty source, and hides weaker ones."""
+    """Return the facts on which tables agree; one on which they do not has an empty source, and hides weaker ones."""
     values: dict[str, set[object]] = {}
     for table in tables:
         for fact, value in table.items():
@@ -109,7 +110,10 @@ def observed_facts(files: Sequence[SourceFile], stated: StatedSettings) -> dict[
     calls, where = called_names(files), f"calls in {files[0].path.name}" if files else ""
     if not any(file.tree is not None for file in files):
         return {}
-    found = {"sharding_strategy": _sharding(files, calls), "attention_kernel": _attention(files, calls)}
+    found: dict[str, Scalar | None] = {
+        "sharding_strategy": _sharding(files, calls),
+        "attention_kernel": _attention(files, calls),
+    }
     if not any(calls[name] for name in _CHECKPOINTS):
         found["activation_checkpointing"] = "none"
     is_typed = any(
@@ -119,6 +123,8 @@ def observed_facts(files: Sequence[SourceFile], stated: StatedSettings) -> dict[
         found["precision"] = "fp32"
     if not calls["compile"]:
         found["compile"] = False
+    if not any("accum" in name.lower() for name in _identifiers(files)):
+        found["gradient_accumulation_steps"] = 1
     return {
         fact: Setting(value=value, source=where, is_assumed=True) for fact, value in found.items() if value is not None
     }
@@ -144,21 +150,14 @@ def _attention(files: Sequence[SourceFile], calls: Mapping[str, int]) -> str | N
 
 
 def _mentions(files: Sequence[SourceFile], *names: str) -> bool:
-    identifiers = {
+    return not _identifiers(files).isdisjoint(names)
+
+
+def _identifiers(files: Sequence[SourceFile]) -> set[str]:
+    return {
         node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else str(node.arg)
         for file in files
         if file.tree is not None
         for node in ast.walk(file.tree)
         if isinstance(node, ast.Name | ast.Attribute | ast.keyword)
-    }
-    return not identifiers.isdisjoint(names)
-
-
-def with_legal_values(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return the facts among settings by fact, each with a legal value."""
-    legal = ((fact, setting, fact_value(fact, setting.value)) for fact, setting in settings.items())
-    return {
-        fact: Setting(value=value, source=setting.source, is_assumed=setting.is_assumed)
-        for fact, setting, value in legal
-        if value is not None
     }

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import ast
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from torchx_cubicml.launch.config_text import MAX_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torchx_cubicml.records.trial import Scalar
 
 Literal: TypeAlias = "Scalar | tuple[Scalar, ...]"
 """Value that a source can state and a record can hold."""
-_OPERATIONS = {
-    ast.Add: lambda left, right: left + right,
-    ast.Sub: lambda left, right: left - right,
-    ast.Mult: lambda left, right: left * right,
-    ast.FloorDiv: lambda left, right: left // right,
-    ast.Div: lambda left, right: left / right,
-    ast.Pow: lambda left, right: left**right if abs(right) <= _MOST_POWER and abs(left) <= _MOST_BASE else None,
-}
 _MOST_POWER, _MOST_BASE = 64, 1024
+
+
+def _power(left: float, right: float) -> float:
+    if abs(right) > _MOST_POWER or abs(left) > _MOST_BASE:
+        raise ValueError("the power is too large")
+    result: float = left**right
+    return result
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Pow: _power,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +72,21 @@ def literal(node: ast.expr | None, names: Mapping[str, object] = {}) -> Literal 
         entries = [literal(each, names) for each in node.elts]
         scalars = [each for each in entries if isinstance(each, bool | int | float | str)]
         return tuple(scalars) if len(scalars) == len(entries) else None
+    if isinstance(node, ast.Call) and _called(node) == "field":
+        default = next((each.value for each in node.keywords if each.arg == "default"), None)
+        return literal(default, names)
     return _arithmetic(node, names) if isinstance(node, ast.BinOp) else None
 
 
 def _arithmetic(node: ast.BinOp, names: Mapping[str, object]) -> Scalar | None:
     left, right = literal(node.left, names), literal(node.right, names)
-    operation = _OPERATIONS.get(type(node.op))  # type: ignore[call-overload]  # a class of ast by its instance
+    operation = _OPERATIONS.get(type(node.op))
     if operation is None or not (isinstance(left, int | float) and isinstance(right, int | float)):
         return None
     try:
-        value = operation(left, right)
+        return operation(left, right)
     except (ArithmeticError, ValueError):
         return None
-    return value if isinstance(value, int | float) else None
 
 
 def is_plain(value: object) -> TypeGuard[Literal]:
@@ -84,7 +96,7 @@ def is_plain(value: object) -> TypeGuard[Literal]:
 
 
 def module_constants(path: Path) -> dict[str, Literal]:
-    """Return the constants that a Python file assigns at its top, the last assignment of each; none if it is no Python."""
+    """Return the constants that a Python file assigns at its top, the last of each; none if it is no Python."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return {}

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.source_literals import module_constants
 from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
-from torchx_cubicml.records.argument_words import argument_words
-from torchx_cubicml.records.standard_names import standard_flag_name
+from torchx_cubicml.records.argument_words import argument_words, names_as_typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,6 +64,7 @@ class StatedSettings:
         arguments: dict[str, Setting] = {}
         files: dict[str, Setting] = {}
         paths = []
+        names = names_as_typed(launch.script_args)
         for name, text in argument_words(launch.script_args).items():
             path = Path(text) if is_document(text) or text.endswith(".py") else None
             found = dict(_file_settings(path)) if path is not None else {}
@@ -77,7 +76,7 @@ class StatedSettings:
                 arguments = {each: value for each, value in arguments.items() if each not in found}
                 continue
             plain = _plain(name)
-            typed = name if name.startswith("-") else name.rstrip("=")
+            typed = names.get(name, name).rstrip("=")
             if re.match(r"no_|.*\.no_", plain) and not text:
                 arguments[plain.replace("no_", "", 1)] = Setting(value=False, source=typed)
             arguments[plain] = Setting(value=typed_value(text) if text else True, source=typed)
@@ -91,22 +90,6 @@ class StatedSettings:
                     return table[name]
         return None
 
-    def standard(self) -> dict[str, Setting]:
-        """Return the settings under their standard names; a name that two keys of one kind tell differently is left out."""
-        return {**by_standard_name(self.files), **by_standard_name(self.arguments)}
-
-
-def by_standard_name(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return settings under their standard names; a name told in two ways is left out."""
-    found: dict[str, Setting] = {}
-    doubtful = set()
-    for name, setting in settings.items():
-        fact = standard_flag_name(name)
-        if fact in found and found[fact].value != setting.value:
-            doubtful.add(fact)
-        found[fact] = setting
-    return {fact: setting for fact, setting in found.items() if fact not in doubtful}
-
 
 def read_document(path: Path) -> Mapping[str, object]:
     """Return the content of a JSON, TOML or YAML file; empty if it cannot be read."""
@@ -114,9 +97,9 @@ def read_document(path: Path) -> Mapping[str, object]:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return {}
         document = parse_document(path.read_text(encoding="utf-8"), path=str(path))
-    except (OSError, ValueError, LaunchError, RecursionError):
+    except (OSError, ValueError, RecursionError):  # a LaunchError is a ValueError
         return {}
-    return document
+    return {str(name): value for name, value in document.items()}
 
 
 def flat_keys(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -130,15 +113,17 @@ def flat_keys(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 def _file_settings(path: Path) -> Iterator[tuple[str, Setting]]:
     if path.suffix == ".py":
-        for name, value in module_constants(path).items():
-            yield _plain(name), Setting(value=value, source=f"{name} in {path}")
+        for name, constant in module_constants(path).items():
+            yield _plain(name), Setting(value=constant, source=f"{name} in {path}")
         return
     for count, (key, value) in enumerate(flat_keys(read_document(path))):
         if count >= _MOST_KEYS:
             return
-        if isinstance(value, list) and all(isinstance(each, bool | int | float | str) for each in value):
-            yield _plain(key), Setting(value=tuple(value), source=f"{key} in {path}")
-        elif isinstance(value, bool | int | float | str):
+        if isinstance(value, list):
+            entries = tuple(each for each in value if isinstance(each, int | float | str))
+            if len(entries) == len(value):
+                yield _plain(key), Setting(value=entries, source=f"{key} in {path}")
+        elif isinstance(value, int | float | str):
             yield _plain(key), Setting(value=value, source=f"{key} in {path}")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
@@ -14,6 +14,9 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     PartialCall,
 )
 from torchx_cubicml.launch.source_models.torch_modules import FUNCTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 _PLAIN: Mapping[str, Callable[..., object]] = {
     "int": int, "float": float, "bool": bool, "str": str, "abs": abs, "round": round, "len": len, "sum": sum,
@@ -31,14 +34,9 @@ _SAME = frozenset(
 
 def builtin_call(path: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
     """Return the value of a call of a builtin function, or of one of ``math`` and ``os.path``; unknown for others."""
-    if path in {"enumerate", "zip", "reversed"}:
-        return _sequence_call(path, positional, keywords)
-    if path in {"getattr", "hasattr", "vars"}:
-        return _attribute_call(path, positional)
-    if path in {"os.path.exists", "os.path.isfile", "os.path.isdir"}:
-        return _exists(path, positional)
-    if path == "copy.deepcopy":
-        return UNKNOWN_OBJECT
+    special = _SPECIAL.get(path)
+    if special is not None:
+        return special(path, positional, keywords)
     function = _PLAIN.get(path)
     values = (*positional, *keywords.values())
     if function is None or any(_has_unknown(each) for each in values):
@@ -69,7 +67,7 @@ def _sequence_call(path: str, positional: Sequence[object], keywords: Mapping[st
     return [tuple(each) for each in zip(*rows, strict=False)] if path == "zip" and len(rows) == len(tables) else UNKNOWN
 
 
-def _attribute_call(path: str, positional: Sequence[object]) -> object:
+def _attribute_call(path: str, positional: Sequence[object], _: Mapping[str, object]) -> object:
     owner = positional[0] if positional else UNKNOWN
     if not isinstance(owner, Instance):
         return UNKNOWN
@@ -83,7 +81,7 @@ def _attribute_call(path: str, positional: Sequence[object]) -> object:
     return owner.attributes.get(name, positional[2] if len(positional) > 2 and owner.kind is None else UNKNOWN)
 
 
-def _exists(path: str, positional: Sequence[object]) -> object:
+def _exists(path: str, positional: Sequence[object], _: Mapping[str, object]) -> object:
     """Return whether a file exists here: the program starts in this folder, as far as the launcher knows."""
     name = positional[0] if positional else UNKNOWN
     if not isinstance(name, str):
@@ -93,6 +91,14 @@ def _exists(path: str, positional: Sequence[object]) -> object:
         return tests[path](Path(name))
     except (OSError, ValueError):
         return UNKNOWN
+
+
+_SPECIAL: Mapping[str, Callable[[str, Sequence[object], Mapping[str, object]], object]] = {
+    **dict.fromkeys(("enumerate", "zip", "reversed"), _sequence_call),
+    **dict.fromkeys(("getattr", "hasattr", "vars"), _attribute_call),
+    **dict.fromkeys(("os.path.exists", "os.path.isfile", "os.path.isdir"), _exists),
+    "copy.deepcopy": lambda path, positional, keywords: UNKNOWN_OBJECT,
+}
 
 
 def _has_unknown(value: object) -> bool:

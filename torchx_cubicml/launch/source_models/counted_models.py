@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.source_literals import parser_flags
 from torchx_cubicml.launch.source_models.abstract_values import UNKNOWN, UNKNOWN_NAMES, Instance, ModuleValue
-from torchx_cubicml.launch.source_models.interpreter import Interpreter, OutOfSteps
+from torchx_cubicml.launch.source_models.evaluator import OutOfSteps
+from torchx_cubicml.launch.source_models.interpreter import Interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,10 +58,11 @@ def counted_model(files: Sequence[SourceFile], settings: StatedSettings) -> Coun
 
     interpreter = Interpreter(trees, call_hook=decided, on_exec=overridden)
     try:
-        interpreter.run(script, name="__main__")
-    except (OutOfSteps, RecursionError):
-        pass  # a training loop may never end; the model is built before it
-    return _largest(interpreter.built)
+        with suppress(OutOfSteps, RecursionError):  # a training loop may never end; the model is built before it
+            interpreter.run(script, name="__main__")
+        return _largest(interpreter.built)
+    except Exception:  # noqa: BLE001 - any text may be a program, and what cannot be followed is not counted
+        return None
 
 
 def _parsed_arguments(trees: Sequence[ast.Module], settings: StatedSettings) -> Instance:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
@@ -15,6 +14,9 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     TensorValue,
     Unknown,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 Arguments: TypeAlias = "Mapping[str, object]"
 
@@ -71,6 +73,10 @@ def library_object(path: str, positional: Sequence[object], keywords: Arguments)
         return first if isinstance(first, ModuleValue | ChildOf) else UNKNOWN_OBJECT
     if not path.startswith("torch."):
         return UNKNOWN if path.partition(".")[0] in _WITHOUT_MODULES else UNKNOWN_OBJECT
+    return _torch_object(name, positional, keywords)
+
+
+def _torch_object(name: str, positional: Sequence[object], keywords: Arguments) -> object:
     if name in _WITHOUT_PARAMETERS:
         return ModuleValue(name=name)
     if name in _TENSORS:

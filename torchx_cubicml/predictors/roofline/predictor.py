@@ -137,7 +137,7 @@ class Roofline:
         return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in hidden.items()}
 
     def memory_traffic_share(self, row: Mapping[str, Value]) -> float:
-        """Return the share of ``compute`` in which tensors pass through memory, outside products; NaN if not covered."""
+        """Return the share of ``compute`` in which tensors pass through memory; NaN where the row is not covered."""
         facts = Facts.from_rows([row])
         layout, constants = TrainingLayout.of(facts), self._constants(facts)
         if not layout.covered[0]:

@@ -40,6 +40,7 @@ _GIB = float(1 << 30)
 _USABLE = 0.92  # share of a device's memory that a training can use: see ``MemoryCalibration``
 _SHOWN = 3  # changes
 _LEAST_GAIN = 0.01  # of a logarithm: a smaller one tells nothing
+_TABLES = ("embedding_rows", "embedding_dims", "micro_batch_size", "world_size")  # that a recommender needs
 _NO_FIT = 0.5  # probability to fit below which a change is worth nothing
 
 _BOUNDS = {
@@ -260,7 +261,8 @@ def _parameters(known: CommandFacts) -> Estimate | None:
 
 def _unknown(known: CommandFacts, row: Mapping[str, Value], parameters: Estimate | None) -> dict[str, str]:
     """Return what nothing tells, with what that leaves unknown."""
-    missing = missing_facts(row)
+    is_recommender = "embedding_rows" in known.unknown
+    missing = [fact for fact in _TABLES if fact not in row] if is_recommender else missing_facts(row)
     found = dict.fromkeys(missing, "no forecast of time and memory without it")
     found |= {fact: "the intervals are wider without it" for fact in known.unknown if fact not in found}
     if parameters is not None and parameters.low < parameters.high:

@@ -11,6 +11,7 @@ from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.source_literals import module_constants
 from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
 from torchx_cubicml.records.argument_words import argument_words, names_as_typed
+from torchx_cubicml.records.standard_names import OUTPUT_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _WORDS: Mapping[str, bool] = {"true": True, "false": False}
 _POSITION = re.compile(r"argument \d+")
+_WRITTEN = frozenset({*OUTPUT_WORDS, "outcome", "report", "metrics"}) - {"load", "resume"}
 _MOST_KEYS = 2000  # of one file
 
 
@@ -68,7 +70,8 @@ class StatedSettings:
         paths = []
         names = names_as_typed(launch.script_args)
         for name, text in argument_words(launch.script_args).items():
-            path = Path(text) if is_document(text) or text.endswith(".py") else None
+            is_read = (is_document(text) or text.endswith(".py")) and not _is_written(name)
+            path = Path(text) if is_read else None
             found = dict(_file_settings(path)) if path is not None else {}
             if found and path is not None:
                 paths.append(path)
@@ -91,6 +94,15 @@ class StatedSettings:
                 if name in table:
                     return table[name]
         return None
+
+
+def _is_written(name: str) -> bool:
+    """Return whether an argument names what the program writes: an earlier result there is no setting.
+
+    >>> _is_written("--output_json"), _is_written("--config"), _is_written("--outcome")
+    (True, False, True)
+    """
+    return not _WRITTEN.isdisjoint(re.split(r"[_.]", _plain(name)))
 
 
 def read_document(path: Path) -> Mapping[str, object]:

@@ -27,6 +27,7 @@ _ALTERNATIVES: Mapping[str, tuple[Value, ...]] = {
     "gradient_accumulation_steps": (1, 4),
 }
 """Fact -> values that it may have; of unknown facts, each is as likely."""
+_INNER_WIDTHS = {8.0 / 3.0: 0.2, 2.0: 0.1}  # inner over model width -> probability, where four is counted
 _FACTOR = 2.0  # by which a number that the source suggests may differ
 
 
@@ -59,6 +60,9 @@ def alternatives(known: CommandFacts) -> list[OtherValue]:
         if isinstance(value, int) and not isinstance(value, bool) and value > 1:
             sizes = (max(1, round(value / _FACTOR)), round(value * _FACTOR))
             found += [OtherValue(fact, each, _ASSUMED / len(sizes)) for each in sizes]
+    width = known.facts.get("d_model")
+    if "d_ff" in known.unknown and isinstance(width, int):
+        found += [OtherValue("d_ff", max(1, round(width * ratio)), chance) for ratio, chance in _INNER_WIDTHS.items()]
     return [*found, *(OtherValue(*each) for each in doubtful_tables(known))]
 
 

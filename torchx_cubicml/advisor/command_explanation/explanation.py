@@ -41,6 +41,10 @@ _USABLE = 0.92  # share of a device's memory that a training can use: see ``Memo
 _SHOWN = 3  # changes
 _LEAST_GAIN = 0.01  # of a logarithm: a smaller one tells nothing
 _TABLES = ("embedding_rows", "embedding_dims", "micro_batch_size", "world_size")  # that a recommender needs
+_COUNTED_AS = {
+    "d_ff": "counted as four times d_model; the intervals are wider without it",
+    "n_heads": "counted as one per 128 of d_model",
+}
 _NO_FIT = 0.5  # probability to fit below which a change is worth nothing
 
 _BOUNDS = {
@@ -264,7 +268,8 @@ def _unknown(known: CommandFacts, row: Mapping[str, Value], parameters: Estimate
     is_recommender = "embedding_rows" in known.unknown
     missing = [fact for fact in _TABLES if fact not in row] if is_recommender else missing_facts(row)
     found = dict.fromkeys(missing, "no forecast of time and memory without it")
-    found |= {fact: "the intervals are wider without it" for fact in known.unknown if fact not in found}
+    wider = "the intervals are wider without it"
+    found |= {fact: _COUNTED_AS.get(fact, wider) for fact in known.unknown if fact not in found}
     if parameters is not None and parameters.low < parameters.high:
         found |= dict.fromkeys(open_facts(known.facts), "the number of parameters is a range without it")
     if unplanned := tables_of_unknown_plan(row):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STATED = "--fact"
 _ASKED = (
     *("n_layers", "d_model", "vocab_size", "seq_len", "micro_batch_size", "world_size", "device", "precision"),
-    *("gradient_accumulation_steps", "activation_checkpointing", "attention_kernel"),
+    *("gradient_accumulation_steps", "activation_checkpointing", "attention_kernel", "d_ff", "n_heads"),
 )
 """Facts of a transformer that count, named where they are unknown."""
 _BATCH = frozenset({"gradient_accumulation_steps", "global_batch_size"})

@@ -6,7 +6,6 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, known_facts
 from torchx_cubicml.launch.command_facts.published_models import DEFAULTS, FAMILIES, published_sizes
 from torchx_cubicml.launch.command_facts.source_literals import class_fields, constants, literal
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar
 
 _MODEL = ("config_name", "model_name_or_path", "model_name", "model", "pretrained_model_name_or_path")
-_OVERRIDES = "--config_overrides"
 _CACHE = Path(".cache/huggingface/hub")
 _FAMILY_OF_CONFIG = {
     "GPT2Config": "gpt2",
@@ -97,11 +95,11 @@ def _model_facts(settings: StatedSettings) -> dict[str, Setting]:
     elif kind is not None and kind.value in DEFAULTS:
         source = f"default of {kind.value}, {kind.source}"
         facts = _with_source({**FAMILIES[str(kind.value)], **DEFAULTS[str(kind.value)]}, source)
-    overrides = find_flag(settings.words, _OVERRIDES, is_value=looks_like_value)
-    if overrides and overrides[-1].texts and facts:
-        pairs = (each.partition("=") for each in overrides[-1].texts[0].split(","))
+    overrides = settings.find("config_overrides")
+    if overrides is not None and facts:
+        pairs = (each.partition("=") for each in str(overrides.value).split(","))
         stated = {key.strip(): typed_value(value.strip()) for key, _, value in pairs}
-        facts |= _with_source(known_facts(stated), _OVERRIDES)
+        facts |= _with_source(known_facts(stated), overrides.source)
     return facts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +15,7 @@ from torchx_cubicml.records.argument_words import argument_words, names_as_typed
 from torchx_cubicml.records.standard_names import OUTPUT_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Scalar
@@ -48,13 +49,11 @@ class StatedSettings:
         arguments: of the program, the last occurrence of each; ``key=value`` arguments too.
         files: of the config files that the command names; those named later win.
         paths: of these files.
-        words: the arguments as typed.
     """
 
     arguments: Mapping[str, Setting] = field(default_factory=dict)
     files: Mapping[str, Setting] = field(default_factory=dict)
     paths: tuple[Path, ...] = ()
-    words: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, launch: Launch) -> Self:
@@ -85,7 +84,8 @@ class StatedSettings:
             if re.match(r"no_|.*\.no_", plain) and not text:
                 arguments[plain.replace("no_", "", 1)] = Setting(value=False, source=typed)
             arguments[plain] = Setting(value=typed_value(text) if text else True, source=typed)
-        return cls(arguments=arguments, files=files, paths=tuple(paths), words=launch.script_args)
+        arguments |= _pairs(launch.script_args)
+        return cls(arguments=arguments, files=files, paths=tuple(paths))
 
     def find(self, *names: str) -> Setting | None:
         """Return the setting of the first of ``names`` that the arguments state, else of the first in the files."""
@@ -94,6 +94,19 @@ class StatedSettings:
                 if name in table:
                     return table[name]
         return None
+
+
+def _pairs(arguments: Sequence[str]) -> dict[str, Setting]:
+    """Return the flags whose value is a list of pairs, which would else pass for an argument of its own.
+
+    >>> _pairs(["--config_overrides", "n_layer=2,n_embd=8", "--compile", "model.dim=8"])["config_overrides"].value
+    'n_layer=2,n_embd=8'
+    """
+    found = {}
+    for flag, value in pairwise(arguments):
+        if flag.startswith("--") and flag.endswith(("overrides", "kwargs")) and "=" in value[1:]:
+            found[_plain(flag)] = Setting(value=value, source=flag)
+    return found
 
 
 def _is_written(name: str) -> bool:

@@ -44,9 +44,9 @@ def hugging_face_facts(settings: StatedSettings, files: Sequence[SourceFile]) ->
     """Return what the command and its source tell of a model of ``transformers`` and of ``TrainingArguments``."""
     facts = {**_training_facts(settings), **_source_model(settings, files), **_model_facts(settings)}
     width = facts.get("d_model")
-    if "d_ff" not in facts and facts.keys() >= {"gated_mlp", "n_layers"} and width is not None:
-        if isinstance(width.value, int):  # GPT-2's own rule
-            facts["d_ff"] = Setting(value=4 * width.value, source=width.source)
+    is_known = "d_ff" not in facts and facts.keys() >= {"gated_mlp", "n_layers"}
+    if is_known and width is not None and isinstance(width.value, int):  # GPT-2's own rule
+        facts["d_ff"] = Setting(value=4 * width.value, source=width.source)
     for file in files:
         if "ForMaskedLM" in file.text:
             facts["head_transform"] = Setting(value=True, source=f"ForMaskedLM in {file.path.name}")

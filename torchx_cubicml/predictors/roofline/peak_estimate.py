@@ -91,10 +91,8 @@ class PeakEstimate:
 
         with one_thread():
             theta = least_squares(misfit, np.zeros(len(_WIDTH)), steps=_STEPS)
-            slopes = np.column_stack(
-                [(misfit(theta + step) - misfit(theta)) / _STEP for step in _STEP * np.eye(len(theta))]
-            )
-            covariance = np.linalg.inv(slopes.T @ slopes)
+            slopes = _slopes(misfit, theta)
+            covariance: Array = np.linalg.inv(slopes.T @ slopes).astype(np.float64)
         residuals = _log_peaks(theta, groups, is_own) - measured
         # As many degrees of freedom as the data determine are lost.
         lost = float(np.trace(np.eye(len(theta)) - covariance / np.square(_WIDTH)))

@@ -39,7 +39,7 @@ class Interval:
 
     @property
     def holds(self) -> bool:
-        """Whether the interval holds the measured number."""
+        """Return whether the interval holds the measured number."""
         return self.low <= self.measured <= self.high
 
 

@@ -11,8 +11,8 @@ from torchx_cubicml.advisor.command_explanation.estimates import Estimate
 from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
 from torchx_cubicml.advisor.command_explanation.levers import usual_levers
 from torchx_cubicml.advisor.command_explanation.memory_forecast import MemoryForecast
+from torchx_cubicml.advisor.command_explanation.recommender_forecast import RecommenderTimeForecast
 from torchx_cubicml.advisor.command_explanation.recommender_levers import recommender_levers
-from torchx_cubicml.advisor.command_explanation.recommender_time import RecommenderTimeForecast
 from torchx_cubicml.advisor.command_explanation.time_forecast import TimeForecast
 from torchx_cubicml.launch.command_facts.parameter_formula import open_facts, parameter_range
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
@@ -30,7 +30,7 @@ from torchx_cubicml.records.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.advisor.command_explanation.doubtful_facts import Alternative
+    from torchx_cubicml.advisor.command_explanation.doubtful_facts import OtherValue
     from torchx_cubicml.advisor.command_explanation.estimates import LogNormal
     from torchx_cubicml.advisor.command_explanation.levers import Lever
     from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
@@ -189,7 +189,7 @@ class _Forecasts:
 
     time: TimeForecast | RecommenderTimeForecast
     memory: MemoryForecast
-    others: list[Alternative]
+    others: list[OtherValue]
     device_gib: float | None
 
     @classmethod

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value
+from torchx_cubicml.launch.command_facts.hydra_files import hydra_files
 from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
 from torchx_cubicml.launch.command_facts.recommender_settings import (
     OF_RECOMMENDERS,
@@ -49,8 +50,8 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     >>> found.facts["n_layers"], found.sources["n_layers"], "d_model" in found.unknown
     (4, '--n_layer', True)
     """
-    settings = StatedSettings.of(launch)
     files = list(source_files(launch))
+    settings = StatedSettings.of(launch).with_defaults(list(hydra_files(files)))
     found = CommandFacts.of(_of_user(stated or {}, device))
     found = found.completed_by(_of_launch(launch))
     trainer = detect_trainer(launch, files[0].text if files else "")

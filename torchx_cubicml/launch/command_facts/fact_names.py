@@ -32,7 +32,7 @@ COUNTS = SIZES | frozenset(
 SWITCHES = frozenset(
     {
         *("compile", "sequence_parallel", "cpu_offload", "tied_embeddings", "gated_mlp", "linear_bias", "qkv_bias"),
-        *("norm_bias", "tp_overlap", "head_bias", "embedding_norm", "final_norm"),
+        *("norm_bias", "tp_overlap", "head_bias", "embedding_norm", "final_norm", "head_transform"),
     }
 )
 """Facts that are true or false."""

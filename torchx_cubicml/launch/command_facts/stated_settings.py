@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -15,7 +15,7 @@ from torchx_cubicml.records.argument_words import argument_words, names_as_typed
 from torchx_cubicml.records.standard_names import OUTPUT_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Scalar
@@ -84,7 +84,13 @@ class StatedSettings:
             if re.match(r"no_|.*\.no_", plain) and not text:
                 arguments[plain.replace("no_", "", 1)] = Setting(value=False, source=typed)
             arguments[plain] = Setting(value=typed_value(text) if text else True, source=typed)
-        return cls(arguments={**arguments, **_pairs(launch.script_args)}, files=files, paths=tuple(paths))
+        arguments |= _pairs(launch.script_args)
+        return cls(arguments=arguments, files=files, paths=tuple(paths))
+
+    def with_defaults(self, paths: Iterable[Path]) -> Self:
+        """Return the settings with those of further files, which give way to all others."""
+        found = {name: setting for path in paths for name, setting in _file_settings(path)}
+        return replace(self, files={**found, **self.files}, paths=(*self.paths, *paths))
 
     def find(self, *names: str) -> Setting | None:
         """Return the setting of the first of ``names`` that the arguments state, else of the first in the files."""

@@ -18,8 +18,8 @@ from torchx_cubicml.launch.source_models.abstract_values import (
 )
 from torchx_cubicml.launch.source_models.builtin_calls import CHANGING, METHODS, builtin_call, partial_call
 from torchx_cubicml.launch.source_models.evaluator import AROUND, Evaluator
-from torchx_cubicml.launch.source_models.operations import either, same
 from torchx_cubicml.launch.source_models.torch_modules import library_object
+from torchx_cubicml.launch.source_models.value_operations import either, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -20,7 +20,7 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     ModuleValue,
 )
 from torchx_cubicml.launch.source_models.calls import RETURNED, Caller, DeadEnd, ReturnReached, RoundEnded
-from torchx_cubicml.launch.source_models.operations import (
+from torchx_cubicml.launch.source_models.value_operations import (
     MOST_ROUNDS,
     either,
     is_child,

@@ -116,6 +116,20 @@ class Model(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(a, rounded(b)) for a, b in zip(widths[:-1], widths[1:])])
 model = Model(12)
 """,
+    "flags_of_a_dataclass": LOOP
+    + """
+from dataclasses import fields
+def main():
+    parser = argparse.ArgumentParser()
+    for each in fields(Sizes):
+        parser.add_argument(f"--{each.name.replace('_', '-')}", type=type(each.default), default=each.default)
+    parser.add_argument("--times", dest="factor", type=int, default=2)
+    args = parser.parse_args()
+    sizes = {name: value for name, value in vars(args).items() if name != "factor"}
+    return Model(Sizes(**{**sizes, "bias": True, "width": args.width * args.factor}))
+if __name__ == "__main__":
+    model = main()
+""",
     "tables_and_texts": """
 import os, copy
 WIDTHS = {"small": 8, "large": 16}
@@ -252,6 +266,9 @@ UNKNOWN = {
 }
 
 
+WORDS = {"flags": ("--depth", "3", "--no-bias"), "flags_of_a_dataclass": ("--width", "8", "--times=4")}
+
+
 def counted(script: Path, *words: str) -> int | None:
     launch = Launch(program=str(script), script_args=words, scheduler="local_cwd")
     found = counted_model(list(source_files(launch)), StatedSettings.of(launch))
@@ -260,7 +277,7 @@ def counted(script: Path, *words: str) -> int | None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_counted_as_torch_counts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, words = tmp_path / "train.py", ("--depth", "3", "--no-bias") if name == "flags" else ()
+    script, words = tmp_path / "train.py", WORDS.get(name, ())
     script.write_text(BLOCKS + PROGRAMS[name])
     monkeypatch.setattr(sys, "argv", [str(script), *words])
     model = runpy.run_path(str(script), run_name="__main__")["model"]

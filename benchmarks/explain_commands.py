@@ -82,7 +82,8 @@ def explained_by_command_line(command: PublicCommand, trial: Trial, *, python: s
 def generated_lines(folder: Path, args: argparse.Namespace) -> list[str]:
     """Launch and explain the generated commands; return the lines."""
     commands = generated(args.seed)[: args.commands or None]
-    launch_all(commands, folder, torchrec_python=args.torchrec_python, backwards=args.backwards)
+    if not args.as_is:
+        launch_all(commands, folder, torchrec_python=args.torchrec_python, backwards=args.backwards)
     launched = launched_commands(commands, folder)
     trials = [each.trial for each in launched]
     with contextlib.chdir(HERE):
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--commands", type=int, default=0, help="the first so many; 0 for all")
     text = "launch the last command first, as a second process beside another on the same folder does"
     parser.add_argument("--backwards", action="store_true", help=text)
+    parser.add_argument("--as-is", action="store_true", help="launch no generated command that the folder lacks")
     parser.add_argument("--torchrec-python", default=sys.executable, help="interpreter with TorchRec")
     text = "interpreter with torchtitan, megatron, transformers (and Lightning) or deepspeed; repeatable"
     parser.add_argument("--python", action="append", type=_named, metavar="LIBRARY=PYTHON", help=text)

@@ -43,7 +43,9 @@ def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
             name: {
                 "step_s": each.step_s,
                 "seconds": dict(each.seconds),
+                "hidden_seconds": dict(each.hidden),
                 "measured_step_s": each.measured_s,
+                "measured_share_outside_steps": each.measured_outside,
                 "peak_gib": each.peak_gib if each.memory_gib else None,
                 "memory_gib": dict(each.memory_gib),
                 "measured_peak_gib": each.measured_gib,

@@ -15,6 +15,8 @@ NEUTRAL = "#8a919c"  # of what is there for comparison; readable on both pages
 FAILED = "#d55e00"
 STRONG = "#0072b2"
 ON_DARK = {STRONG: "#56b4e9", FAILED: "#ff9a57"}  # the same hues where the page can give each mode its own
+CATEGORIES = (STRONG, "#56b4e9", "#009e73", "#e69f00", FAILED, "#cc79a7", "#7a5195", "#a69b00", NEUTRAL)
+"""Colours of kinds that stand side by side in one bar, on both pages."""
 COUNT, RATE, SHARE = ",d", ",.6~r", ".2f"  # number formats
 LABEL = {"field": "label", "type": "nominal"}  # text of a point
 LARGE = {"format": "~s", "labelExpr": "datum.value === 0 ? '0' : datum.label"}  # axis of large numbers

@@ -34,6 +34,7 @@ class WorkloadView:
         colours: of the page's figures; ``None`` without the renderer: figures are then left out.
         place: of the workload on the page, from 1.
         predictor: name of the chosen predictor.
+        chosen: id of the trial whose config is compared first; empty for the best of the others.
     """
 
     trials: Sequence[Trial]
@@ -45,6 +46,7 @@ class WorkloadView:
     colours: Colours | None
     place: int
     predictor: str
+    chosen: str = ""
 
     @cached_property
     def result(self) -> RecordedResult | None:
@@ -93,13 +95,17 @@ class WorkloadView:
 
         Its own config is the user's, or the best one where that is not known.
         """
+        current = self.own or self.best
+        return self.study_of(current) if current is not None else None
+
+    def study_of(self, current: Config) -> Study | None:
+        """Return the study whose own config is ``current``; ``None`` where none can be fitted."""
         from torchx_cubicml.advisor import Study
         from torchx_cubicml.errors import CubicMLError
         from torchx_cubicml.space.observed_space import observed_space
 
         space = self.space if self.space is not None else observed_space(self.trials, objective=self.objective)
-        current = self.own or self.best
-        if space is None or current is None:
+        if space is None:
             return None
         latest = sorted(self.trials, key=lambda trial: trial.started_at)[-_MOST_STUDIED:]
         workload = latest[-1].workload

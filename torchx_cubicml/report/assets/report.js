@@ -176,6 +176,15 @@
   addEventListener("beforeprint", () => tables.forEach(table => table.print(true)));
   addEventListener("afterprint", () => tables.forEach(table => table.print(false)));
 
+  for (const chooser of document.querySelectorAll(".chooser")) { // one of the further configs of a workload
+    const box = chooser.querySelector("select");
+    const parts = chooser.closest("section").querySelectorAll("[data-choice]");
+    const show = () => parts.forEach(part => { part.hidden = part.dataset.choice !== box.value; });
+    box.addEventListener("change", show);
+    chooser.hidden = false;
+    show();
+  }
+
   for (const button of document.querySelectorAll(".copy")) {
     const code = button.parentElement.querySelector("code");
     button.addEventListener("click", async () => {

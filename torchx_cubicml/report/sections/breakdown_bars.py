@@ -203,7 +203,8 @@ def _told(bars: Sequence[PartsBar]) -> list[str]:
 def _amounts(bars: Sequence[PartsBar], part: str, scale: _Scale) -> list[str]:
     amounts = [(bar.parts.get(part, 0.0), bar.total) for bar in bars]
     return [
-        joined(scale.text(amount), element("small", f"{amount / total:.0%}" if amount else "")) for amount, total in amounts
+        joined(scale.text(amount) if amount else "–", element("small", f"{amount / total:.0%}" if amount else ""))
+        for amount, total in amounts
     ]
 
 

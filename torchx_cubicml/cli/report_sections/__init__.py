@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.report.markup import Html
 
-SECTIONS = ("result", "launch_order", "step_breakdown", "launch_times", "trials_table")
+SECTIONS = (
+    "result",
+    "launch_order",
+    "kept_promises",
+    "step_breakdown",
+    "two_objectives",
+    "hardware_use",
+    "launch_times",
+    "trials_table",
+)
 """Modules of this package, each with a function ``section``."""
 
 

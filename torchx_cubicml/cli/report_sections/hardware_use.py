@@ -15,6 +15,7 @@ from torchx_cubicml.records.cost import PER_JOULE
 from torchx_cubicml.report.figures.launch_values import BEST, OTHER, OWN, launch_values
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.figures import figures_html
+from torchx_cubicml.report.sections.small_table import small_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +90,11 @@ def _mfu_figure(launches: Sequence[_LaunchUse]) -> dict[str, Any] | None:
     computed = [(each, each.mfu) for each in launches if each.mfu is not None]
     stated = [(each, each.stated) for each in launches if each.stated is not None]
     rows = [_row(each, _PER_CENT * value, "% of the peak") for each, value in computed or stated]
-    how = "model FLOPs over the peak of the devices, as PaLM defines it" if computed else "as the imported table states it"
+    how = (
+        "model FLOPs over the peak of the devices, as PaLM defines it"
+        if computed
+        else "as the imported table states it"
+    )
     return launch_values(
         rows, title="Model FLOPs utilisation (MFU)", note=how, axis="MFU, % of the peak", largest=_PER_CENT
     )
@@ -140,17 +145,13 @@ def _power_of(launches: Sequence[_LaunchUse]) -> str:
 def _table(launches: Sequence[_LaunchUse], per_joule: str) -> Html:
     """Return a row for the own config, the best one and all others, with medians over their launches."""
     names = ["MFU", *(["power", "energy of a step", per_joule.replace("_", " ")] if per_joule else [])]
-    cells = [element("th", name, scope="col", class_="number") for name in ("launches", *names)]
-    head = element("thead", element("tr", element("th", "median over", scope="col"), *cells))
     rows = []
     for kind, label in ((OWN, OWN), (BEST, BEST), (OTHER, "other configs")):
         group = [each for each in launches if each.kind == kind]
         if group:
-            texts = [f"{len(group):,}", _mfu_text(group), *(_energy_texts(group, per_joule) if per_joule else [])]
-            numbers = [element("td", text, class_="number") for text in texts]
-            rows.append(element("tr", element("th", label, scope="row"), *numbers))
-    table = element("table", head, element("tbody", *rows), class_="changes breakdown")
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label="Efficiency by config")
+            energy = _energy_texts(group, per_joule) if per_joule else []
+            rows.append([label, f"{len(group):,}", _mfu_text(group), *energy])
+    return small_table(["median over", "launches", *names], rows, label="Efficiency by config")
 
 
 def _mfu_text(group: Sequence[_LaunchUse]) -> str:
@@ -158,7 +159,7 @@ def _mfu_text(group: Sequence[_LaunchUse]) -> str:
     stated = [each.stated for each in group if each.stated is not None]
     if known:
         return f"{_PER_CENT * median(known):.1f} %"
-    return f"{_PER_CENT * median(stated):.1f} % stated" if stated else "–"
+    return f"{_PER_CENT * median(stated):.1f} % stated" if stated else "-"
 
 
 def _energy_texts(group: Sequence[_LaunchUse], per_joule: str) -> list[str]:
@@ -167,4 +168,4 @@ def _energy_texts(group: Sequence[_LaunchUse], per_joule: str) -> list[str]:
     joules = [each.joules_per_step for each in measured if each.joules_per_step is not None]
     work = [value for each in group if (value := each.trial.throughput(per_joule)) is not None]
     found = ((watts, " W"), (joules, " J"), (work, ""))
-    return [f"{number_text(median(values))}{unit}" if values else "–" for values, unit in found]
+    return [f"{number_text(median(values))}{unit}" if values else "-" for values, unit in found]

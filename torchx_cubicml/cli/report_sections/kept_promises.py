@@ -16,6 +16,7 @@ from torchx_cubicml.records.trial import OBJECTIVES, Origin
 from torchx_cubicml.report.figures.promise_ratios import promise_ratios
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.figures import figures_html
+from torchx_cubicml.report.sections.small_table import small_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +41,9 @@ def section(view: WorkloadView) -> Html:
         drawn = promise_ratios(rows)
         figures = figures_html([drawn] if drawn else [], colours=view.colours, name=f"promises-{view.place}")
     notes = [element("p", text, class_="note") for text in (_held(promises), *_saved(promises)) if text]
-    return joined(element("h3", "What rewritten launches were promised"), *notes, figures, _table(promises, view.objective))
+    return joined(
+        element("h3", "What rewritten launches were promised"), *notes, figures, _table(promises, view.objective)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,33 +226,29 @@ def _drawn(promise: _Promise) -> dict[str, Any]:
 
 def _table(promises: Sequence[_Promise], objective: str) -> Html:
     shown = promises[-_MOST_ROWS:]
-    names = ("launch", "started", "promised gain", "promised", "80 % interval", "measured", "inside")
-    head = element("tr", *(element("th", name, scope="col", class_=_kind(name)) for name in names))
-    rows = [_row(each, names, objective) for each in shown]
-    table = element("table", element("thead", head), element("tbody", *rows), class_="changes breakdown")
+    table = small_table(
+        ("launch", "started", "promised gain", "promised", "80 % interval", "measured", "inside"),
+        [_row(each, objective) for each in shown],
+        label="Promised and measured throughput of rewritten launches",
+        texts=("started", "inside"),
+    )
     left_out = len(promises) - len(shown)
     note = [element("p", f"{left_out:,} earlier ones are not listed.", class_="note")] if left_out else []
-    label = "Promised and measured throughput of rewritten launches"
-    return joined(element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label), *note)
+    return joined(table, *note)
 
 
-def _row(promise: _Promise, names: Sequence[str], objective: str) -> Html:
+def _row(promise: _Promise, objective: str) -> list[str]:
     trial, started = promise.trial, parse_time(promise.trial.started_at)
     gain = (trial.suggestion or {}).get("gain")
     doubt = interval_text(trial.uncertainty(objective))
     ends = (promise.low, promise.high)
     measured = rate_text(promise.measured, objective) if promise.measured is not None else str(trial.state)
-    texts = [
-        f"{started:%d %b %Y, %H:%M}" if started is not None else "–",
-        f"{100.0 * (gain - 1.0):+.0f} %" if isinstance(gain, int | float) and not isinstance(gain, bool) else "–",
+    return [
+        f"{promise.number:,}",
+        f"{started:%d %b %Y, %H:%M}" if started is not None else "-",
+        f"{100.0 * (gain - 1.0):+.0f} %" if isinstance(gain, int | float) and not isinstance(gain, bool) else "-",
         rate_text(promise.throughput, objective),
-        " to ".join(rate_text(end, objective).partition(" ")[0] for end in ends if end is not None) or "–",
+        " to ".join(rate_text(end, objective).partition(" ")[0] for end in ends if end is not None) or "-",
         " ".join(filter(None, (measured.replace("_", " "), doubt))),
-        {True: "yes", False: "no", None: "–"}[promise.is_inside],
+        {True: "yes", False: "no", None: "-"}[promise.is_inside],
     ]
-    cells = [element("td", text, class_=_kind(name)) for name, text in zip(names[1:], texts, strict=True)]
-    return element("tr", element("th", f"{promise.number:,}", scope="row"), *cells)
-
-
-def _kind(name: str) -> str | None:
-    return None if name in {"launch", "started", "inside"} else "number"

@@ -15,6 +15,7 @@ from torchx_cubicml.records.suggestion import tune_of
 from torchx_cubicml.report.figures.timeline import ENDS, timeline
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.figures import figures_html
+from torchx_cubicml.report.sections.small_table import small_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -238,26 +239,22 @@ def _table(launches: Sequence[_TimedLaunch]) -> Html:
     groups: dict[str, list[_TimedLaunch]] = {}
     for launch in launches:
         groups.setdefault(launch.outcome, []).append(launch)
-    names = ("end", "launches", "queued", "starting up", "running", "device hours")
-    numbers = [element("th", name, scope="col", class_="number") for name in names[1:]]
-    head = element("thead", element("tr", element("th", names[0], scope="col"), *numbers))
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     rows = [_row(outcome, group) for outcome, group in ordered]
     if len(rows) > 1:
         rows.append(_row("all", launches))
-    table = element("table", head, element("tbody", *rows), class_="changes breakdown")
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label="Time by end of the launches")
+    heads = ("end", "launches", "queued", "starting up", "running", "device hours")
+    return small_table(heads, rows, label="Time by end of the launches")
 
 
-def _row(outcome: str, launches: Sequence[_TimedLaunch]) -> Html:
+def _row(outcome: str, launches: Sequence[_TimedLaunch]) -> list[str]:
     def total(phase: str) -> str:
         seconds = sum(_seconds(launches, phase))
-        return seconds_text(seconds) if seconds else "–"
+        return seconds_text(seconds) if seconds else "-"
 
     hours = sum(each.devices * (each.end - each.start) for each in launches if each.start is not None) / 3600.0
-    texts = [f"{len(launches):,}", *map(total, ("queued", "starting up", "running")), f"{hours:,.2f}" if hours else "–"]
-    cells = [element("td", text, class_="number") for text in texts]
-    return element("tr", element("th", outcome, scope="row"), *cells)
+    phases = map(total, ("queued", "starting up", "running"))
+    return [outcome, f"{len(launches):,}", *phases, f"{hours:,.2f}" if hours else "-"]
 
 
 def _seconds(launches: Iterable[_TimedLaunch], phase: str) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""Section of the breakdown: where the time of a step and the memory of a device go, for several configs side by side."""
+"""Section of the breakdown: where the time of a step and the memory of a device go, config by config."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _parts(found: Breakdowns, told: Mapping[str, str], others: Sequence[str]) ->
     unit, factor = ("ms", 1000.0) if longest < _SHORT_S else ("s", 1.0)
     how = (
         "Each bar is one step of the whole job, part by part, by formulas of the hardware; a vertical line is what was "
-        "measured. A thin bar below is communication under computation: no step waits for it. The formulas know no time "
-        "between steps, in which the program loads data or logs: the table has the measured share."
+        "measured. A thin bar below is communication under computation: no step waits for it. The formulas know no "
+        "time between steps, in which the program loads data or logs: the table has the measured share."
     )
     yield element("p", how, class_="note")
     if others:
@@ -127,7 +127,7 @@ def _waits(breakdowns: Sequence[Breakdown]) -> list[list[str]]:
     shares = [each.measured_outside for each in breakdowns]
     if not any(share is not None and share >= _NEGLIGIBLE_OUTSIDE for share in shares):
         return []
-    texts = ["–" if share is None else f"{100.0 * share:.1f} %" for share in shares]
+    texts = ["-" if share is None else f"{100.0 * share:.1f} %" for share in shares]
     return [["between steps, measured", *texts]]
 
 

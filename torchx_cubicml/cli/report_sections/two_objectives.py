@@ -17,6 +17,7 @@ from torchx_cubicml.records.trial import RATES
 from torchx_cubicml.report.figures.objective_front import FRONT, OTHER, OWN, objective_front
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.figures import figures_html
+from torchx_cubicml.report.sections.small_table import small_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,25 +121,24 @@ def _table(frontier: Frontier, *, current: Config | None) -> Html:
     """Return the configs on the frontier and the own one, highest in the first objective first."""
     has_own = any(point.ratios for point in frontier.points)
     names = [name.replace("_", " ") for name in frontier.objectives]
-    numbers = [each for name in names for each in ((name, "over yours") if has_own else (name,))]
-    heads = [element("th", "config", scope="col")]
-    heads += [element("th", name, scope="col", class_="number") for name in (*numbers, "± of both", "launches")]
+    numbers = [each for name in names for each in ((name, f"{name} over yours") if has_own else (name,))]
     rows = [_row(point, current, has_own=has_own) for point in frontier.points[:_MOST_ROWS]]
-    table = element("table", element("thead", element("tr", *heads)), element("tbody", *rows), class_="changes front")
+    table = small_table(["config", *numbers, "± of both", "launches"], rows, label="Frontier of two objectives")
     left_out = len(frontier.points) - len(rows)
     note = [element("p", f"{left_out:,} more lie on the frontier.", class_="note")] if left_out else []
-    region = element("div", table, class_="scroll", tabindex="0", role="region", aria_label="Frontier of two objectives")
-    return joined(region, *note)
+    return joined(table, *note)
 
 
-def _row(point: FrontierPoint, current: Config | None, *, has_own: bool) -> Html:
+def _row(point: FrontierPoint, current: Config | None, *, has_own: bool) -> list[str]:
     changed = {name: value for name, value in point.config.items() if current is None or current.get(name) != value}
     config = "your own config" if point.is_own else printable(config_text(changed or point.config))
-    notes = ["surpassed in both" if not point.is_best else "", "surpassed but for the noise" if point.may_be_surpassed else ""]
+    notes = [
+        "surpassed in both" if not point.is_best else "",
+        "surpassed but for the noise" if point.may_be_surpassed else "",
+    ]
     texts = []
     for side, value in enumerate(point.values):
-        texts += [number_text(value), *([f"{point.ratios[side]:.2f}x" if point.ratios else "–"] if has_own else [])]
-    texts += [interval_text(point.doubt).removeprefix("± ") or "–", f"{point.launches:,}"]
-    cells = [element("td", text, class_="number") for text in texts]
+        texts += [number_text(value), *([f"{point.ratios[side]:.2f}x" if point.ratios else "-"] if has_own else [])]
+    texts += [interval_text(point.doubt).removeprefix("± ") or "-", f"{point.launches:,}"]
     small = [element("small", note) for note in notes if note]
-    return element("tr", element("th", config, *small, scope="row"), *cells)
+    return [joined(config, *small), *texts]

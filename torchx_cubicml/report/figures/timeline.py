@@ -28,7 +28,12 @@ ENDS = {
 """End of a launch, if it did not complete -> the shape that stands for it."""
 _LANE, _LEAST_HEIGHT = 24, 36  # pixels
 _LETTER, _GAP = 6.3, 10  # pixels of a letter of a label, and between two
-_UNITS = ((4 * 86_400.0, "days", 86_400.0), (2 * 3600.0, "hours", 3600.0), (120.0, "minutes", 60.0), (0.0, "seconds", 1.0))
+_UNITS = (
+    (4 * 86_400.0, "days", 86_400.0),
+    (2 * 3600.0, "hours", 3600.0),
+    (120.0, "minutes", 60.0),
+    (0.0, "seconds", 1.0),
+)
 
 
 def timeline(
@@ -43,8 +48,8 @@ def timeline(
     """Return the figure as a Vega-Lite specification; ``None`` without a span.
 
     Args:
-        spans: of launches in one phase, with ``begin`` and ``end`` in seconds, ``lane`` (>= 0), ``phase`` (of ``PHASES``)
-            and ``label``, what it is in words.
+        spans: of launches in one phase, with ``begin`` and ``end`` in seconds, ``lane`` (>= 0), ``phase`` (of
+            ``PHASES``) and ``label``, what it is in words.
         ends: of launches that did not complete, with ``at`` in seconds, ``lane``, ``outcome`` (of ``ENDS``) and
             ``label``.
         marks: seconds, a text, and whether time was cut out there; the others are where a round begins.

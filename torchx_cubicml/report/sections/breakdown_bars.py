@@ -172,7 +172,7 @@ def _table(
         for at, bar in enumerate(bars)
     ]
     head = element("tr", element("th", f"part, {scale.unit}", scope="col"), *names)
-    measured = [scale.text(bar.measured) if bar.measured is not None else "–" for bar in bars]
+    measured = [scale.text(bar.measured) if bar.measured is not None else "-" for bar in bars]
     rows = [
         *(row(part, _amounts(bars, part, scale), _swatch(part, "part")) for part in _told(bars)),
         row("estimated in all", [element("strong", scale.text(bar.total)) for bar in bars]),
@@ -203,7 +203,7 @@ def _told(bars: Sequence[PartsBar]) -> list[str]:
 def _amounts(bars: Sequence[PartsBar], part: str, scale: _Scale) -> list[str]:
     amounts = [(bar.parts.get(part, 0.0), bar.total) for bar in bars]
     return [
-        joined(scale.text(amount) if amount else "–", element("small", f"{amount / total:.0%}" if amount else ""))
+        joined(scale.text(amount) if amount else "-", element("small", f"{amount / total:.0%}" if amount else ""))
         for amount, total in amounts
     ]
 

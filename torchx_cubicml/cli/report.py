@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from torchx_cubicml.cli.tune_rounds import TuneRounds
+    from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.report.sections.figures import Colours
@@ -87,8 +87,8 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
     Raises:
         StoreError: the store is empty, or no workload contains the text.
     """
-    from torchx_cubicml.cli.tune_rounds import by_workload
-    from torchx_cubicml.cli.value_text import config_text
+    from torchx_cubicml.predictors.tune_rounds import by_workload
+    from torchx_cubicml.records.value_text import config_text
 
     groups = sorted(by_workload(trials), key=lambda group: -len(group))
     if not groups:
@@ -102,7 +102,7 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
 
 def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
     """Return the objective that the space file states, if a trial has it; else that of most trials."""
-    from torchx_cubicml.cli.tune_rounds import table_objective
+    from torchx_cubicml.predictors.tune_rounds import table_objective
 
     stated = space is not None and space.is_objective_stated
     if space is not None and stated and any(trial.throughput(space.objective) for trial in trials):
@@ -131,9 +131,9 @@ def _chapter(
     """
     from torchx_cubicml.cli.report_headline import headline_of, summary_of
     from torchx_cubicml.cli.report_trials import trial_columns
-    from torchx_cubicml.cli.round_figures import heading, section
-    from torchx_cubicml.cli.tune_rounds import rounds_of
+    from torchx_cubicml.plots.round_figures import heading, section
     from torchx_cubicml.predictors.round_table import tunes_in_rounds
+    from torchx_cubicml.predictors.tune_rounds import rounds_of
     from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.report.markup import element, joined
     from torchx_cubicml.report.sections.all_trials import trials_html

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SECTIONS = (
     "result",
     "launch_order",
+    "worth",
     "kept_promises",
     "step_breakdown",
     "two_objectives",

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.cli.value_text import config_text
 from torchx_cubicml.predictors.round_table import numbered
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.job_time import QUEUE_S, seconds_text
 from torchx_cubicml.records.suggestion import tune_of
+from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.timeline import ENDS, timeline
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.figures import figures_html

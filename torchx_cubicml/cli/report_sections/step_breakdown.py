@@ -6,9 +6,9 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.breakdown_bars import PartsBar, breakdown_html, chooser_html
 

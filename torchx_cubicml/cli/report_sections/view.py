@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor import Study
-    from torchx_cubicml.cli.tune_rounds import TuneRounds
+    from torchx_cubicml.advisor import ParameterSensitivity, Study
+    from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.report.sections.figures import Colours
     from torchx_cubicml.space import SearchSpace
@@ -83,8 +83,8 @@ class WorkloadView:
     @cached_property
     def rounds(self) -> TuneRounds:
         """Rounds of the latest tune in rounds."""
-        from torchx_cubicml.cli.tune_rounds import rounds_of
         from torchx_cubicml.predictors.round_table import tunes_in_rounds
+        from torchx_cubicml.predictors.tune_rounds import rounds_of
 
         tunes = tunes_in_rounds(self.trials)
         return rounds_of(self.trials, tunes, max(1, len(tunes)), objective=self.objective)
@@ -120,3 +120,10 @@ class WorkloadView:
             )
         except CubicMLError:
             return None
+
+    @cached_property
+    def sensitivities(self) -> tuple[ParameterSensitivity, ...]:
+        """Sensitivity of the best config to each parameter; empty where it is not known."""
+        from torchx_cubicml.advisor import sensitivity
+
+        return sensitivity(self.study, winner=self.best) if self.study is not None and self.best is not None else ()

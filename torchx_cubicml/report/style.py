@@ -76,4 +76,5 @@ def theme(*, dark: bool = False) -> dict[str, object]:
         "line": {"color": ink},
         "rule": {"color": soft},
         "point": {"filled": True},
+        "style": {"ink": {"color": ink}},
     }

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import ParameterSensitivity, Study
     from torchx_cubicml.cli.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.report.markup import Html
+    from torchx_cubicml.report.rendering import Figure
     from torchx_cubicml.report.sections.figures import Colours
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner.comparison import Comparison
@@ -121,3 +123,20 @@ class WorkloadView:
         from torchx_cubicml.advisor import sensitivity
 
         return sensitivity(self.study, winner=self.best) if self.study is not None and self.best is not None else ()
+
+
+def drawn_figures(figures: Sequence[Figure | None], *, view: WorkloadView, name: str) -> Html:
+    """Return figures as markup, those that are ``None`` left out; empty without the renderer.
+
+    Args:
+        figures: Vega-Lite specifications.
+        view: of the workload.
+        name: of the section; letters and hyphens.
+    """
+    from torchx_cubicml.report.markup import Html
+    from torchx_cubicml.report.sections.figures import figures_html
+
+    found = [figure for figure in figures if figure is not None]
+    if view.colours is None or not found:
+        return Html("")
+    return figures_html(found, colours=view.colours, name=f"{name}-{view.place}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.cli.report_sections.view import drawn_figures
 from torchx_cubicml.cli.sensitivity_table import entries_text
 from torchx_cubicml.launch.messages import best_word
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.report.figures.parameter_worth import OWN, SLOWEST, parameter_worth
 from torchx_cubicml.report.markup import Html, element, joined
-from torchx_cubicml.report.sections.figures import figures_html
 from torchx_cubicml.report.sections.numbers_table import numbers_html
 
 if TYPE_CHECKING:
@@ -27,17 +27,16 @@ def section(view: WorkloadView) -> Html:
     rows = worth_rows(found)
     if not rows:
         return Html("")
-    drawn = parameter_worth(rows[:_MOST_ROWS])
-    is_drawn = view.colours is not None and drawn is not None
+    figures = drawn_figures([parameter_worth(rows[:_MOST_ROWS])], view=view, name="worth")
     return joined(
         element("h3", "What each parameter is worth"),
         element("p", _reading(view.objective, shown=min(len(rows), _MOST_ROWS), total=len(rows)), class_="note"),
-        figures_html([drawn], colours=view.colours, name=f"worth-{view.place}") if is_drawn else Html(""),
+        figures,
         *(element("p", text, class_="note") for text in _without_rows(found)),
         numbers_html(
             ("parameter", "values", "predicted", "80 % interval", "measured", "compared"),
             [_cells(row) for row in rows[:_MOST_ROWS]],
-            is_open=not is_drawn,
+            is_open=not figures,
         ),
     )
 

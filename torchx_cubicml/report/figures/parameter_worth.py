@@ -34,12 +34,16 @@ def parameter_worth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     y: dict[str, Any] = {"field": "parameter", "type": "nominal", "sort": None, "title": None}
     y |= {"axis": {"labelLimit": _NAMES, "grid": False, "labelPadding": 12}}
     x: dict[str, Any] = {"type": "quantitative", "axis": {**_FACTOR, "grid": True}}
-    x |= {"title": "throughput with the best value over that with the other", "scale": {"domain": _domain(rows), "nice": False, "zero": False}}
+    x |= {"title": "throughput with the best value over that with the other"}
+    x |= {"scale": {"domain": _domain(rows), "nice": False, "zero": False}}
     measured = [row for row in values if row["measured"] is not None]
     return {
         "$schema": SCHEMA,
         "description": f"What the best value of each of {len(names)} parameters is worth, with its interval.",
-        "title": {"text": "Throughput gained by the best value of each parameter", "subtitle": _subtitle(has_measured=bool(measured))},
+        "title": {
+            "text": "Throughput gained by the best value of each parameter",
+            "subtitle": _subtitle(has_measured=bool(measured)),
+        },
         "width": _PLOT,
         "height": {"step": _ROW},
         "data": {"values": values},
@@ -90,7 +94,13 @@ def _one() -> dict[str, Any]:
 def _colour(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     kinds = [kind for kind in (OWN, SLOWEST) if any(row["kind"] == kind for row in rows)]
     colours = {OWN: STRONG, SLOWEST: NEUTRAL}
-    legend = {"orient": "top", "title": None, "labelLimit": 400, "symbolType": "circle", "symbolStrokeWidth": 0}
+    legend: dict[str, Any] = {
+        "orient": "top",
+        "title": None,
+        "labelLimit": 400,
+        "symbolType": "circle",
+        "symbolStrokeWidth": 0,
+    }
     legend |= {"symbolOpacity": 1.0, "symbolSize": 75}
     return {
         "field": "kind",

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.advisor.memory_map import memory_map
+from torchx_cubicml.cli.report_sections.axis_texts import axis_name, axis_texts
 from torchx_cubicml.cli.report_sections.view import drawn_figures
-from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.launch.messages import best_word
-from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.report.figures.memory_boundary import BEST, LIKELY, OWN, SURE, memory_boundary
+from torchx_cubicml.report.figures.cell_grid import BEST, OWN
+from torchx_cubicml.report.figures.memory_boundary import LIKELY, SURE, memory_boundary
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.numbers_table import numbers_html
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor.memory_map import MemoryMap
-    from torchx_cubicml.advisor.parameter_axis import ParameterAxis
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Config
 
@@ -74,22 +73,6 @@ def memory_cells(found: MemoryMap, *, own: Config | None = None) -> list[dict[st
 
 def _place(found: MemoryMap, config: Config) -> tuple[int | None, int | None]:
     return found.x.place(config), found.y.place(config) if found.y is not None else 0
-
-
-def axis_texts(axis: ParameterAxis | None) -> list[str]:
-    """Return the values along an axis as distinct texts; one empty text without one."""
-    if axis is None:
-        return [""]
-    texts = [printable(mask(value_text(label))) for label in axis.labels]
-    return [f"{text} ({place})" if texts.count(text) > 1 else text for place, text in enumerate(texts, start=1)]
-
-
-def axis_name(axis: ParameterAxis | None) -> str:
-    """Return the name of an axis; of counted entries, what is counted."""
-    if axis is None:
-        return ""
-    counted = f": {axis.entries} with {value_text(axis.counted)}" if axis.counted is not None else ""
-    return printable(mask(f"{axis.name}{counted}"))
 
 
 def _tells(found: MemoryMap) -> bool:

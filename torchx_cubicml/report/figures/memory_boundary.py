@@ -5,13 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.report.figures.cell_grid import CROSS, CellGrid, frames_text
 from torchx_cubicml.report.style import FAILED, LABEL, SCHEMA, STRONG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-BEST, OWN = "the best config", "your own values"
-"""Marks of cells."""
 LIKELY, SURE = 0.5, 0.9
 """Probabilities to fit at which the boundary is drawn; ``1 - SURE`` is the third."""
 _CLASSES = {
@@ -20,10 +19,6 @@ _CLASSES = {
     "unlikely, 0.1 to 0.5": (FAILED, 0.16),
     "sure not to fit, below 0.1": (FAILED, 0.4),
 }
-_WIDEST, _LEAST_WIDTH, _MOST_WIDTH = 560, 36, 104  # pixels of all columns, and of one
-_LEAST_HEIGHT, _MOST_HEIGHT, _TALLEST = 28, 44, 420  # pixels of a line, and of all lines
-_LETTERS_OF_PEAK = 40  # pixels of a column from which peaks are written into it
-_FAILED_MARK = {"shape": "M-1,-1L1,1M1,-1L-1,1", "strokeWidth": 2, "filled": False}
 
 
 def memory_boundary(
@@ -43,21 +38,20 @@ def memory_boundary(
     if not cells:
         return None
     values = [{**cell, "class": class_of(cell["fits"]), "label": _label(cell, names)} for cell in cells]
-    width = min(max(_WIDEST / len(x), _LEAST_WIDTH), _MOST_WIDTH)
-    height = min(max(_TALLEST / len(y), _LEAST_HEIGHT), _MOST_HEIGHT)
-    axes = _axes(x, y)
+    grid = CellGrid(x=x, y=y, names=names)
+    axes = grid.axes
     return {
         "$schema": SCHEMA,
         "description": f"Predicted probability to fit in memory at {len(cells)} pairs of values, with the launches.",
         "title": {"text": "Probability to fit in memory, and how launches ended", "subtitle": _subtitle(values)},
-        "width": {"step": width},
-        "height": {"step": height},
+        "width": {"step": grid.width},
+        "height": {"step": grid.height},
         "layer": [
             _shades(values, axes),
             *_boundary(values, x, y, axes),
-            *_launches(values, axes, width=width, height=height),
-            *_framed(values, axes),
-            *_names(names, n_y=len(y), height=height),
+            *_launches(values, grid),
+            *grid.frames(values),
+            *grid.titles(),
         ],
     }
 
@@ -78,9 +72,7 @@ def _subtitle(values: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append("pale: these launches differ from the best config in other parameters, too")
     if any(cell["peak"] is not None for cell in values):
         lines.append("numbers: largest measured memory of one process, GiB")
-    frames = {"frame": BEST, "dashed frame": OWN}
-    marks = {cell["mark"] for cell in values}
-    lines.append("; ".join(f"{word}: {mark}" for word, mark in frames.items() if mark in marks))
+    lines.append(frames_text(values))
     return [line for line in lines if line]
 
 
@@ -92,15 +84,6 @@ def _label(cell: Mapping[str, Any], names: tuple[str, str]) -> str:
     texts += [f"largest memory {cell['peak']:.3g} GiB"] if cell["peak"] is not None else []
     texts += [f"{cell['failed']} ran out of memory"] if cell["failed"] else []
     return "; ".join([*texts, *filter(None, [cell["mark"]])])
-
-
-def _axes(x: Sequence[str], y: Sequence[str]) -> dict[str, Any]:
-    return {
-        "x": {"field": "x", "type": "nominal", "sort": list(x), "title": None}
-        | {"axis": {"labelAngle": 0, "labelLimit": 110, "grid": False, "labelOverlap": True}},
-        "y": {"field": "y", "type": "nominal", "sort": list(reversed(y)), "title": None}
-        | {"axis": {"labelLimit": 150, "grid": False}},
-    }
 
 
 def _shades(values: list[dict[str, Any]], axes: dict[str, Any]) -> dict[str, Any]:
@@ -145,60 +128,32 @@ def _boundary(
     ]
 
 
-def _launches(
-    values: Sequence[Mapping[str, Any]], axes: dict[str, Any], *, width: float, height: float
-) -> list[dict[str, Any]]:
-    """Return dots and crosses, and the largest memory beside a dot where there is room."""
-    has_text = width >= _LETTERS_OF_PEAK
+def _launches(values: Sequence[Mapping[str, Any]], grid: CellGrid) -> list[dict[str, Any]]:
+    """Return dots and crosses, and the largest memory below a dot where there is room."""
+    axes, shift = grid.axes, grid.width / 4
     pale = {"condition": {"test": "datum.like_best", "value": 1.0}, "value": 0.45}
     base = {"y": axes["y"], "x": axes["x"], "opacity": pale}
     both = [cell for cell in values if cell["ran"] and cell["failed"]]
     layers = []
-    for cells, is_failed, shift in (
+    for cells, is_failed, dx in (
         ([cell for cell in values if cell["ran"] and not cell["failed"]], False, 0.0),
         ([cell for cell in values if cell["failed"] and not cell["ran"]], True, 0.0),
-        (both, False, -width / 4),
-        (both, True, width / 4),
+        (both, False, -shift),
+        (both, True, shift),
     ):
         if cells:
-            has_peak = has_text and not is_failed and any(cell["peak"] is not None for cell in cells)
-            dy = -height / 6 if has_peak else 0.0
-            mark = {"type": "point", "style": "ink", "aria": False, "xOffset": shift, "yOffset": dy, "size": 45}
-            mark |= _FAILED_MARK if is_failed else {}
+            has_peak = grid.has_text and not is_failed and any(cell["peak"] is not None for cell in cells)
+            dy = -grid.height / 6 if has_peak else 0.0
+            mark = {"type": "point", "style": "ink", "aria": False, "xOffset": dx, "yOffset": dy, "size": 45}
+            mark |= CROSS if is_failed else {}
             layers.append({"data": {"values": list(cells)}, "mark": mark, "encoding": base})
             if has_peak:
                 peaks = [{**cell, "text": f"{cell['peak']:.3g}"} for cell in cells if cell["peak"] is not None]
                 layers.append(
                     {
                         "data": {"values": peaks},
-                        "mark": {"type": "text", "fontSize": 10, "dy": height / 4, "aria": False},
+                        "mark": {"type": "text", "fontSize": 10, "dy": grid.height / 4, "aria": False},
                         "encoding": {**base, "opacity": {"value": 1}, "text": {"field": "text", "type": "nominal"}},
                     }
                 )
     return layers
-
-
-def _framed(values: Sequence[Mapping[str, Any]], axes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a frame around the cell of the best config, and a dashed one around that of the user's own."""
-    frame = {"type": "rect", "filled": False, "strokeWidth": 2, "aria": False, "stroke": STRONG}
-    layers = []
-    for mark, style in ((BEST, {}), (OWN, {"strokeDash": [4, 3]})):
-        cells = [{"x": cell["x"], "y": cell["y"]} for cell in values if cell["mark"] == mark]
-        if cells:
-            layers.append({"data": {"values": cells}, "mark": {**frame, **style}, "encoding": axes})
-    return layers
-
-
-def _names(names: tuple[str, str], *, n_y: int, height: float) -> list[dict[str, Any]]:
-    """Return the names of the parameters at their axes."""
-    words = {"type": "text", "fontSize": 12, "fontWeight": 600, "aria": False, "align": "left"}
-    places = [({"value": 0}, {"value": n_y * height + 34}, names[0]), ({"value": 0}, {"value": -10}, names[1])]
-    return [
-        {
-            "data": {"values": [{"name": name}]},
-            "mark": words,
-            "encoding": {"x": x, "y": y, "text": {"field": "name", "type": "nominal"}},
-        }
-        for x, y, name in places
-        if name
-    ]

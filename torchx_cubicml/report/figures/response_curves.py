@@ -21,10 +21,10 @@ def response_curves(panels: Sequence[Mapping[str, Any]], *, unit: str) -> dict[s
     """Return the figure as a Vega-Lite specification; ``None`` without a panel.
 
     Args:
-        panels: one per parameter, with ``name``, ``detail`` (what is counted; else empty), ``is_number`` (whether its values are numbers in order), ``values``
-            (all of them, as texts in order) and ``points``: for each value its ``value``, ``predicted``, ``low``,
-            ``high`` (80 % interval), ``measured`` (list), ``fits`` (whether it likely fits in memory) and ``mark``
-            (words for the value of the best or the user's own config).
+        panels: one per parameter, with ``name``, ``detail`` (what is counted; else empty), ``is_number`` (whether its
+            values are numbers in order), ``values`` (all of them, as texts in order) and ``points``: for each value its
+            ``value``, ``predicted``, ``low``, ``high`` (80 % interval), ``measured`` (list), ``fits`` (whether it
+            likely fits in memory), ``is_best`` and ``mark`` (words for the value of the best or the user's own config).
         unit: of the throughput, in words.
     """
     if not panels:
@@ -34,6 +34,7 @@ def response_curves(panels: Sequence[Mapping[str, Any]], *, unit: str) -> dict[s
     domain = [0.0 if max(ends) > _SPLIT * min(ends) else 0.97 * min(ends), 1.03 * max(ends)]
     has_risk = any(not point["fits"] for panel in panels for point in panel["points"])
     has_measured = any(point["measured"] for panel in panels for point in panel["points"])
+    has_details = any(panel["detail"] for panel in panels)
     return {
         "$schema": SCHEMA,
         "description": f"Predicted throughput at each value of {len(panels)} parameters, with its interval.",
@@ -45,7 +46,8 @@ def response_curves(panels: Sequence[Mapping[str, Any]], *, unit: str) -> dict[s
             ],
         },
         "concat": [
-            _panel(panel, unit, domain, is_first=number % _IN_A_ROW == 0) for number, panel in enumerate(panels)
+            _panel(panel, unit, domain, is_first=number % _IN_A_ROW == 0, has_details=has_details)
+            for number, panel in enumerate(panels)
         ],
         "columns": _IN_A_ROW,
         "align": "all",
@@ -61,7 +63,9 @@ def _reading(*, has_measured: bool, has_risk: bool) -> str:
     return "; ".join(parts)
 
 
-def _panel(panel: Mapping[str, Any], unit: str, domain: list[float], *, is_first: bool) -> dict[str, Any]:
+def _panel(
+    panel: Mapping[str, Any], unit: str, domain: list[float], *, is_first: bool, has_details: bool
+) -> dict[str, Any]:
     points = [{**point, "label": _label(panel["name"], point, unit)} for point in panel["points"]]
     room = PANEL / len(panel["values"])
     longest = max(len(value) for value in panel["values"])
@@ -80,7 +84,7 @@ def _panel(panel: Mapping[str, Any], unit: str, domain: list[float], *, is_first
     y |= {"axis": {**LARGE, "tickCount": 4, "labels": is_first}}
     return {
         "title": {"text": panel["name"], "fontSize": 12, "offset": 8, "limit": PANEL, "subtitleFontSize": 11}
-        | ({"subtitle": panel["detail"]} if panel["detail"] else {}),
+        | ({"subtitle": panel["detail"] or " "} if has_details else {}),
         "width": PANEL,
         "height": _HEIGHT,
         "layer": _layers(points, x, y, is_number=panel["is_number"]),

@@ -19,11 +19,15 @@ SECTIONS = (
     "result",
     "launch_order",
     "worth",
-    "kept_promises",
+    "response",
+    "memory_limit",
+    "best_configs",
+    "layers_by_config",
     "step_breakdown",
-    "two_objectives",
     "hardware_use",
+    "two_objectives",
     "launch_times",
+    "kept_promises",
     "trials_table",
 )
 """Modules of this package, each with a function ``section``."""

@@ -35,21 +35,9 @@ def rows() -> list[list[object]]:
                     fits = peak < 79.0
                     rate = 4e14 * 0.45 * world_size / (6 * params) * world_size**-0.08
                     rate *= batch / (batch + 0.3) * (1 - 0.04 * math.log2(tp)) * (1 - 0.07 * math.log2(pp))
-                    cells: list[object] = [
-                        model,
-                        world_size,
-                        world_size // 8,
-                        n_layers,
-                        d_model,
-                        seq_len,
-                        tp,
-                        pp,
-                        batch,
-                    ]
-                    cells += [
-                        f"{rate * math.exp(rng.gauss(0, 0.02)):.0f}" if fits else "",
-                        f"{peak:.1f}" if fits else "",
-                    ]
+                    rate *= math.exp(rng.gauss(0, 0.02))
+                    cells: list[object] = [model, world_size, world_size // 8, n_layers, d_model, seq_len]
+                    cells += [tp, pp, batch, f"{rate:.0f}" if fits else "", f"{peak:.1f}" if fits else ""]
                     cells += ["completed" if fits else "out_of_memory", f"2025-{1 + job % 12:02d}-11T08:00:00Z"]
                     found.append(cells)
     return found

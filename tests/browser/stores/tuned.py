@@ -118,8 +118,7 @@ def fill(url: Path) -> tuple[str, ...]:
     """Fill a store; returns the words that name its space file."""
     store, launcher = TrialStore(str(url)), Launcher(random.Random(1))
     made = [launcher.launch(OWN, tune=TUNE), launcher.launch(OWN, tune=TUNE)]
-    for _ in range(FIRST - 2):
-        made.append(launcher.launch(_drawn(launcher.rng), tune=TUNE))
+    made += [launcher.launch(_drawn(launcher.rng), tune=TUNE) for _ in range(FIRST - 2)]
     for number in range(1, ROUNDS + 1):
         likely = sorted((_drawn(launcher.rng) for _ in range(6 * IN_ROUND)), key=launcher.rate, reverse=True)
         chosen = [each for each in likely if launcher.peak(each) < 88.0][:IN_ROUND]

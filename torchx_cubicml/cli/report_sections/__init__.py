@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
 
-SECTIONS = ("result", "launch_order", "trials_table")
+SECTIONS = ("result", "launch_order", "worth", "trials_table")
 """Modules of this package, each with a function ``section``."""
 _MOST_LETTERS = 300  # of a cause
 

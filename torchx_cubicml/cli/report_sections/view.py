@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor import Study
-    from torchx_cubicml.cli.tune_rounds import TuneRounds
+    from torchx_cubicml.advisor import ParameterSensitivity, Study
+    from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.report.sections.figures import Colours
     from torchx_cubicml.space import SearchSpace
@@ -81,8 +81,8 @@ class WorkloadView:
     @cached_property
     def rounds(self) -> TuneRounds:
         """Rounds of the latest tune in rounds."""
-        from torchx_cubicml.cli.tune_rounds import rounds_of
         from torchx_cubicml.predictors.round_table import tunes_in_rounds
+        from torchx_cubicml.predictors.tune_rounds import rounds_of
 
         tunes = tunes_in_rounds(self.trials)
         return rounds_of(self.trials, tunes, max(1, len(tunes)), objective=self.objective)
@@ -94,8 +94,8 @@ class WorkloadView:
         Its own config is the user's, or the best one where that is not known.
         """
         from torchx_cubicml.advisor import Study
-        from torchx_cubicml.advisor.observed_space import observed_space
         from torchx_cubicml.errors import CubicMLError
+        from torchx_cubicml.space.observed_space import observed_space
 
         space = self.space if self.space is not None else observed_space(self.trials, objective=self.objective)
         current = self.own or self.best
@@ -114,3 +114,10 @@ class WorkloadView:
             )
         except CubicMLError:
             return None
+
+    @cached_property
+    def sensitivities(self) -> tuple[ParameterSensitivity, ...]:
+        """Sensitivity of the best config to each parameter; empty where it is not known."""
+        from torchx_cubicml.advisor import sensitivity
+
+        return sensitivity(self.study, winner=self.best) if self.study is not None and self.best is not None else ()

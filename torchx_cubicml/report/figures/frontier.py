@@ -40,10 +40,11 @@ def frontier(
     x: dict[str, Any] = {"field": "launch", "type": "quantitative", "title": f"launch, {order}"}
     x |= {"scale": {"domain": [0, len(launches) + 1], "nice": False}, "axis": {"format": COUNT, "tickMinStep": 1}}
     y = {"field": "throughput", "type": "quantitative", "title": unit, "axis": LARGE}
+    counted = _failures(launches)
     return {
         "$schema": SCHEMA,
-        "description": f"Throughput of launches {order}, with the best so far. {_failures(launches)}.{_best(measured, unit)}",
-        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": _failures(launches)},
+        "description": f"Throughput of launches {order}, with the best so far. {counted}.{_best(measured, unit)}",
+        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": counted},
         "width": WIDTH,
         "height": HEIGHT,
         "layer": [

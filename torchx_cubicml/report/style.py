@@ -51,7 +51,7 @@ def theme(*, dark: bool = False) -> dict[str, object]:
         "range": {"ordinal": rounds, "ramp": rounds},
         "title": {
             "anchor": "start",
-            "frame": "group",
+            "frame": "bounds",
             "color": ink,
             "fontSize": 15,
             "fontWeight": 600,

@@ -1,0 +1,123 @@
+"""Launches of generated commands under the recorder, one after the other, and what was measured of each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.settings import child_environment
+from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lib.explained.generated import Command
+    from lib.explained.public import PublicCommand
+    from torchx_cubicml.records.trial import Trial
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent.parent
+_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One command and its trial."""
+
+    command: Command
+    trial: Trial
+
+
+def launch_all(commands: Sequence[Command], folder: Path, *, torchrec_python: str) -> list[Launched]:
+    """Launch the commands that ``folder`` does not hold yet, and return all that were measured, in order.
+
+    Args:
+        commands: in the order of their launches.
+        folder: holds the store, and which trial is of which command.
+        torchrec_python: interpreter with TorchRec.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = folder / "launched.jsonl"
+    done = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    for number, command in enumerate(commands[len(done) :], start=len(done)):
+        found = _launch(command, folder, python=torchrec_python if command.kind == "torchrec" else sys.executable)
+        done.append({**asdict(command), "trial_id": found})
+        with journal.open("a") as stream:
+            stream.write(json.dumps(done[-1]) + "\n")
+        print(f"{number + 1} of {len(commands)}: {command.kind} {found or 'failed'}", file=sys.stderr, flush=True)
+    trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
+    pairs = zip(commands, done, strict=False)
+    return [
+        Launched(command=command, trial=trials[entry["trial_id"]])
+        for command, entry in pairs
+        if entry["trial_id"] in trials
+    ]
+
+
+def launch_public(
+    commands: Sequence[PublicCommand], folder: Path, *, pythons: Mapping[str, str], stand_in: str
+) -> list[tuple[PublicCommand, Trial]]:
+    """Launch public commands that ``folder`` does not hold yet; return those that were recorded, in order.
+
+    Args:
+        commands: in the order of their launches.
+        folder: holds the store, and which trial is of which command.
+        pythons: library -> interpreter that has it.
+        stand_in: folder whose ``sitecustomize`` lets the CPU stand for accelerators.
+    """
+    journal = folder / "public.json"
+    done = json.loads(journal.read_text()) if journal.exists() else {}
+    for command in commands:
+        if command.name not in done:
+            variables = {"HF_HUB_OFFLINE": "1"}
+            if command.needs_devices:
+                variables["PYTHONPATH"] = f"{stand_in}:{ROOT}"
+            done[command.name] = _recorded(
+                (command.script, *command.words),
+                command.processes,
+                folder=folder,
+                cwd=command.folder,
+                python=pythons[command.library],
+                variables=variables,
+            )
+            journal.write_text(json.dumps(done))
+            print(f"{command.name}: {done[command.name] or 'failed'}", file=sys.stderr, flush=True)
+    trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
+    return [(command, trials[done[command.name]]) for command in commands if done[command.name] in trials]
+
+
+def _launch(command: Command, folder: Path, *, python: str) -> str:
+    """Run one command and return the id of its trial; empty if it failed."""
+    return _recorded(
+        (command.script, *command.words), command.processes, folder=folder, cwd=HERE, python=python, variables={}
+    )
+
+
+def _recorded(
+    words: Sequence[str], processes: int, *, folder: Path, cwd: Path, python: str, variables: Mapping[str, str]
+) -> str:
+    """Run a script under the recorder and return the id of its trial; empty if it failed."""
+    store = folder / "store"
+    known = {trial.trial_id for trial in TrialStore(str(store))} if store.exists() else set()
+    changes = {"TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
+    launcher = [python, "-m", "torchx_cubicml.cubicrun", "--standalone", "--nproc_per_node", str(processes)]
+    try:
+        done = subprocess.run(
+            [*launcher, *words],
+            cwd=cwd,
+            env=child_environment(changes),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+        return ""
+    return next((trial.trial_id for trial in TrialStore(str(store)) if trial.trial_id not in known), "")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.explained.generated import generated
-from lib.explained.launches import HERE, Launched, launch_all
+from lib.explained.launches import HERE, Launched, launch_all, launched_commands
 from lib.explained.scoring import Score, facts_lines, score, table
 
 from torchx_cubicml.advisor.command_explanation.explanation import explain_command
@@ -55,13 +55,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--commands", type=int, default=0, help="the first so many; 0 for all")
     parser.add_argument("--torchrec-python", default=sys.executable, help="interpreter with TorchRec")
+    text = "launch the last command first, as a second process beside another on the same folder does"
+    parser.add_argument("--backwards", action="store_true", help=text)
     parser.add_argument("--folder", type=Path, help="keeps the launches (default: a temporary folder)")
     parser.add_argument("--output", type=Path, help="file that receives the result")
     args = parser.parse_args()
     commands = generated(args.seed)[: args.commands or None]
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.folder or Path(temporary)).absolute()
-        launched = launch_all(commands, folder, torchrec_python=args.torchrec_python)
+        launch_all(commands, folder, torchrec_python=args.torchrec_python, backwards=args.backwards)
+        launched = launched_commands(commands, folder)
     with contextlib.chdir(HERE):
         trials = [each.trial for each in launched]
         alone = [explained(each, ()) for each in launched]

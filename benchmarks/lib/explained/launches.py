@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.workload import recency
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.store import TrialStore
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 _TIMEOUT_S = 600
+_JOURNAL = "launched.jsonl"
+_TRIAL_ID = re.compile(r'"trial_id":"([\w-]+)"')  # in the line that the recorder prints at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,30 +36,44 @@ class Launched:
     trial: Trial
 
 
-def launch_all(commands: Sequence[Command], folder: Path, *, torchrec_python: str) -> list[Launched]:
-    """Launch the commands that ``folder`` does not hold yet, and return all that were measured, in order.
+def launch_all(commands: Sequence[Command], folder: Path, *, torchrec_python: str, backwards: bool = False) -> None:
+    """Launch the commands that ``folder`` does not hold yet.
 
     Args:
         commands: in the order of their launches.
         folder: holds the store, and which trial is of which command.
         torchrec_python: interpreter with TorchRec.
+        backwards: whether the last is launched first, as by a second process beside another.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    journal = folder / "launched.jsonl"
-    done = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
-    for number, command in enumerate(commands[len(done) :], start=len(done)):
-        found = _launch(command, folder, python=torchrec_python if command.kind == "torchrec" else sys.executable)
-        done.append({**asdict(command), "trial_id": found})
-        with journal.open("a") as stream:
-            stream.write(json.dumps(done[-1]) + "\n")
-        print(f"{number + 1} of {len(commands)}: {command.kind} {found or 'failed'}", file=sys.stderr, flush=True)
+    numbers = range(len(commands))
+    for number in reversed(numbers) if backwards else numbers:
+        if number not in _journal(folder):
+            command = commands[number]
+            python = torchrec_python if command.kind == "torchrec" else sys.executable
+            entry = {"number": number, "trial_id": _launch(command, folder, python=python)}
+            with (folder / _JOURNAL).open("a") as stream:
+                stream.write(f"{json.dumps(entry)}\n")
+            print(f"{number}: {command.kind} {entry['trial_id'] or 'failed'}", file=sys.stderr, flush=True)
+
+
+def launched_commands(commands: Sequence[Command], folder: Path) -> list[Launched]:
+    """Return the commands that were launched and recorded, in the order of their launches."""
     trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
-    pairs = zip(commands, done, strict=False)
-    return [
-        Launched(command=command, trial=trials[entry["trial_id"]])
-        for command, entry in pairs
-        if entry["trial_id"] in trials
+    found = [
+        Launched(command=commands[number], trial=trials[trial_id])
+        for number, trial_id in _journal(folder).items()
+        if number < len(commands) and trial_id in trials
     ]
+    return sorted(found, key=lambda each: recency(each.trial))
+
+
+def _journal(folder: Path) -> dict[int, str]:
+    """Return the number of each command that was launched, and its trial; empty where it failed."""
+    path = folder / _JOURNAL
+    lines = path.read_text().splitlines() if path.exists() else []
+    entries = [json.loads(line) for line in lines]
+    return {entry.get("number", index): entry["trial_id"] for index, entry in enumerate(entries)}
 
 
 def launch_public(
@@ -101,9 +119,12 @@ def _recorded(
     words: Sequence[str], processes: int, *, folder: Path, cwd: Path, python: str, variables: Mapping[str, str]
 ) -> str:
     """Run a script under the recorder and return the id of its trial; empty if it failed."""
-    store = folder / "store"
-    known = {trial.trial_id for trial in TrialStore(str(store))} if store.exists() else set()
-    changes = {"TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
+    changes = {
+        "TORCHX_CUBICML_STORE": str(folder / "store"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        **variables,
+    }
     launcher = [python, "-m", "torchx_cubicml.cubicrun", "--standalone", "--nproc_per_node", str(processes)]
     try:
         done = subprocess.run(
@@ -120,4 +141,5 @@ def _recorded(
     if done.returncode:
         print(done.stderr[-2000:], file=sys.stderr)
         return ""
-    return next((trial.trial_id for trial in TrialStore(str(store)) if trial.trial_id not in known), "")
+    found = _TRIAL_ID.search(done.stdout + done.stderr)
+    return found[1] if found is not None else ""

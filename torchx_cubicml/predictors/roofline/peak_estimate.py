@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 _GIB = float(1 << 30)
-PROCESS = "reserved"
-"""Part of the process itself: a device's context, or on a host the interpreter and its libraries."""
+RESERVED, PROCESS = "reserved", "process"
+"""Parts that no model takes: a device's context and buffers; on a host, the interpreter and its libraries instead."""
 # parts with a common factor -> prior standard deviation of its logarithm
 _GROUPS: dict[tuple[str, ...], float] = {
     ("weights", "gradients", "gathered"): 0.3,
@@ -38,10 +38,12 @@ _GROUPS: dict[tuple[str, ...], float] = {
     ("embeddings",): 0.2,
     ("embedding_states",): 0.7,
     ("embedding_buffers",): 1.0,
-    (PROCESS,): 0.5,
+    (RESERVED,): 0.5,
+    (PROCESS,): 0.35,
 }
-_PROCESS_OF_HOST, _PROCESS_OF_DEVICE = 0.4e9, 1e9  # bytes: what a process holds that imported torch; a device's context
+_OF_PROCESS = 0.4e9  # bytes that a process holds once it has imported torch
 _OWN_WIDTHS = (0.2, 0.15)  # what the program at hand adds to the factor of its process, and to all parts together
+_RESERVED = 1e9  # bytes of a device's context, also where the formulas of recommenders leave it out
 _ERROR = 0.15  # log error of a peak with the right factors, before any is measured
 _NOISE = 0.1  # log error of a peak up to which the loss is quadratic, beyond it linear
 _STEPS = 50
@@ -124,7 +126,8 @@ class PeakEstimate:
         own = self.theta[len(_GROUPS) :] * _is_own([row], self.program)[0]
         factors = np.exp(self.theta[: len(_GROUPS)] + own[1])
         of_part = {part: factor for names, factor in zip(_GROUPS, factors.tolist(), strict=True) for part in names}
-        of_part[PROCESS] *= float(np.exp(own[0]))
+        for part in (RESERVED, PROCESS):
+            of_part[part] *= float(np.exp(own[0]))
         return {name: float(size[0]) / _GIB * of_part[name] for name, size in _sizes([row]).items() if size[0] > 0.0}
 
 
@@ -140,7 +143,7 @@ def _slopes(function: Callable[[Array], Array], theta: Array) -> Array:
 def _log_peaks(theta: Array, groups: Array, is_own: Array) -> Array:
     """Return the logarithms of peaks in GiB, float64 ``[n]``, by the sizes of groups, ``[n, n_groups]``."""
     logarithms = np.broadcast_to(theta[: len(_GROUPS)], groups.shape).copy()
-    logarithms[:, -1] += theta[-2] * is_own
+    logarithms[:, -2:] += (theta[-2] * is_own)[:, None]
     return np.asarray(np.log((groups * np.exp(logarithms)).sum(axis=1)) + theta[-1] * is_own)
 
 
@@ -150,16 +153,16 @@ def _group_sizes(rows: Sequence[Mapping[str, Value]]) -> Array:
 
 
 def _sizes(rows: Sequence[Mapping[str, Value]]) -> dict[str, Array]:
-    """Return part -> bytes by the formulas, with the process's own in the place of a device's context, ``[n]``."""
+    """Return part -> bytes by the formulas, on a host with the process's own for a device's context, ``[n]``."""
     sizes = Roofline().memory(rows)
     is_host = np.array([find_hardware(str(row.get(DEVICE, ""))) is CPU for row in rows])
-    return {**sizes, PROCESS: np.where(is_host, _PROCESS_OF_HOST, _PROCESS_OF_DEVICE)}
+    return {**sizes, RESERVED: np.where(is_host, 0.0, _RESERVED), PROCESS: np.where(is_host, _OF_PROCESS, 0.0)}
 
 
 def _covered(rows: Sequence[Mapping[str, Value]]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     if not rows:
         return np.zeros(0, dtype=np.bool_)
-    parts = [size for name, size in Roofline().memory(rows).items() if name != PROCESS]
+    parts = [size for name, size in Roofline().memory(rows).items() if name != RESERVED]
     return np.asarray(np.isfinite(np.sum(parts, axis=0)))
 
 

@@ -20,12 +20,13 @@ from torchx_cubicml.cli.efficiency_text import efficiency_json, efficiency_lines
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
+from torchx_cubicml.cli.observed_config import observed_config
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
-from torchx_cubicml.cli.value_text import config_text, observed_config, value_text
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.value_text import config_text, value_text
 
 if TYPE_CHECKING:
     import argparse

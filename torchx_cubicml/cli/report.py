@@ -98,8 +98,8 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
     Raises:
         StoreError: the store is empty, or no workload contains the text.
     """
-    from torchx_cubicml.cli.tune_rounds import by_workload
-    from torchx_cubicml.cli.value_text import config_text
+    from torchx_cubicml.predictors.tune_rounds import by_workload
+    from torchx_cubicml.records.value_text import config_text
 
     groups = sorted(by_workload(trials), key=lambda group: -len(group))
     if not groups:
@@ -113,7 +113,7 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
 
 def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
     """Return the objective that the space file states, if a trial has it; else that of most trials."""
-    from torchx_cubicml.cli.tune_rounds import table_objective
+    from torchx_cubicml.predictors.tune_rounds import table_objective
 
     stated = space is not None and space.is_objective_stated
     if space is not None and stated and any(trial.throughput(space.objective) for trial in trials):
@@ -125,7 +125,7 @@ def _chapter(view: WorkloadView) -> Chapter:
     """Return the sections of one workload."""
     from torchx_cubicml.cli.report_sections import sections_of
     from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
-    from torchx_cubicml.cli.round_figures import facts_text, heading
+    from torchx_cubicml.plots.round_figures import facts_text, heading
     from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.report.markup import joined
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from torchx_cubicml.cli.value_text import value_text
+from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.legality_text import legality_lines
-from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.launch.messages import (
     interval_text,
     statistic_text,
@@ -23,6 +22,7 @@ from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.job_time import PART_TEXTS, SOONEST_DONE, seconds_text
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES
+from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT
 
@@ -165,7 +165,7 @@ def waiting_table(step: Waiting, statistic: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from torchx_cubicml.cli.value_text import config_text
+    from torchx_cubicml.records.value_text import config_text
 
     best = "nothing measured yet"
     if step.best is not None:
@@ -216,7 +216,7 @@ def _changes_text(config: Config, current: Config) -> str:
     >>> _changes_text({"a": 1, "b": 2}, {"a": 1, "b": 3}), _changes_text({"a": 1, "b": 3}, {"a": 1, "b": 3})
     ('b=2', 'a=1 b=3')
     """
-    from torchx_cubicml.cli.value_text import config_text
+    from torchx_cubicml.records.value_text import config_text
 
     changed = {name: value for name, value in config.items() if current.get(name) != value}
     return config_text(changed or config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli import round_figures
+from torchx_cubicml.plots import round_figures
 from torchx_cubicml.predictors.forecast_scores import forecast_scores
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.figures import figures_html

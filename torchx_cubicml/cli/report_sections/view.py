@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.advisor import Study
-    from torchx_cubicml.cli.tune_rounds import TuneRounds
+    from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.report.sections.figures import Colours
     from torchx_cubicml.space import SearchSpace
@@ -81,8 +81,8 @@ class WorkloadView:
     @cached_property
     def rounds(self) -> TuneRounds:
         """Rounds of the latest tune in rounds."""
-        from torchx_cubicml.cli.tune_rounds import rounds_of
         from torchx_cubicml.predictors.round_table import tunes_in_rounds
+        from torchx_cubicml.predictors.tune_rounds import rounds_of
 
         tunes = tunes_in_rounds(self.trials)
         return rounds_of(self.trials, tunes, max(1, len(tunes)), objective=self.objective)

@@ -143,6 +143,15 @@ def is_on(text: str | None) -> bool:
     return (text or "").lower() in {"1", "on", "true", "yes"}
 
 
+def columns(environment: Mapping[str, str] | None = None) -> int | None:
+    """Return ``COLUMNS``, the width that lines are to have; ``None`` where it is unset.
+
+    >>> columns({"COLUMNS": "80"}), columns({"COLUMNS": "wide"})
+    (80, None)
+    """
+    return _count(environment if environment is not None else os.environ, "COLUMNS", 0) or None
+
+
 def visible_devices(environment: Mapping[str, str] | None = None) -> str | None:
     """Return ``CUDA_VISIBLE_DEVICES``; ``None`` where unset."""
     return (environment if environment is not None else os.environ).get("CUDA_VISIBLE_DEVICES")

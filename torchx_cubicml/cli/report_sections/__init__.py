@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.report.markup import Html
 
-SECTIONS = ("result", "launch_order", "trials_table")
+SECTIONS = ("result", "launch_order", "worth", "trials_table")
 """Modules of this package, each with a function ``section``."""
 
 

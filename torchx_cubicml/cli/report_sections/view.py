@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor import Study
+    from torchx_cubicml.advisor import ParameterSensitivity, Study
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.report.sections.figures import Colours
@@ -114,3 +114,10 @@ class WorkloadView:
             )
         except CubicMLError:
             return None
+
+    @cached_property
+    def sensitivities(self) -> tuple[ParameterSensitivity, ...]:
+        """Sensitivity of the best config to each parameter; empty where it is not known."""
+        from torchx_cubicml.advisor import sensitivity
+
+        return sensitivity(self.study, winner=self.best) if self.study is not None and self.best is not None else ()

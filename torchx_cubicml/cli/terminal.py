@@ -78,22 +78,30 @@ def joined(texts: Sequence[str], width: int, *, first: str = "", indent: str = "
     return [line.replace(glue, " ") for line in wrapped(", ".join(whole), width, first=first, indent=indent)]
 
 
-def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> list[str]:
-    """Return a command for a shell, over several lines where it is longer than one.
+def say(console: Console, text: str, *, indent: str = "  ") -> None:
+    """Print sentences, each line of them broken where it is longer than the console is wide."""
+    for line in text.split("\n"):
+        start = line[: len(line) - len(line.lstrip())]
+        is_short = len(line) <= console.width
+        lines = [line] if is_short else wrapped(line.lstrip(), console.width, first=start, indent=start + indent)
+        console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
 
-    >>> print("\\n".join(command_lines(["torchx", "run", "a b", "--flag", "1"], 24)))
-      torchx run 'a b' \\
+
+def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> list[str]:
+    r"""Return a command for a shell, over several lines where it is longer than one.
+
+    >>> print("\n".join(command_lines(["torchx", "run", "a b", "--flag", "1"], 24)))
+      torchx run 'a b' \
         --flag 1
     """
     quoted = [shlex.quote(word) for word in words]
-    lines, line = [], indent.rstrip("\n")
-    start = line
+    lines, line = [], indent
     for place, word in enumerate(quoted):
         # A flag stands with its value.
         follows = quoted[place + 1] if place + 1 < len(quoted) and word.startswith("-") else ""
         needed = len(word) + (len(follows) + 1 if follows and not follows.startswith("-") else 0)
         if line.strip() and len(line) + 1 + needed + 2 > width:
             lines.append(f"{line} \\")
-            line = start + "  "
+            line = f"{indent}  "
         line += word if not line.strip() else f" {word}"
     return [*lines, line]

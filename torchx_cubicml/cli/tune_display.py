@@ -19,7 +19,7 @@ from torchx_cubicml.launch.messages import (
     unit_text,
     worth_text,
 )
-from torchx_cubicml.records.config_changes import config_changes, config_values
+from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.job_time import PART_TEXTS, SOONEST_DONE, seconds_text
 from torchx_cubicml.records.redaction import mask
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
 
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.space import SearchSpace
@@ -44,7 +44,7 @@ _INDENT = "    "
 
 
 def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
-    """Return a table of the user's config beside the best one, if another: parameters, then measurements."""
+    """Return a table of the user's config beside the best one, if another: values that differ, then measurements."""
     objective = comparison.objective
     title = f"{title_text(objective)} {statistic_text(statistic)}".rstrip()
     of_job = ", whole job" if objective in OBJECTIVES else ""
@@ -55,11 +55,14 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
     if comparison.best is not comparison.baseline and comparison.best.config != comparison.baseline.config:
         table.add_column("best found", justify="right", overflow="fold")
         sides.append(comparison.best)
-    for name, value in comparison.best.config.items():
-        before = comparison.baseline.config.get(name, "-")
-        style = "" if before == value else "bold"
-        values = [Text(value_text(before)), Text(value_text(value), style)]
-        table.add_row(Text(name, style), *values[: len(sides)])
+    best, own = comparison.best.config, comparison.baseline.config
+    shown = {name: value for name, value in best.items() if own.get(name) != value} or best
+    for name, value in shown.items():
+        values = [Text(value_text(own.get(name, "-"))), Text(value_text(value), "bold")]
+        table.add_row(Text(short_name(name, best), "bold"), *values[: len(sides)])
+    if len(shown) < len(best):
+        same = len(best) - len(shown)
+        table.add_row(f"{same} other{'s' if same > 1 else ''}", *(["the same"] * len(sides))[:2])
     table.add_section()
     cells: list[tuple[str, Callable[[Repeats], str]]] = [
         ("median", partial(_median_text, objective=objective)),
@@ -164,17 +167,16 @@ class Live(Display):
     def show(self, step: Step) -> None:
         """Show one step of the tune."""
         if isinstance(step, Waiting):
-            self._live.update(waiting_table(step, self._prepared.space.statistic), refresh=True)
+            table = waiting_table(step, self._prepared.space.statistic, current=self._prepared.current)
+            self._live.update(table, refresh=True)
         elif not isinstance(step, Launching):  # it appears in the table
             super().show(step)
 
 
-def waiting_table(step: Waiting, statistic: str) -> Table:
+def waiting_table(step: Waiting, statistic: str, *, current: Config) -> Table:
     """Return a table of the launches in flight; its caption holds the best throughput and the remaining budget."""
     from rich.table import Table
     from rich.text import Text
-
-    from torchx_cubicml.records.value_text import config_text
 
     best = "nothing measured yet"
     if step.best is not None:
@@ -185,13 +187,14 @@ def waiting_table(step: Waiting, statistic: str) -> Table:
         else [step.budget_left, f"about {_duration_text(step.time_left_s)}"]
     )
     table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
-    for name in ("", "purpose", "config", "state", "time", "predicted", "measured"):
-        table.add_column(name, no_wrap=name != "config", justify="right" if name in {"time", "predicted"} else "left")
+    for name in ("", "purpose", "config", "state", "time", "expected", "measured"):
+        side: JustifyMethod = "right" if name in {"time", "expected"} else "left"
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=side)
     for pending in step.in_flight:
         cells = [
             f"{pending.number}",
             pending.purpose,
-            config_text(pending.config),
+            ", ".join(config_changes(pending.config, current)) or "your config",
             pending.phase,
             _duration_text(pending.since_s),
         ]
@@ -228,8 +231,9 @@ def _ended_text(step: Ended, prepared: Prepared) -> str:
         found = "" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}".replace("_", " ")
         return ": ".join(filter(None, (found, step.trial.reason)))
     doubt = interval_text(step.trial.uncertainty(step.objective))
+    measured = f"{worth_text(step.throughput, step.objective)} {_unit(step.objective, prepared.space.statistic)}"
     texts = [
-        f"{worth_text(step.throughput, step.objective)} {_unit(step.objective, prepared.space.statistic)} {doubt}".strip(),
+        f"{measured} {doubt}".rstrip(),
         _against_own(step, prepared),
         f"{worth_text(step.expected, step.objective)} expected" if step.expected is not None else "",
         "crowded" if crowded_share(step.trial) else "",

@@ -52,7 +52,14 @@ _ACTIONS: dict[str, CommandModule] = {
 _CONFIG = "config"
 _LEAST_CONFIG = 30  # columns of a config that is cut
 _GAP = 3  # columns between two of the table
-_LESS_IMPORTANT = ("origin", "MFU", "program", "state", "trust", "started (UTC)")  # columns of the list, the least first
+_LESS_IMPORTANT = (
+    "origin",
+    "MFU",
+    "program",
+    "state",
+    "trust",
+    "started (UTC)",
+)  # the least first
 _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
 
 

@@ -146,7 +146,8 @@ UNKNOWN = {
     "unknown_keywords": LOOP + "from somewhere import sizes\nmodel = Model(Sizes(**sizes))",
     "either_of_two_models": LOOP
     + "if torch.cuda.is_available():\n    model = Model(Sizes(depth=9))\nelse:\n    model = Model(Sizes(depth=1))",
-    "subclass_of_a_layer": "class Model(nn.Linear):\n    def __init__(self):\n        super().__init__(4, 4)\nmodel = Model()",
+    "subclass_of_a_layer": "class Model(nn.Linear):\n    def __init__(self):\n        super().__init__(4, 4)\n"
+    "model = Model()",
     "no_python": "model = (",
     "no_model": "print('nothing')",
 }

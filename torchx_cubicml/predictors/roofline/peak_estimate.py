@@ -94,7 +94,7 @@ class PeakEstimate:
             slopes = np.column_stack(
                 [(misfit(theta + step) - misfit(theta)) / _STEP for step in _STEP * np.eye(len(theta))]
             )
-            covariance = np.linalg.inv(slopes.T @ slopes)
+            covariance = np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64)
         residuals = _log_peaks(theta, groups, is_own) - measured
         # As many degrees of freedom as the data determine are lost.
         lost = float(np.trace(np.eye(len(theta)) - covariance / np.square(_WIDTH)))

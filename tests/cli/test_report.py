@@ -208,6 +208,7 @@ def test_without_the_renderer_a_sentence_stands_for_the_figures(
         (["--out", "report.pdf"], "--out must name a file that ends in .html, got 'report.pdf'"),
         (["--out", "nowhere/report.html"], "cannot write nowhere/report.html: No such file or directory"),
         (["--workload", "nothing"], "no workload of store"),
+        (["--config", "nobody"], "--config 'nobody': no trial of store"),
     ],
 )
 def test_a_wrong_option_gets_one_sentence(tuned: str, tmp_path: Path, words: list[str], message: str) -> None:

@@ -58,9 +58,10 @@ def document(chapters: Sequence[Chapter], *, title: str, about: str, notes: Sequ
     top = [element("h1", title), element("p", about, class_="about")]
     top += [element("p", note, class_="note") for note in notes]
     body = joined(
+        element("a", "Skip to the result", href="#main", class_="skip"),
         element("header", *top),
         *([_index(chapters)] if len(chapters) > 1 else []),
-        element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1))),
+        element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1)), id="main"),
         element("script", Html(script)),
     )
     return f'<!DOCTYPE html>\n<html lang="en">\n{element("head", head)}\n{element("body", body)}\n</html>\n'

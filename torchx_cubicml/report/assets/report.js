@@ -179,7 +179,13 @@
   for (const chooser of document.querySelectorAll(".chooser")) { // one of the further configs of a workload
     const box = chooser.querySelector("select");
     const parts = chooser.closest("section").querySelectorAll("[data-choice]");
-    const show = () => parts.forEach(part => { part.hidden = part.dataset.choice !== box.value; });
+    const rows = chooser.closest("section").querySelectorAll(".breakdown tbody tr");
+    const show = () => {
+      parts.forEach(part => { part.hidden = part.dataset.choice !== box.value; });
+      rows.forEach(row => { // a part that none of the shown configs has
+        row.hidden = [...row.cells].slice(1).every(cell => cell.hidden || cell.textContent === "-");
+      });
+    };
     box.addEventListener("change", show);
     chooser.hidden = false;
     show();

@@ -14,7 +14,7 @@ FONT = "Inter, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu S
 NEUTRAL = "#8a919c"  # of what is there for comparison; readable on both pages
 FAILED = "#d55e00"
 STRONG = "#0072b2"
-# Of categories: none is a key of ``ON_DARK``, so that they differ on dark pages, too. Only the first bears white letters.
+# Of categories: no key of ``ON_DARK``, so that they differ on dark pages, too; only the first bears white letters.
 KINDS = ("#0173b2", "#e69f00", "#009e73", "#cc79a7", "#5ab4e6", "#d45f00", "#b0a000", NEUTRAL)
 ON_DARK = {STRONG: "#56b4e9", FAILED: "#ff9a57"}  # the same hues where the page can give each mode its own
 COUNT, RATE, SHARE = ",d", ",.6~r", ".2f"  # number formats

@@ -190,7 +190,7 @@
     });
   }
 
-  const MARKS = ["point", "bar", "cell"].map(mark => `.figure [aria-roledescription=${mark}]`).join(", ");
+  const MARKS = ".figure [aria-roledescription=point], .figure [aria-roledescription=bar]";
   const tip = make("div", {class: "tip", "aria-hidden": "true", hidden: ""});
   document.body.append(tip);
   document.addEventListener("pointermove", event => {

@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", default="", metavar="FILE", help=text)
     text = "only workloads whose program or facts contain TEXT, such as gpt.py or world_size=8"
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
+    text = "trial whose config the breakdown of time and memory compares first (default: the best but one)"
+    parser.add_argument("--config", default="", metavar="TRIAL_ID", help=text)
     parser.add_argument("--out", default="report.html", metavar="FILE", help="file to write (default: report.html)")
 
 
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         raise LaunchError(f"--out must name a file that ends in .html, got {args.out!r:.200}")
     space = _space(args.space)
     trials, warnings = read_recorded(url)
+    _check_config(args.config, trials, where=mask(url))
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     shown, predictor = groups[:_MOST_ON_PAGE], latest_choice(url)
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
                 colours=None if missing else colours,
                 place=place,
                 predictor=predictor,
+                chosen=args.config,
             )
         )
         for place, group in enumerate(shown, start=1)
@@ -87,6 +91,14 @@ def _space(file: str) -> SearchSpace | None:
     return load_space(file) if file else None
 
 
+def _check_config(trial_id: str, trials: Sequence[Trial], *, where: str) -> None:
+    if trial_id and not any(trial.trial_id == trial_id and trial.config for trial in trials):
+        raise StoreError(
+            f"--config {trial_id!r:.100}: no trial of store {where} with a config has this id; `torchx cubicml history "
+            "list` shows the ids"
+        )
+
+
 def _terms(trials: Sequence[Trial], space: SearchSpace | None) -> list[Trial]:
     """Return the trials at the statistic and the prices of a space file."""
     return [trial.at(space.statistic).priced(space.prices) for trial in trials] if space is not None else list(trials)
@@ -98,8 +110,8 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
     Raises:
         StoreError: the store is empty, or no workload contains the text.
     """
-    from torchx_cubicml.cli.tune_rounds import by_workload
-    from torchx_cubicml.cli.value_text import config_text
+    from torchx_cubicml.predictors.tune_rounds import by_workload
+    from torchx_cubicml.records.value_text import config_text
 
     groups = sorted(by_workload(trials), key=lambda group: -len(group))
     if not groups:
@@ -113,7 +125,7 @@ def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Tria
 
 def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
     """Return the objective that the space file states, if a trial has it; else that of most trials."""
-    from torchx_cubicml.cli.tune_rounds import table_objective
+    from torchx_cubicml.predictors.tune_rounds import table_objective
 
     stated = space is not None and space.is_objective_stated
     if space is not None and stated and any(trial.throughput(space.objective) for trial in trials):
@@ -123,9 +135,8 @@ def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
 
 def _chapter(view: WorkloadView) -> Chapter:
     """Return the sections of one workload."""
-    from torchx_cubicml.cli.report_sections import sections_of
-    from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
-    from torchx_cubicml.cli.round_figures import facts_text, heading
+    from torchx_cubicml.cli.report_sections import sections_of, short_result
+    from torchx_cubicml.plots.round_figures import facts_text, heading
     from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.report.markup import joined
 
@@ -133,7 +144,7 @@ def _chapter(view: WorkloadView) -> Chapter:
     return Chapter(
         heading=heading(trial),
         note=facts_text(trial, view.objective),
-        summary=summary_of(headline_of(view)),
+        summary=short_result(view),
         body=joined(*sections_of(view)),
     )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.report_sections.view import drawn_figures
-from torchx_cubicml.cli.round_figures import objective_text
-from torchx_cubicml.cli.value_text import config_text, value_text
 from torchx_cubicml.launch.messages import best_word, number_text
+from torchx_cubicml.plots.round_figures import objective_text
 from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.value_text import config_text, value_text
 from torchx_cubicml.report.figures.parallel_coordinates import BEST, OTHER, OWN, parallel_coordinates
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.numbers_table import numbers_html

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.advisor.responses import joint_response, responses
 from torchx_cubicml.cli.report_sections.axis_texts import axis_name, axis_texts, counted_text
 from torchx_cubicml.cli.report_sections.view import drawn_figures
-from torchx_cubicml.cli.round_figures import objective_text
 from torchx_cubicml.launch.messages import best_word
+from torchx_cubicml.plots.round_figures import objective_text
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.report.figures.cell_grid import BEST, OWN
 from torchx_cubicml.report.figures.response_curves import response_curves

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study
-    from torchx_cubicml.cli.tune_rounds import TuneRounds
+    from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.report.markup import Html
     from torchx_cubicml.report.rendering import Figure
@@ -52,6 +52,7 @@ class WorkloadView:
         colours: of the page's figures; ``None`` without the renderer: figures are then left out.
         place: of the workload on the page, from 1.
         predictor: name of the chosen predictor.
+        chosen: id of the trial whose config is compared first; empty for the best of the others.
     """
 
     trials: Sequence[Trial]
@@ -63,6 +64,7 @@ class WorkloadView:
     colours: Colours | None
     place: int
     predictor: str
+    chosen: str = ""
 
     @cached_property
     def result(self) -> RecordedResult | None:
@@ -115,8 +117,8 @@ class WorkloadView:
     @cached_property
     def rounds(self) -> TuneRounds:
         """Rounds of the latest tune in rounds."""
-        from torchx_cubicml.cli.tune_rounds import rounds_of
         from torchx_cubicml.predictors.round_table import tunes_in_rounds
+        from torchx_cubicml.predictors.tune_rounds import rounds_of
 
         tunes = tunes_in_rounds(self.trials)
         return rounds_of(self.trials, tunes, max(1, len(tunes)), objective=self.objective)
@@ -127,13 +129,17 @@ class WorkloadView:
 
         Its own config is the user's, or the best one where that is not known.
         """
+        current = self.own or self.best
+        return self.study_of(current) if current is not None else None
+
+    def study_of(self, current: Config) -> Study | None:
+        """Return the study whose own config is ``current``; ``None`` where none can be fitted."""
         from torchx_cubicml.advisor import Study
-        from torchx_cubicml.advisor.observed_space import observed_space
         from torchx_cubicml.errors import CubicMLError
+        from torchx_cubicml.space.observed_space import observed_space
 
         space = self.space if self.space is not None else observed_space(self.trials, objective=self.objective)
-        current = self.own or self.best
-        if space is None or current is None:
+        if space is None:
             return None
         latest = sorted(self.trials, key=lambda trial: trial.started_at)[-_MOST_STUDIED:]
         workload = latest[-1].workload

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space import SearchSpace
 from torchx_cubicml.space.parameter import Parameter
+from torchx_cubicml.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -119,3 +119,16 @@ def test_hostile_words_stay_words_in_every_section(tmp_path: Path) -> None:
     assert "could not be drawn" not in page
     assert page.count("<script") == 2  # the data, and the page's own
     assert "<img" not in page
+
+
+def test_stored_predictions_are_compared_by_what_was_known(tmp_path: Path) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    for number, trial in enumerate(launches(24)):
+        rate = trial.throughput("tokens_per_second") or 1000.0
+        promise = {"throughput": 1.2 * rate, "low": 1.1 * rate, "high": 1.3 * rate}
+        store.add(replace(trial, suggestion=promise if number >= 4 else None, ended_at=trial.started_at))
+    status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)
+    assert status == 0, stderr
+    assert "How accurate the predictions became" in heads(page)
+    text = text_of(page)
+    assert re.search(r"known measurements launches median error .* 11 to 20 \d+ 20\.0% 1\.00 0 of \d+", text)

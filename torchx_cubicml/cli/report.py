@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", default="", metavar="FILE", help=text)
     text = "only workloads whose program or facts contain TEXT, such as gpt.py or world_size=8"
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
+    text = "trial whose config the breakdown of time and memory compares first (default: the best but one)"
+    parser.add_argument("--config", default="", metavar="TRIAL_ID", help=text)
     parser.add_argument("--out", default="report.html", metavar="FILE", help="file to write (default: report.html)")
 
 
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         raise LaunchError(f"--out must name a file that ends in .html, got {args.out!r:.200}")
     space = _space(args.space)
     trials, warnings = read_recorded(url)
+    _check_config(args.config, trials, where=mask(url))
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     shown, predictor = groups[:_MOST_ON_PAGE], latest_choice(url)
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
                 colours=None if missing else colours,
                 place=place,
                 predictor=predictor,
+                chosen=args.config,
             )
         )
         for place, group in enumerate(shown, start=1)
@@ -85,6 +89,14 @@ def _space(file: str) -> SearchSpace | None:
     from torchx_cubicml.space.toml import load_space
 
     return load_space(file) if file else None
+
+
+def _check_config(trial_id: str, trials: Sequence[Trial], *, where: str) -> None:
+    if trial_id and not any(trial.trial_id == trial_id and trial.config for trial in trials):
+        raise StoreError(
+            f"--config {trial_id!r:.100}: no trial of store {where} with a config has this id; `torchx cubicml history "
+            "list` shows the ids"
+        )
 
 
 def _terms(trials: Sequence[Trial], space: SearchSpace | None) -> list[Trial]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.report.markup import Html, element, joined
-from torchx_cubicml.report.style import FONT, page_colours
+from torchx_cubicml.report.style import CATEGORIES, FONT, page_colours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +91,8 @@ def _variables() -> str:
     light, dark = (
         "".join(f"--{name}:{colour};" for name, colour in page_colours(dark=each).items()) for each in (False, True)
     )
+    kinds = "".join(f"--category-{number}:{colour};" for number, colour in enumerate(CATEGORIES))
     return (
-        f":root{{color-scheme:light dark;--font:{FONT};{light}}}"
+        f":root{{color-scheme:light dark;--font:{FONT};{light}{kinds}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     )

@@ -17,7 +17,21 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
 
-SECTIONS = ("result", "launch_order", "worth", "trials_table")
+SECTIONS = (
+    "result",
+    "launch_order",
+    "worth",
+    "response",
+    "memory_limit",
+    "best_configs",
+    "layers_by_config",
+    "step_breakdown",
+    "hardware_use",
+    "two_objectives",
+    "launch_times",
+    "kept_promises",
+    "trials_table",
+)
 """Modules of this package, each with a function ``section``."""
 _MOST_LETTERS = 300  # of a cause
 

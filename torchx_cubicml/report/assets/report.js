@@ -176,6 +176,15 @@
   addEventListener("beforeprint", () => tables.forEach(table => table.print(true)));
   addEventListener("afterprint", () => tables.forEach(table => table.print(false)));
 
+  for (const chooser of document.querySelectorAll(".chooser")) { // one of the further configs of a workload
+    const box = chooser.querySelector("select");
+    const parts = chooser.closest("section").querySelectorAll("[data-choice]");
+    const show = () => parts.forEach(part => { part.hidden = part.dataset.choice !== box.value; });
+    box.addEventListener("change", show);
+    chooser.hidden = false;
+    show();
+  }
+
   for (const button of document.querySelectorAll(".copy")) {
     const code = button.parentElement.querySelector("code");
     button.addEventListener("click", async () => {
@@ -226,6 +235,7 @@
   }));
   document.querySelectorAll(".figure, .scroll").forEach(each => watch.observe(each));
 
+  const MARKS = ["point", "bar", "cell"].map(mark => `.figure [aria-roledescription=${mark}]`).join(", ");
   const tip = make("div", {class: "tip", "aria-hidden": "true", hidden: ""});
   document.body.append(tip);
   document.addEventListener("pointermove", event => {

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 AXE = Path(__file__).resolve().parents[2] / ".venv-axe" / "package" / "axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 RUN = f"""axe.run(document, {{runOnly: {RULES}, resultTypes: ["violations"]}})
-  .then(found => found.violations.map(each => [each.id, each.help, ...each.nodes.slice(0, 3).map(node => node.html.slice(0, 300) + node.failureSummary)]))"""
+  .then(found => found.violations.map(each => [each.id, each.help,
+    ...each.nodes.slice(0, 3).map(node => node.html.slice(0, 300) + node.failureSummary)]))"""
 FOCUSED = """(() => {
   const at = document.activeElement, box = at.getBoundingClientRect(), style = getComputedStyle(at);
   return {tag: at.tagName, place: [...document.querySelectorAll("*")].indexOf(at), outline: style.outlineStyle,

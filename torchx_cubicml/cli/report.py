@@ -124,7 +124,7 @@ def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
 def _chapter(view: WorkloadView) -> Chapter:
     """Return the sections of one workload."""
     from torchx_cubicml.cli.report_sections import sections_of
-    from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
+    from torchx_cubicml.cli.report_sections.result import summary_of
     from torchx_cubicml.plots.round_figures import facts_text, heading
     from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.report.markup import joined
@@ -133,7 +133,7 @@ def _chapter(view: WorkloadView) -> Chapter:
     return Chapter(
         heading=heading(trial),
         note=facts_text(trial, view.objective),
-        summary=summary_of(headline_of(view)),
+        summary=summary_of(view.headline),
         body=joined(*sections_of(view)),
     )
 

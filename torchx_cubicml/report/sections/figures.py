@@ -24,6 +24,8 @@ MOST_DRAWN = 2000
 _MOST_LETTERS = 200  # of a cause
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b|rgb\(\d+, ?\d+, ?\d+\)")
 _PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
+_PLACE = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height|r|opacity|stroke-width)="[^"]*"')
+_LONG_NUMBER = re.compile(r"(\d\.\d{3})\d+")
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
 _DRAWN = frozenset({"svg", "g", "path", "text", "tspan", "rect", "line", "circle", "defs", "clipPath", "title", "desc"})
 
@@ -120,6 +122,5 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
             raise ValueError(f"a figure holds <{tag}>")
     dark_paints = iter([match[2] for match in _PAINT.finditer(dark)])
     painted = _PAINT.sub(lambda match: f'{match[1]}="var({colours.variable(match[2], next(dark_paints))})"', light)
-    return Html(
-        _NAME.sub(lambda match: match[0].replace(match[1] or match[2], f"{prefix}{match[1] or match[2]}"), painted)
-    )
+    named = _NAME.sub(lambda match: match[0].replace(match[1] or match[2], f"{prefix}{match[1] or match[2]}"), painted)
+    return Html(_PLACE.sub(lambda match: _LONG_NUMBER.sub(r"\1", match[0]), named))  # a thousandth of a pixel is enough

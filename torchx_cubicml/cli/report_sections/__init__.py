@@ -25,3 +25,9 @@ def sections_of(view: WorkloadView) -> Iterator[Html]:
         found: Html = import_module(f"{__name__}.{name}").section(view)
         if found:
             yield found
+
+
+def data_of(view: WorkloadView) -> dict[str, object]:
+    """Return what the sections of a workload tell as JSON values, of those that have a function ``data``."""
+    modules = {name: import_module(f"{__name__}.{name}") for name in SECTIONS}
+    return {name: module.data(view) for name, module in modules.items() if hasattr(module, "data")}

@@ -24,3 +24,8 @@ def section(view: WorkloadView) -> Html:
         return figures
     of_tune = f"The predictions are those of {rounds.name} in rounds, the latest. " if rounds.name else ""
     return joined(figures, element("p", f"{of_tune}{scores}", class_="note"))
+
+
+def data(view: WorkloadView) -> dict[str, object]:
+    """Return the rounds as JSON values."""
+    return view.rounds.table.to_json()

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _MOST_PARAMETERS = 8  # columns of the table; the others are in the details
 _MOST_LETTERS = 2000  # of one text
 _TWO_SIDED_90 = 164.5  # per cent of a standard deviation
-_GROUPS = tuple(each.name for each in fields(Trial) if each.name not in {"config", "reason"})
+_ALL_GROUPS = tuple(each.name for each in fields(Trial))
+_GROUPS = tuple(name for name in _ALL_GROUPS if name not in {"config", "reason"})  # those have columns of their own
 _MEASURED = tuple(each.name for each in fields(Measurement))
 
 
@@ -95,16 +96,16 @@ def _facts(trials: Sequence[Trial]) -> list[Column]:
     """Return a column for each recorded fact, for the details."""
     columns: dict[str, list[Cell]] = {}
     for row, trial in enumerate(trials):
-        for name, value in _recorded(trial):
+        for name, value in recorded_values(trial, _GROUPS):
             if name not in columns:
                 columns[name] = [None] * len(trials)
             columns[name][row] = _cell(value)
     return [Column(name=printable(name), values=values) for name, values in columns.items()]
 
 
-def _recorded(trial: Trial) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each recorded fact of a trial, its config and its reason left out."""
-    for group in _GROUPS:
+def recorded_values(trial: Trial, groups: Sequence[str] = _ALL_GROUPS) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each recorded fact of a trial; facts in a group are named ``group.name``."""
+    for group in groups:
         value = getattr(trial, group)
         if group == "command":
             text = command_text(trial.command)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.results import RecordedResult, TuneNotes
 
 _MOST_STUDIED = 1000  # trials of one workload that its study is fitted to: the latest
+_MOST_OTHERS = 300  # trials of other workloads, likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,7 @@ class WorkloadView:
             return None
         latest = sorted(self.trials, key=lambda trial: trial.started_at)[-_MOST_STUDIED:]
         workload = latest[-1].workload
-        others = [trial for trial in self.recorded if trial.workload != workload][-_MOST_STUDIED:]
+        others = [trial for trial in self.recorded if trial.workload != workload][-_MOST_OTHERS:]
         try:
             return Study.of(
                 replace(space, objective=self.objective),

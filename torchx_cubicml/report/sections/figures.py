@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from torchx_cubicml.report.markup import Html, element, joined
-from torchx_cubicml.report.rendering import renderer
+from torchx_cubicml.report.renderer import renderer
 from torchx_cubicml.report.style import ON_DARK, theme
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.report.rendering import Figure
+    from torchx_cubicml.report.renderer import Figure
 
 MOST_DRAWN = 2000
 """Points of one kind in one figure: more cover each other, and make a page heavy."""
@@ -77,7 +77,7 @@ def missing_renderer() -> str:
     return ""
 
 
-def _sampled(figure: Figure) -> dict[str, Any]:
+def sampled(figure: Figure) -> dict[str, Any]:
     """Return the figure with evenly spaced points where it has more than ``MOST_DRAWN``; its subtitle says so."""
     counts: list[int] = []
 
@@ -112,7 +112,7 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
     Raises:
         ValueError: the drawing holds what no figure of this package needs, such as a script.
     """
-    sample = _sampled(figure)
+    sample = sampled(figure)
     light, dark = (
         renderer().vegalite_to_svg(sample, config=theme(dark=each), allowed_base_urls=[]) for each in (False, True)
     )

@@ -60,6 +60,11 @@ def tables(page: str) -> list[dict[str, Any]]:
 
 
 def values(column: dict[str, Any]) -> list[object]:
+    if "rest" in column:
+        texts = [""]
+        for shared, rest in zip(column["shared"], column["rest"], strict=True):
+            texts.append(texts[-1][:shared] + rest)
+        return [*texts[1:]]
     if "index" in column:
         return [column["levels"][place] for place in column["index"]]
     return list(column["values"])

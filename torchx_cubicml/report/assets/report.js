@@ -22,8 +22,17 @@
     return text.length < 20 ? [text] : text.split(/(?<=,)/).slice(0, 200).flatMap(part => [part, make("wbr")]);
   }
 
-  function reader(column) {
+  function reader(column, columns) { // the forms of report/table_columns.py
+    if ("same" in column) return reader(columns[column.same], columns);
     if ("all" in column) return () => column.all;
+    if ("first" in column) return row => column.first + row;
+    if ("rest" in column && !column.values) {
+      let before = [];
+      column.values = column.rest.map((text, row) => { // the letters are counted by code point
+        before = [...before.slice(0, column.shared[row]), ...text];
+        return before.join("");
+      });
+    }
     if ("index" in column) return row => column.levels[column.index[row]];
     return row => column.values[row];
   }
@@ -32,7 +41,7 @@
     constructor(place) {
       const data = JSON.parse(document.getElementById(place.dataset.source).textContent);
       this.place = place;
-      this.columns = data.columns.map(column => ({...column, at: reader(column)}));
+      this.columns = data.columns.map(column => ({...column, at: reader(column, data.columns)}));
       this.table = this.columns.filter(column => column.shown);
       this.choice = this.columns.find(column => column.choice);
       this.all = Array.from({length: data.rows}, (_, row) => row);

@@ -53,7 +53,7 @@ def explained(name: str, words: Sequence[str], processes: int, trial: Trial, bef
     launch = replace(launch, scheduler="local_cwd")
     known = facts_of_command(launch).completed_by(local_device(launch))
     program = str(workload_of(launch).get("program", ""))
-    found = explain_command(known, program=program, trials=with_command_facts(before, launch))
+    found = explain_command(known, program=program, trials=with_command_facts(before, launch), levers=())
     return score(name, found, trial)
 
 

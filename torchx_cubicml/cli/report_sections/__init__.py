@@ -50,10 +50,10 @@ def sections_of(view: WorkloadView) -> Iterator[Html]:
 
 def short_result(view: WorkloadView) -> str:
     """Return the result of a workload in few words; empty where finding it fails, as its section then says."""
-    from torchx_cubicml.cli.report_sections.result import summary_of
+    from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
 
     try:
-        return summary_of(view.headline)
+        return summary_of(headline_of(view))
     except Exception:  # noqa: BLE001 - the section of the result tells the cause
         return ""
 

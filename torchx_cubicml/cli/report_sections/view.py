@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.report.markup import Html
     from torchx_cubicml.report.renderer import Figure
     from torchx_cubicml.report.sections.figures import Colours
-    from torchx_cubicml.report.sections.headline import Headline
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner.comparison import Comparison
     from torchx_cubicml.tuner.results import RecordedResult, TuneNotes
@@ -98,13 +97,6 @@ class WorkloadView:
         from torchx_cubicml.tuner.recorded_comparison import fastest_measured
 
         return fastest_measured(self.trials, objective=self.objective)
-
-    @cached_property
-    def headline(self) -> Headline:
-        """Result in plain texts."""
-        from torchx_cubicml.cli.report_sections.result import headline_of
-
-        return headline_of(self)
 
     @cached_property
     def own(self) -> Config | None:

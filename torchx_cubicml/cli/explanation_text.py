@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.launch.messages import number_text
+from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

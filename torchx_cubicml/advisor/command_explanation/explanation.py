@@ -48,6 +48,9 @@ _COUNTED_AS = {
 _NO_FIT = 0.5  # probability to fit below which a change is worth nothing
 
 _BOUNDS = {
+    "compute": "matrix products and attention",
+    "memory_traffic": "memory traffic of activations",
+    "recomputation": "recomputation of activations",
     "tensor_parallel": "communication of tensor parallelism",
     "context_parallel": "communication of context parallelism",
     "expert_parallel": "communication of expert parallelism",
@@ -177,7 +180,7 @@ def explain_command(
         throughput=throughput,
         unit=unit,
         mfu=_mfu(row, throughput),
-        bound=_bound(forecasts, row, seconds),
+        bound=_bound(seconds),
         changes=_most_telling([forecasts.change(row, each) for each in chosen], forecasts.fits(row)),
         unknown=unknown,
     )
@@ -291,18 +294,10 @@ def _mfu(row: Mapping[str, Value], throughput: Estimate | None) -> Estimate | No
     return None if value is None else throughput.times(value / throughput.middle)
 
 
-def _bound(forecasts: _Forecasts, row: Mapping[str, Value], seconds: Mapping[str, float]) -> str:
-    """Return the largest part of a step in words; computation counts as matrix products and memory traffic."""
-    if not seconds:
-        return ""
-    traffic = forecasts.time.roofline.memory_traffic_share(row) if isinstance(forecasts.time, TimeForecast) else 0.0
-    parts = {name: part for name, part in seconds.items() if name != "compute"}
-    words = {
-        **{_BOUNDS[name]: part for name, part in parts.items()},
-        "matrix products and attention": seconds["compute"] * (1.0 - traffic),
-        "memory traffic of activations": seconds["compute"] * traffic,
-    }
-    return max(words, key=lambda name: words[name])
+def _bound(seconds: Mapping[str, float]) -> str:
+    """Return the largest part of a step in words; empty without one."""
+    words = {_BOUNDS[name]: part for name, part in seconds.items()}
+    return max(words, key=lambda name: words[name], default="")
 
 
 def _most_telling(changes: Sequence[ChangeForecast | None], fits: float | None) -> tuple[ChangeForecast, ...]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.cli.value_text import config_text
 from torchx_cubicml.predictors.round_table import numbered
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.suggestion import promised_throughput
 from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation
-from torchx_cubicml.report.rendering import Section
+from torchx_cubicml.report.sections.figures_page import Section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.cli.tune_rounds import TuneRounds
     from torchx_cubicml.predictors.round_table import RoundTable
+    from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Trial
 
 _MOST_PREDICTED = 1e15  # per second; no axis holds more beside a measurement

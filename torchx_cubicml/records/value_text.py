@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.redaction import printable
-from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from torchx_cubicml.records.trial import Trial, Value
 
 
 def config_text(config: Mapping[str, object]) -> str:
@@ -33,8 +30,3 @@ def value_text(value: object) -> str:
         else:
             runs.append((item, 1))
     return ",".join(f"{count}x{value_text(item)}" if count > 1 else value_text(item) for item, count in runs)
-
-
-def observed_config(trial: Trial) -> dict[str, Value]:
-    """Return the parameters that were observed in the job of a trial without a requested config."""
-    return {name: trial.observed[name] for name in STANDARD_PARAMETERS if name in trial.observed}

@@ -12,8 +12,8 @@ tables was in no prior, and no rule was chosen by it: it was added when all rule
 shipped prior.
 
 After n launches: the ``roofline`` predictor is calibrated on n random rows of the source, under either prior, and
-predicts others of it. Of fewer than 10 launches, the interval is no wider than that without any, where the prior says
-one. Mean over 10 draws, the same for both.
+predicts others of it. Of fewer than 10 launches, the public prior's interval is as wide as that without any, where it
+says one. Mean over 10 draws, the same for both.
 
 Devices: median log error of the hand-set formulas per source that used a device. An offset of a device, or of another
 category, would be worth shipping if sources agreed on it.
@@ -150,7 +150,7 @@ def _after(
     rows = [training_row(trials[at]) for at in asked]
     predicted = predictor.predict(encode_rows(history.columns, rows))
     if prior is not None:
-        predicted = prior.narrowed(predicted, rows, n_launches=len(known))
+        predicted = prior.after_few_launches(predicted, rows, n_launches=len(known))
     speeds = [trials[at].measurement.tokens_per_second for at in asked]
     return np.log(np.array(speeds, dtype=np.float64)) - predicted.logarithm, predicted.spread
 

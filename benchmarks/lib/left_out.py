@@ -2,12 +2,12 @@
 
 Each source is predicted by the prior of all others. Two numbers of the width are learned from the errors:
 
-- The factor on deviations is the largest that any source needs for 80 % intervals to hold its trainings. It is conformal
+- The factor on deviations is the largest that any source needs for 80 % intervals to hold its trainings, and at least
+  1: that all known ones are alike is no reason to be surer than the variance between constants is. It is conformal
   over sources (Dunn, Wasserman, Ramdas, arXiv 1809.07441, treat such groups). If a new source is exchangeable with the
   ``n`` known ones, its own 80 % intervals hold with a probability of about ``n / (n + 1)``.
-- The wait per micro batch across nodes is the longest of ``WAITS`` with which the intervals, so widened, are at most 5 %
-  wider than with the best of them, in the mean over the sources. Where the sources do not tell it, this is the cautious
-  end.
+- The wait per micro batch across nodes is the longest of ``WAITS`` that makes intervals at most 5 % wider than the best
+  of them does, in the mean over the sources. Where the sources do not tell it, this is the cautious end.
 
 That there is a wait, and these rules for it, were chosen with all sources in view. Their numbers were not: the prior
 without a source has never seen it.
@@ -15,7 +15,6 @@ without a source has never seen it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -28,8 +27,9 @@ from torchx_cubicml.predictors.roofline.public_prior import PublicPrior
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lib.public_sources import Source
     from numpy.typing import NDArray
+
+    from lib.public_sources import Source
 
 WAITS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)  # seconds
 WIDER = 1.05  # than with the best of them: no reason to prefer that one
@@ -88,7 +88,7 @@ class LeftOut:
         for index in range(len(WAITS)):
             deviations = [np.hypot(each.deviation, each.waiting[index]) for each in errors]
             pairs = zip(errors, deviations, strict=True)
-            factor = max(conformal_scale(each.sizes, deviation, fewest=1) for each, deviation in pairs)
+            factor = max(1.0, *(conformal_scale(each.sizes, deviation, fewest=1) for each, deviation in pairs))
             found.append((factor * float(np.mean([np.median(each) for each in deviations])), factor))
         widest = WIDER * min(width for width, _ in found)
         longest = max(index for index, (width, _) in enumerate(found) if width <= widest)

@@ -73,7 +73,7 @@ class FirstLaunch:
         sources: tuple[str, ...] = ()
         prior = public_prior()
         if prior is not None and roofline.prior_ is prior.constants:
-            predicted = prior.narrowed(predicted, each, n_launches=len(history.measured))
+            predicted = prior.after_few_launches(predicted, each, n_launches=len(history.measured))
             sources = prior.sources
         return cls(
             sources=sources,

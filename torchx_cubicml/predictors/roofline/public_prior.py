@@ -5,8 +5,8 @@ measurements or the pages of one repository. Sources differ in more than the for
 So the variance between them sets the width of a prediction for a person without any launch. Two numbers of that width
 are learned by predicting each source without itself: a wait per micro batch across nodes, and one factor for all.
 
-Nothing is predicted outside what the sources cover, nor the throughput of tensor parallelism across nodes, where sources
-contradict each other, nor one of which no more than the order of magnitude is known.
+Nothing is predicted outside what the sources cover. With tensor parallelism across nodes, where sources contradict each
+other, no throughput is predicted, nor where no more than its order of magnitude is known.
 """
 
 from __future__ import annotations
@@ -150,6 +150,10 @@ class PublicPrior:
                 return f"{_WORDS.get(name, name)} of {value:g} (only {low:g} to {high:g})"
         if not self.covers(facts, layout)[0]:
             return "offloading"
+        return self._too_unsure(row, layout)
+
+    def _too_unsure(self, row: Mapping[str, Value], layout: TrainingLayout) -> str:
+        """Return why a covered training has no predicted throughput, in words; empty where it has one."""
         if not self._covers_collectives(layout)[0]:
             return "tensor parallelism across nodes"
         if np.isnan(self.tokens_per_second([row]).logarithm[0]):
@@ -174,14 +178,19 @@ class PublicPrior:
     def _covers_collectives(self, layout: TrainingLayout) -> NDArray[np.bool_]:
         return np.asarray(layout.tp <= layout.per_node)
 
-    def narrowed(self, prediction: Prediction, rows: Sequence[Mapping[str, Value]], *, n_launches: int) -> Prediction:
-        """Return a prediction after a few launches with no more spread than without any, ``[n]``.
+    def after_few_launches(
+        self, prediction: Prediction, rows: Sequence[Mapping[str, Value]], *, n_launches: int
+    ) -> Prediction:
+        """Return a prediction after a few launches with the spread that it has without any, ``[n]``.
 
-        From ``FEWEST`` launches on, their own errors have set the spread, and it stays.
+        Where that is not told, its own spread counts, with the wait across nodes. From ``FEWEST`` launches on, their
+        own errors have set the spread, and it stays.
         """
         if n_launches >= FEWEST:
             return prediction
-        return replace(prediction, spread=np.fmin(prediction.spread, self.tokens_per_second(rows).spread))
+        waiting = np.nan_to_num(self.waiting(TrainingLayout.of(Facts.from_rows(rows))))
+        first = self.tokens_per_second(rows).spread
+        return replace(prediction, spread=np.where(np.isnan(first), np.hypot(prediction.spread, waiting), first))
 
     def peak_gib(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the prediction of the peak memory of one device in GiB, ``[n]``; NaN where it is not covered."""

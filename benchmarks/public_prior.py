@@ -7,9 +7,8 @@ sources (benchmarks/priors/, written by scripts/learn-public-prior). Beside it s
 widths, carried over to the step alike. Those were set by people who knew these sources, so they are no rival that never
 saw the answer. error: of the logarithm of tokens per second, or of the peak in GiB. inside: rows that the other sources
 cover; for no others is anything claimed. coverage: of 80 % intervals. width: half the interval, as a logarithm, the
-median. Each source counts alike in the means; all are too few for an error of these. The last source in the first two
-tables was in no prior, and no rule was chosen by it: it was added when all rules stood, and is predicted with the
-shipped prior.
+median. Each source counts alike in the means; all are too few for an error of these. BigScience is in no prior and in
+no mean. No rule was chosen by it: it was added when the wait and the factor stood, and is predicted by the shipped prior.
 
 After n launches: the ``roofline`` predictor is calibrated on n random rows of the source, under either prior, and
 predicts others of it. Of fewer than 10 launches, the public prior's interval is as wide as that without any, where it

@@ -4,11 +4,12 @@ python benchmarks/public_prior.py [--nanotron FILE] [--foundry FILE] [--output b
 
 Each row of a source counts as the first launch of a person, predicted by the formulas with the prior of all other
 sources (benchmarks/priors/, written by scripts/learn-public-prior). Beside it stand the hand-set constants and their
-widths, carried over to the step alike. Those were set by people who knew these sources, so they are no rival that never
-saw the answer. error: of the logarithm of tokens per second, or of the peak in GiB. inside: rows that the other sources
-cover; for no others is anything claimed. coverage: of 80 % intervals. width: half the interval, as a logarithm, the
-median. Each source counts alike in the means; all are too few for an error of these. BigScience is in no prior and in
-no mean. No rule was chosen by it: it was added when the wait and the factor stood, and is predicted by the shipped prior.
+widths, carried over to the step alike, on the same rows. Those were set by people who knew these sources, so they are
+no rival that never saw the answer. error: of the logarithm of tokens per second, or of the peak in GiB. inside: rows
+that the other sources cover; for no others is anything claimed. coverage: of 80 % intervals. width: half the interval,
+as a logarithm, the median. Each source counts alike in the means; all are too few for an error of these. BigScience is
+in no prior and in no mean. No rule was chosen by it: it was added when wait and factor stood, and is predicted by the
+shipped prior.
 
 After n launches: the ``roofline`` predictor is calibrated on n random rows of the source, under either prior, and
 predicts others of it. Of fewer than 10 launches, the public prior's interval is as wide as that without any, where it
@@ -91,8 +92,10 @@ def errors_of(source: Source, prior: PublicPrior) -> Iterator[Errors]:
     layout = source.layout
     measured = np.log(layout.tokens_per_step) - source.log_seconds
     hand_set = replace(prior, constants=HAND_SET, error=NOISE, widening=1.0, wait_s=0.0)
-    for method, each in ((PRIOR, prior), (HAND, hand_set)):
-        yield _errors(source.name, SPEED, method, measured, each.tokens_per_second(source.rows))
+    by_prior, by_hand = (each.tokens_per_second(source.rows) for each in (prior, hand_set))
+    same = replace(by_hand, logarithm=np.where(np.isfinite(by_prior.logarithm), by_hand.logarithm, np.nan))
+    for method, predicted in ((PRIOR, by_prior), (HAND, same)):
+        yield _errors(source.name, SPEED, method, measured, predicted)
     stated = np.flatnonzero(np.isfinite(source.log_peak_gib)).tolist()
     if stated and len(prior.memory_sources) > 1:
         known = source.at(stated)

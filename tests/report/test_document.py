@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from hashlib import sha256
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -16,7 +18,7 @@ from torchx_cubicml.report.markup import joined
 from torchx_cubicml.report.sections.all_trials import trials_html
 from torchx_cubicml.report.sections.figures import MOST_DRAWN, Colours, figures_html
 from torchx_cubicml.report.sections.headline import Headline, headline_html
-from torchx_cubicml.report.table_columns import Column
+from torchx_cubicml.report.table_columns import Column, to_json
 
 HOSTILE = (
     "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> \u2028 ' \" & {{x}} https://example.org/x"
@@ -67,7 +69,7 @@ def page(*, hostile: str = "plain", chapters: int = 1) -> Page:
         interval=(1.2, 1.1, 1.3),
         facts=[(hostile, hostile, hostile)],
         changes=[(hostile, hostile, hostile)],
-        command=hostile,
+        command=hostile.replace(" ", "-"),
         notes=[hostile],
     )
     columns = [Column(name=hostile, values=[hostile, None], is_shown=True), Column(name="b", values=[1, 2.5])]
@@ -90,7 +92,8 @@ def page(*, hostile: str = "plain", chapters: int = 1) -> Page:
 def test_hostile_texts_change_no_element() -> None:
     plain, hostile = page(), page(hostile=HOSTILE)
     assert hostile.tags == plain.tags
-    assert hostile.texts.count(HOSTILE) == plain.texts.count("plain") > 10
+    assert hostile.texts.count(HOSTILE) == plain.texts.count("plain") - 1 > 10  # but for the command
+    assert HOSTILE.replace(" ", "-") in hostile.texts
     (data,) = (json.loads(text) for attributes, text in hostile.scripts if attributes.get("type"))
     assert data["columns"][0]["values"] == [HOSTILE, None]
 
@@ -113,7 +116,7 @@ def test_ids_are_unique_and_links_lead_to_them() -> None:
     ids = [each["id"] for _, each in found.elements if "id" in each]
     assert len(set(ids)) == len(ids)
     links = [str(each["href"]) for tag, each in found.elements if tag == "a"]
-    assert links == ["#workload-1", "#workload-2", "#workload-3"]
+    assert links == ["#main", "#workload-1", "#workload-2", "#workload-3"]
     assert {link.removeprefix("#") for link in links} <= set(ids)
     labels = {each["aria-labelledby"] for tag, each in found.elements if tag == "section"}
     assert labels <= set(ids)
@@ -130,7 +133,25 @@ def test_colours_of_a_figure_are_variables_with_a_light_and_a_dark_value() -> No
     assert 'stroke="#' not in html
     assert "rgb(" not in html
     light, dark = colours.css().split("@media screen and (prefers-color-scheme:dark)")
-    assert light.count("--figure-") == dark.count("--figure-") == len(colours.names) > 2
+    assert light.count("--figure-") == dark.count("--figure-") == len(colours.names) > 1
+
+
+def test_each_word_of_a_command_stays_in_one_piece_and_the_text_is_the_command() -> None:
+    command = "torchx run  cubicml '--a b' --micro-batch_size=4"
+    found = re.findall(r"<code>(.*?)</code>", headline_html(Headline(command=command)))[0]
+    assert re.sub(r"<[^>]*>", "", unescape(found)) == command
+    assert re.findall(r'<span class="word">([^<]*)</span>', found)[-1] == "--micro-batch_size=4"
+
+
+def test_a_figure_is_one_picture_with_its_description() -> None:
+    row: dict[str, Any] = {"throughput": 5.0, "outcome": "completed", "round": None, "config": 'a="b"<c>'}
+    html = figures_html([frontier([row], unit="x")], colours=Colours(), name="f")
+    root = re.search(r"<svg [^>]*>", html)
+    assert root is not None
+    assert 'role="img" aria-label="Throughput of launches' in root[0]
+    assert re.findall(r"\b(?:role|aria-[a-z]+)=", html.split(root[0])[1]) == []
+    assert "&lt;c&gt;" in re.findall(r'data-label="([^"]*)"', html)[0]
+    assert re.search(r'<figure class="figure" aria-label="Throughput of each launch', html)
 
 
 def test_a_gain_that_is_not_claimed_is_muted() -> None:
@@ -150,18 +171,45 @@ def test_the_marks_of_an_interval_lie_on_its_axis(interval: tuple[float, float, 
 
 @pytest.mark.parametrize(
     "values",
-    [["x", "x", "x"], ["x", "y", "x", "x", None], [1, 2, 3], [1, None], [], ["x"], [None, None, 3.0, 3.0]],
+    [
+        ["x", "x", "x"],
+        ["x", "y", "x", "x", None],
+        [1, 2, 3],
+        [3, 2, 1],
+        [1, None],
+        [],
+        ["x"],
+        [None, None, 3.0, 3.0],
+        ["2026-01-01T00:00", "2026-01-01T00:01", "2026-01-01T00:01 \U0001f642", "2026-01-01T00:01 \U0001f642b", ""],
+    ],
     ids=repr,
 )
 def test_a_column_is_restored_from_its_json(values: list[str | float | None]) -> None:
     found: dict[str, Any] = json.loads(json.dumps(Column(name="a", values=values).to_json()))
-    if "all" in found:
-        restored = [found["all"]] * len(values)
-    elif "index" in found:
-        restored = [found["levels"][place] for place in found["index"]]
-    else:
-        restored = found["values"]
-    assert restored == values
+    assert restored(found, len(values)) == values
+
+
+def restored(column: dict[str, Any], rows: int) -> list[str | float | None]:
+    if "all" in column:
+        return [column["all"]] * rows
+    if "first" in column:
+        return [*range(column["first"], column["first"] + rows)]
+    if "index" in column:
+        return [column["levels"][place] for place in column["index"]]
+    if "rest" in column:
+        found = [""]
+        for shared, rest in zip(column["shared"], column["rest"], strict=True):
+            found.append(found[-1][:shared] + rest)
+        return [*found[1:]]
+    return [*column["values"]]
+
+
+def test_a_column_like_an_earlier_one_names_it() -> None:
+    columns = [Column(name=name, values=[2.5, 1.5, None]) for name in ("a", "b")]
+    first, second = to_json(columns)
+    assert first["values"] == [2.5, 1.5, None]
+    assert second["same"] == 0
+    assert second["number"] is True
 
 
 def test_many_points_are_sampled_and_the_subtitle_says_so() -> None:
@@ -169,9 +217,9 @@ def test_many_points_are_sampled_and_the_subtitle_says_so() -> None:
         {"throughput": float(number), "outcome": "completed", "round": None, "config": ""} for number in range(9000)
     ]
     html = figures_html([frontier(rows, unit="x")], colours=Colours(), name="f")
-    assert html.count('aria-roledescription="point"') == MOST_DRAWN
+    assert html.count("data-label=") == MOST_DRAWN
     assert "2,000 of 9,000 points are drawn" in html
-    assert 'aria-label="launch 9,000; 8,999 x; completed"' in html
+    assert 'data-label="launch 9,000; 8,999 x; completed"' in html
 
 
 def test_a_figure_that_cannot_be_drawn_is_left_out_with_its_cause() -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from torchx_cubicml.advisor import ProposalMethod
-    from torchx_cubicml.records.trial import Trial
 
 
 class CommandModule(Protocol):
@@ -119,14 +118,6 @@ def random_launches(start: str, *, budget: int | None) -> int:
     raise SpaceError(
         f"--start must be {_DESIGNED}, {_RANDOM} or {_RANDOM}:N with N from 1 to 999999, got {start!r:.40}"
     )
-
-
-def most_measured_objective(trials: Sequence[Trial]) -> str:
-    """Return the name of the throughput that most trials have."""
-    from torchx_cubicml.records.trial import RATES
-
-    measured = [trial.measurement for trial in trials if trial.measurement is not None]
-    return max(RATES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
 
 
 def add_scheduler(parser: argparse.ArgumentParser, *, default: str) -> None:

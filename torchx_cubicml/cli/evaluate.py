@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import add_json, add_seed, add_store, most_measured_objective, print_json, store_url
+from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
 
@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the report cards of the predictors."""
     from torchx_cubicml.predictors.evaluation import evaluate, learning_curve
     from torchx_cubicml.predictors.selection import choose_predictor, load_choice, save_choice
+    from torchx_cubicml.predictors.tune_rounds import most_measured_objective
     from torchx_cubicml.store.presence import read_recorded
 
     url = store_url(args)

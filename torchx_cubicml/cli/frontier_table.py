@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.value_text import config_text
 from torchx_cubicml.launch.messages import interval_text, number_text
 from torchx_cubicml.records.redaction import printable
+from torchx_cubicml.records.value_text import config_text
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import agreed, print_json, store_url, wide_console
 from torchx_cubicml.cli.history_merge import merge_json
-from torchx_cubicml.cli.value_text import value_text
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
     import argparse

@@ -75,7 +75,7 @@ def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
     """
     from dataclasses import replace
 
-    from torchx_cubicml.cli.value_text import observed_config
+    from torchx_cubicml.cli.observed_config import observed_config
     from torchx_cubicml.predictors.features.history import config_key
 
     groups: defaultdict[str, list[Trial]] = defaultdict(list)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from torchx_cubicml.cli.tune_rounds import TuneRounds
     from torchx_cubicml.predictors.round_table import RoundFigures, RoundTable
+    from torchx_cubicml.predictors.tune_rounds import TuneRounds
 
 _LARGE = 1000.0  # rates from here on are shown without decimals
 _MOST_ON_PAGE = 20  # workloads of a page, those of most launches
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one table per tune in rounds; with ``--out``, draw figures besides."""
-    from torchx_cubicml.cli.tune_rounds import tunes_of_store
+    from torchx_cubicml.predictors.tune_rounds import tunes_of_store
     from torchx_cubicml.store.presence import read_recorded
 
     if args.out:
@@ -70,7 +70,7 @@ def _check_out(path: Path) -> None:
 
 def _draw(path: Path, tunes: Sequence[TuneRounds], *, title: str) -> None:
     """Draw the workloads of most launches: up to ``_MOST_ON_PAGE`` on a page, one on a picture."""
-    from torchx_cubicml.cli.round_figures import section
+    from torchx_cubicml.plots.round_figures import section
     from torchx_cubicml.report.rendering import render
 
     by_size = sorted(tunes, key=lambda each: (-len(each.trials), -each.number))
@@ -87,7 +87,7 @@ def _print(rounds: TuneRounds) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from torchx_cubicml.cli.round_figures import heading, objective_text
+    from torchx_cubicml.plots.round_figures import heading, objective_text
 
     table = rounds.table
     named = (heading(rounds.trials[0]), rounds.name, objective_text(rounds.objective))

@@ -7,11 +7,11 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.value_text import config_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED, Trust
 from torchx_cubicml.records.redaction import printable
+from torchx_cubicml.records.value_text import config_text
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial

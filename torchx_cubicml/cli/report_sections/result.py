@@ -1,0 +1,180 @@
+"""Result of a workload for the report: of its latest finished tune, else of what was recorded."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.component_command import winner_words
+from torchx_cubicml.launch.messages import best_word, better_word, interval_text, per_cost_text, rate_text
+from torchx_cubicml.records.kept_command import command_notes, command_text
+from torchx_cubicml.records.redaction import MASK, mask, printable
+from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.value_text import value_text
+from torchx_cubicml.report.sections.headline import Headline, headline_html
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.cli.report_sections.view import WorkloadView
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.report.markup import Html
+    from torchx_cubicml.tuner.comparison import Comparison, Repeats
+    from torchx_cubicml.tuner.results import RecordedResult
+
+
+def section(view: WorkloadView) -> Html:
+    """Return the result as a card."""
+    return headline_html(view.headline)
+
+
+def headline_of(view: WorkloadView) -> Headline:
+    """Return the result of one workload."""
+    trials, objective, result = view.trials, view.objective, view.result
+    if result is not None and result.comparison is not None:
+        n_tunes = sum(any(map(each.made, trials)) for each in view.notes.results)
+        return _of_tune(result, result.comparison, n_tunes=n_tunes, store=view.store)
+    best = view.fastest
+    if best is None:
+        return Headline(meaning="No config was measured", sentence=_ends_text(trials), facts=_launches(trials))
+    if view.comparison is None:
+        return _without_own(best, trials, objective=objective)
+    return _of_records(view.comparison, best, trials)
+
+
+def summary_of(headline: Headline) -> str:
+    """Return a result in few words."""
+    return " ".join(filter(None, (headline.figure, headline.meaning)))
+
+
+def _of_tune(result: RecordedResult, comparison: Comparison, *, n_tunes: int, store: str) -> Headline:
+    objective = comparison.objective
+    is_own = comparison.best.config == comparison.baseline.config
+    earlier = f"The latest of {n_tunes} tunes of this workload is shown. " if n_tunes > 1 else ""
+    ended = f"{earlier}The tune {result.tune_id} ended on {result.time[:16].replace('T', ' at ')} UTC: {result.ending}."
+    cost = ("cost to find", _launches_text(result.launches), f"{result.device_hours:.2f} device hours")
+    facts = [*_sides(comparison), cost]
+    if is_own:
+        return Headline(
+            meaning="Your own config is the best found",
+            sentence=f"No config was confirmed {better_word(objective)} than yours.",
+            facts=facts,
+            notes=[_shown(ended)],
+        )
+    if result.confidence is not None:
+        than = f"that no other measured config is more than 1 % {better_word(objective)}"
+        facts.append(("probability", f"{result.confidence:.0%}", than))
+    words = winner_words(result.scheduler, result.scheduler_args, store=store, command=result.command)
+    command = _shown(shlex.join(words)) if result.command and comparison.claims_gain else ""
+    return replace(
+        _compared(comparison),
+        is_claimed=comparison.claims_gain,
+        facts=facts,
+        command=command,
+        notes=[*_secret_note(command), _shown(ended)],
+    )
+
+
+def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial]) -> Headline:
+    """Return the comparison of recorded launches: its best config was chosen by the measurements it is compared by."""
+    facts = [*_sides(comparison), *_launches(trials)]
+    if comparison.best.config == comparison.baseline.config:
+        return Headline(meaning=f"Your own config is the {best_word(comparison.objective)} measured", facts=facts)
+    why = (
+        "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here, so "
+        "the ratio is on the high side. A tune measures both again."
+    )
+    return _repeating(replace(_compared(comparison), facts=facts), best, why)
+
+
+def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Headline:
+    rate, doubt = best.throughput(objective), interval_text(best.uncertainty(objective))
+    measured = f"{rate_text(rate, objective)} {doubt}".rstrip() if rate is not None else ""
+    why = "No launch of your own config was measured, so nothing is compared."
+    found = Headline(
+        figure=measured,
+        meaning=f"is the {best_word(objective)} measured",
+        facts=_launches(trials),
+        changes=[(printable(name), "", value_text(value)) for name, value in best.config.items()],
+    )
+    return _repeating(found, best, why)
+
+
+def _compared(comparison: Comparison) -> Headline:
+    before, after = comparison.baseline.config, comparison.best.config
+    changes = [
+        (printable(name), value_text(before.get(name, "-")), value_text(value))
+        for name, value in after.items()
+        if before.get(name) != value
+    ]
+    return Headline(
+        figure=f"{comparison.gain:.2f}x",
+        meaning=_meaning(comparison.objective),
+        sentence=str(comparison),
+        interval=(comparison.gain, comparison.gain_low, comparison.gain_high),
+        changes=changes,
+        unchanged=len(after) - len(changes),
+    )
+
+
+def _meaning(objective: str) -> str:
+    if objective in OBJECTIVES:
+        return "the throughput of your own config"
+    return f"your own config {per_cost_text(objective)}"
+
+
+def _sides(comparison: Comparison) -> list[tuple[str, str, str]]:
+    sides = {"your config": comparison.baseline}
+    if comparison.best.config != comparison.baseline.config:
+        sides = {"best found": comparison.best, **sides}
+    return [(label, rate_text(side.middle, comparison.objective), _repeats_text(side)) for label, side in sides.items()]
+
+
+def _repeats_text(repeats: Repeats) -> str:
+    count = len(repeats.throughputs)
+    many = f"median of {count} launches" if count > 1 else "one launch"
+    doubt = interval_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
+    doubt = doubt.replace(" ", "\u00a0")  # on one line
+    each = "each " if count > 1 else ""
+    return f"{many}, {each}{doubt}" if doubt else many
+
+
+def _repeating(headline: Headline, trial: Trial, why: str) -> Headline:
+    """Return a result with the kept command of a trial, or the lines that repeat it, and notes."""
+    from torchx_cubicml.cli.repeat_text import repeat_lines
+
+    kept = command_text(trial.command)
+    lines = [] if kept else repeat_lines(trial)
+    notes = [*command_notes(trial.command), why]
+    return replace(
+        headline,
+        command=_shown(kept or "\n".join(lines)),
+        command_label="Command of the best launch" if kept else "To repeat the best launch",
+        notes=[_shown(note) for note in notes],
+    )
+
+
+def _launches(trials: Sequence[Trial]) -> list[tuple[str, str, str]]:
+    return [("recorded", _launches_text(len(trials)), _ends_text(trials))]
+
+
+def _launches_text(count: int) -> str:
+    return f"{count:,} launch{'es' if count != 1 else ''}"
+
+
+def _ends_text(trials: Sequence[Trial]) -> str:
+    counts: dict[str, int] = {}
+    for trial in trials:
+        counts[str(trial.state)] = counts.get(str(trial.state), 0) + 1
+    ordered: Mapping[str, int] = dict(sorted(counts.items(), key=lambda item: -item[1]))
+    return ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in ordered.items())
+
+
+def _secret_note(command: str) -> list[str]:
+    return [f"{MASK} stands for a secret: give your own."] if MASK in command else []
+
+
+def _shown(text: str) -> str:
+    return printable(mask(text))

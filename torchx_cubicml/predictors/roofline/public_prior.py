@@ -6,8 +6,8 @@ So the variance between them sets the width of a prediction for a person without
 are learned by predicting each source without itself: a wait per micro batch across nodes, and one factor for all.
 
 Nothing is predicted outside what the sources cover. Two kinds of layout have no predicted throughput. With tensor
-parallelism across nodes, the two sources that have it have one and eight network cards a node, and one was missed by a
-factor of three. Of other layouts, no more than the order of magnitude is known.
+parallelism across nodes, the two sources that have it have one and eight network cards a node, and intervals held half
+of one. Of other layouts, no more than the order of magnitude is known.
 """
 
 from __future__ import annotations

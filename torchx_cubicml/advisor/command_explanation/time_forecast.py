@@ -76,8 +76,9 @@ class TimeForecast:
     def _without_launches(cls, row: Mapping[str, Value], facts: Facts) -> Self:
         public, layout = public_prior(), TrainingLayout.of(facts)
         prior, basis = prior_of(facts), FORMULAS
-        if public is not None and public.covers(facts, layout)[0]:
-            error, basis = public.error, f"{FORMULAS} and {len(public.sources)} public sources"
+        if public is not None and public.covers(facts, layout)[0] and public.covers_collectives(layout)[0]:
+            error = public.widening * math.hypot(public.error, float(public.waiting(layout)[0]))
+            basis = f"{FORMULAS} and {len(public.sources)} public sources"
             prior = ConstantsPrior(medians=prior.medians, width=prior.width * public.widening)
         else:
             hardware = find_hardware(str(row.get("device", "")))

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from torchx_cubicml.records.value_text import value_text
+from torchx_cubicml.records.value_text import entries_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.advisor import Alternative, ParameterSensitivity
-    from torchx_cubicml.records.trial import Value
 
 _LIKELY_TO_FIT = 0.5  # probability to fit in memory below which an alternative is marked
 
@@ -31,7 +30,7 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity]) -> Table:
     for heading in ("predicted", "80 % interval", "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:
-        first = (each.name, _value_text(each.value, each.entries))
+        first = (each.name, entries_text(each.value, each.entries))
         without = "has no effect" if each.is_ineffective else "no other legal value"
         rows = [_cells(other, each.entries) for other in each.alternatives] or [(without, "", "", "")]
         for index, cells in enumerate(rows):
@@ -44,22 +43,8 @@ def _cells(other: Alternative, entries: str) -> tuple[str, ...]:
     if other.probability_to_fit == 0.0:  # by a rule; see ``predictors/memory/dominance.py``
         risk = ", does not fit"
     return (
-        f"{_value_text(other.value, entries)}{risk}",
+        f"{entries_text(other.value, entries)}{risk}",
         f"{other.predicted:.2f}x",
         f"{other.low:.2f}x to {other.high:.2f}x",
         f"{other.measured:.2f}x" if other.measured is not None else "",
     )
-
-
-def _value_text(value: Value, entries: str = "layers") -> str:
-    """Return a value as text; the entries of a tuple are counted.
-
-    >>> _value_text(8), _value_text(("FULL_SHARD", "FULL_SHARD")), _value_text(("NO_SHARD", "FULL_SHARD", "NO_SHARD"))
-    ('8', 'FULL_SHARD in all layers', 'NO_SHARD in 2, FULL_SHARD in 1 layers')
-    """
-    if not isinstance(value, tuple):
-        return value_text(value)
-    counts = {entry: value.count(entry) for entry in dict.fromkeys(value)}
-    if len(counts) == 1:
-        return f"{value[0]} in all {entries}"
-    return ", ".join(f"{entry} in {count}" for entry, count in counts.items()) + f" {entries}"

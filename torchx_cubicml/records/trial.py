@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Self, TypeAlias, TypeGuard
 
@@ -53,6 +53,7 @@ LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: 
 _MIN_POWER_W, _MAX_POWER_W = 1e-3, 1e9  # of a whole job: from less than any processor to more than any site
 _MIN_PEAK_GIB, _MAX_PEAK_GIB = 1e-6, 1e6  # of one process: from about a page to more than any machine has
 POWER_OF = ("GPUs", "CPU packages")  # what a recorded power covers, and nothing else of the job
+_NOT_SHOWN = frozenset({"arguments", "digests", "timed"})  # in a notebook
 MAX_WHOLE = 2**64  # larger whole numbers are no facts, and some have no float
 
 
@@ -492,6 +493,15 @@ class Trial:
             return 0.0
         share = self.timed.share_of_steps(self._rate_of_job) if objective == SOONEST_DONE and self.timed else 1.0
         return share * self.measurement.uncertainty
+
+    def _repr_html_(self) -> str:
+        """Return all that is recorded but digests, for a notebook."""
+        from torchx_cubicml.records.notebook import fact_rows, section_html, table_html
+
+        measurement = asdict(self.measurement) if self.measurement is not None else {}
+        groups = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_SHOWN}
+        rows = fact_rows({**groups, "measurement": measurement})
+        return section_html(f"Trial {self.trial_id}", table_html((), rows[1:]))
 
     def fact(self, name: str) -> Value | None:
         """Return the value of ``name``: from the workload, else observed, else requested; ``None`` if unknown."""

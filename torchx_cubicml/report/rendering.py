@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    Figure = Mapping[str, Any]
+    Specification = Mapping[str, Any]
 
 FORMATS = (".html", ".svg", ".png")
 _SCALE = 2.0  # pixels of a PNG per pixel of the figure
@@ -33,7 +33,7 @@ class Section:
     """
 
     heading: str
-    figures: tuple[Figure, ...]
+    figures: tuple[Specification, ...]
     note: str = ""
 
 
@@ -69,17 +69,29 @@ def render(sections: Sequence[Section], path: Path, *, title: str) -> None:
 
 def rendered(sections: Sequence[Section], *, kind: str, title: str) -> bytes:
     """Return figures in one of ``FORMATS``, as bytes; see ``render``."""
-    drawing = renderer()
     if kind == ".html":
         texts = [(section.heading, section.note, section.figures) for section in sections]
-        return page(texts, title=title, script=drawing.javascript_bundle()).encode()
-    picture = _one_picture(sections)
-    options: dict[str, Any] = {"config": theme(), "allowed_base_urls": []}
+        return page(texts, title=title, script=renderer().javascript_bundle()).encode()
+    return drawn(_one_picture(sections), kind=kind, config=theme())
+
+
+def drawn(figure: Specification, *, kind: str, config: Mapping[str, object]) -> bytes:
+    """Return one figure as a picture.
+
+    Args:
+        figure: Vega-Lite specification.
+        kind: ``.svg`` or ``.png``.
+        config: colours and fonts, such as ``theme()``.
+
+    Raises:
+        LaunchError: the package that draws is not installed, or cannot draw the figure.
+    """
+    options: dict[str, Any] = {"config": config, "allowed_base_urls": []}
     try:
         if kind == ".svg":
-            svg: str = drawing.vegalite_to_svg(picture, **options)
+            svg: str = renderer().vegalite_to_svg(figure, **options)
             return svg.encode()
-        png: bytes = drawing.vegalite_to_png(picture, scale=_SCALE, **options)
+        png: bytes = renderer().vegalite_to_png(figure, scale=_SCALE, **options)
     except ValueError as error:
         raise LaunchError(f"the figures could not be drawn: {' '.join(str(error).split()):.200}") from error
     return png

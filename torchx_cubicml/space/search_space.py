@@ -262,6 +262,13 @@ class SearchSpace:
             return str(error)
         return legal.complete(values) or _difference(config, self._config(values))
 
+    def _repr_html_(self) -> str:
+        """Return the parameters and constraints as a table, for a notebook."""
+        from torchx_cubicml.space.space_html import space_html
+
+        objective = " and ".join(filter(None, (self.objective, self.second_objective)))
+        return space_html(self.parameters, constraints=self.constraints, objective=objective, facts=self.facts)
+
     def __contains__(self, config: Config) -> bool:
         return self.why_illegal(config) is None
 

@@ -17,7 +17,7 @@ from torchx_cubicml.report.style import ON_DARK, theme
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.report.rendering import Figure
+    from torchx_cubicml.report.rendering import Specification
 
 MOST_DRAWN = 2000
 """Points of one kind in one figure: more cover each other, and make a page heavy."""
@@ -44,7 +44,7 @@ class Colours:
         return Html(f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}")
 
 
-def figures_html(figures: Sequence[Figure], *, colours: Colours, name: str) -> Html:
+def figures_html(figures: Sequence[Specification], *, colours: Colours, name: str) -> Html:
     """Return the figures one below the other.
 
     Args:
@@ -55,7 +55,7 @@ def figures_html(figures: Sequence[Figure], *, colours: Colours, name: str) -> H
     return joined(*(_drawn(figure, colours, f"{name}-{number}-") for number, figure in enumerate(figures)))
 
 
-def _drawn(figure: Figure, colours: Colours, prefix: str) -> Html:
+def _drawn(figure: Specification, colours: Colours, prefix: str) -> Html:
     """Return one figure; one that cannot be drawn is left out, and a sentence says why."""
     try:
         return element("figure", _svg(figure, colours, prefix=prefix), class_="figure")
@@ -75,7 +75,7 @@ def missing_renderer() -> str:
     return ""
 
 
-def _sampled(figure: Figure) -> dict[str, Any]:
+def sampled(figure: Specification) -> dict[str, Any]:
     """Return the figure with evenly spaced points where it has more than ``MOST_DRAWN``; its subtitle says so."""
     counts: list[int] = []
 
@@ -104,13 +104,13 @@ def _is_line(part: Mapping[str, Any]) -> bool:
     return isinstance(mark, dict) and mark.get("type") == "line"
 
 
-def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
+def _svg(figure: Specification, colours: Colours, *, prefix: str) -> Html:
     """Return one SVG: light and dark drawings differ in colours alone, so each colour becomes a variable.
 
     Raises:
         ValueError: the drawing holds what no figure of this package needs, such as a script.
     """
-    sample = _sampled(figure)
+    sample = sampled(figure)
     light, dark = (
         renderer().vegalite_to_svg(sample, config=theme(dark=each), allowed_base_urls=[]) for each in (False, True)
     )

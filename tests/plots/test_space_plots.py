@@ -72,7 +72,7 @@ def test_a_cell_of_launches_says_what_they_measured(trials: list[Any]) -> None:
 
 def test_a_plot_of_one_parameter_and_of_named_ones(trials: list[Any]) -> None:
     one = cells(plot_memory(SPACE, **GIVEN, trials=trials, parameters=["compile"]))
-    assert [key for key in one] == [("False", ""), ("True", "")]
+    assert list(one) == [("False", ""), ("True", "")]
     two = cells(plot_memory(SPACE, **GIVEN, trials=trials, parameters=["compile", "micro_batch_size"]))
     assert {key[0] for key in two} == {"False", "True"}
     assert {key[1] for key in two} == {"1", "2", "4", "8", "16"}

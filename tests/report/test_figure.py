@@ -98,7 +98,7 @@ def test_another_ending_and_an_unwritable_place_are_one_sentence(tmp_path: Path)
         LaunchError, match=r"^a figure is saved as \.html, \.svg, \.png or \.json, got '.*figure\.pdf'$"
     ):
         figure.save(tmp_path / "figure.pdf")
-    with pytest.raises(LaunchError, match="^cannot write .*: No such file or directory$"):
+    with pytest.raises(LaunchError, match=r"^cannot write .*: No such file or directory$"):
         figure.save(tmp_path / "missing" / "figure.json")
 
 

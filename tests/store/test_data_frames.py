@@ -1,4 +1,4 @@
-"""Data frames of a store: the types of pandas and of Arrow, the values in both, and the way back by ``history import``."""
+"""Data frames of a store: types and values in pandas and in Arrow, and the way back by ``history import``."""
 
 from __future__ import annotations
 

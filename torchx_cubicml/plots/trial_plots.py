@@ -53,7 +53,7 @@ def plot_predicted(
     if figure is None:
         raise RecordError(
             f"none of the {len(rounds.trials)} trials of {heading(rounds.trials[0])} has both a predicted and a "
-            f"measured throughput in {objective_text(rounds.objective)}; tunes and rewritten launches record predictions"
+            f"measured throughput in {objective_text(rounds.objective)}; tunes and rewritten launches record them"
         )
     return _titled(figure, rounds, note)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.report.rendering import Specification
 
 VEGA_LITE = "application/vnd.vegalite.v5+json"
-"""MIME type that JupyterLab (from 4.1) and VS Code draw. They have none for version 6; figures here are legal in both."""
+"""MIME type that JupyterLab (from 4.1) and VS Code draw. They have none for version 6; figures here fit both."""
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
 

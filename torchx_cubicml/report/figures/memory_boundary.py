@@ -39,8 +39,8 @@ def memory_boundary(
         "type": "ordinal",
         "sort": list(reversed(order["y"])),
         "title": _axis_title(y, "second parameter"),
+        "axis": {"grid": False} if y else None,
     }
-    up["axis"] = {"grid": False} if y else None
     colour = {"field": "fits", "type": "quantitative", "title": "probability to fit", "legend": {"format": ".0%"}}
     colour |= {"scale": {"domain": [0, 0.5, 1], "range": [FAILED, _MIDDLE, STRONG], "interpolate": "lab"}}
     white = {"condition": {"test": "datum.fits > 0.8", "value": "#ffffff"}, "value": "#1f2430"}

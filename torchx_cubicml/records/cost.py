@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.mixture import parts_of
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,32 +23,21 @@ _SECONDS_PER_HOUR = 3600.0
 def rate_of(objective: str) -> str:
     """Return the measured quantity that an objective is made of: what is learned, where the rest is known.
 
-    It is a throughput per second. An objective per joule is measured as a whole, and so is a mixture with one.
+    It is a throughput per second. An objective per joule is measured as a whole.
 
     >>> rate_of("tokens_per_device_hour"), rate_of("samples_per_second"), rate_of("tokens_per_joule")
     ('tokens_per_second', 'samples_per_second', 'tokens_per_joule')
-    >>> rate_of("tokens_per_second^0.5 * tokens_per_device_hour^0.5")
-    'tokens_per_second'
     """
-    (first, _), *others = parts_of(objective)
-    if others:
-        rates = {rate_of(name) for name in (first, *(name for name, _ in others))}
-        return rates.pop() if len(rates) == 1 else objective
-    return first if first in PER_JOULE else counted_rate(first)
+    return objective if objective in PER_JOULE else counted_rate(objective)
 
 
 def counted_rate(objective: str) -> str:
     """Return the throughput per second that an objective divides; the objective itself where it divides none.
 
-    Both parts of a mixture count the same work.
-
     >>> counted_rate("tokens_per_joule"), counted_rate("steps_per_second")
     ('tokens_per_second', 'steps_per_second')
-    >>> counted_rate("samples_per_second^0.5 * samples_per_joule^0.5")
-    'samples_per_second'
     """
-    (first, _), *_ = parts_of(objective)
-    return f"{first.partition('_per_')[0]}_per_second" if first in PER_COST else first
+    return f"{objective.partition('_per_')[0]}_per_second" if objective in PER_COST else objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from typing import Self, TypeAlias, TypeGuard
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.cost import PER_COST, PER_JOULE, PRICE, Prices, cost_per_second, counted_rate
 from torchx_cubicml.records.job_time import SOONEST_DONE, TimedJob
-from torchx_cubicml.records.mixture import parts_of
 from torchx_cubicml.records.provenance import Trust
 
 Scalar: TypeAlias = bool | int | float | str
@@ -455,16 +454,10 @@ class Trial:
         """Return the throughput in the unit of ``objective``; ``None`` where it, or what the job costs, is unknown.
 
         Raises:
-            RecordError: ``objective`` is none of ``OBJECTIVES``, ``PER_COST``, ``SOONEST_DONE`` and their mixtures.
+            RecordError: ``objective`` is none of ``OBJECTIVES``, ``PER_COST`` and ``SOONEST_DONE``.
         """
         if objective == SOONEST_DONE:
             return None if self.timed is None else self.timed.pace(self._rate_of_job)
-        parts = parts_of(objective)
-        if len(parts) > 1:
-            values = [self.throughput(name) for name, _ in parts]
-            known = [value for value in values if value is not None]
-            shares = [share for _, share in parts]
-            return math.prod(map(pow, known, shares)) if len(known) == len(parts) else None
         measured = self.measurement
         rate = measured.throughput(counted_rate(objective)) if measured is not None else None
         if measured is None or rate is None or objective not in PER_COST:

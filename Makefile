@@ -12,7 +12,7 @@ TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cu
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-kill
+.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
 .PHONY: test-report test-integrations test-torchrec test-releases test-nightly check
 .PHONY: setup format bench clean
 
@@ -45,6 +45,9 @@ test-mutants: setup ## random small faults: the share that each package's tests 
 
 test-slurm: setup ## whole tunes on a Slurm that is started on this machine (root; installed where it is missing)
 	scripts/test-slurm
+
+test-slurm-short: setup ## the same without the real trainings on machines of two speeds, and without the nightly TorchX
+	scripts/test-slurm --short
 
 test-report: setup ## the report in a headless Chromium (root and apt-get install it where it is missing)
 	scripts/test-report

@@ -42,8 +42,8 @@ SHOWN = {
     "trials[0]": (HTML, "measurement.tokens_per_second"),
     "space": (HTML, "flag --sharding"),
     "best": (HTML, "probability to fit in memory"),
-    "plot_parameter_worth": (FIGURE, "Changing one parameter"),
-    "memory": (FIGURE, "What fits in memory"),
+    "plot_parameter_worth": (FIGURE, "the best value of each parameter"),
+    "memory": (FIGURE, "Probability to fit in memory"),
     "evaluate": (HTML, "Kendall&#x27;s tau"),
 }
 """Begin of the last line of each cell -> MIME types that it shows, and a text in each but the plain one."""

@@ -140,7 +140,7 @@ def test_every_control_has_a_name(browser: Browser, page: Path) -> None:
 
 def test_a_point_shows_its_launch(browser: Browser, page: Path) -> None:
     browser.open(page)
-    point = "document.querySelector('.figure [aria-roledescription=point]')"
+    point = "document.querySelector('.figure [data-label]')"
     browser.run(f"{point}.dispatchEvent(new PointerEvent('pointermove', {{bubbles: true}}))")
     shown = browser.run("document.querySelector('.tip:not([hidden])').innerText")
     assert shown.splitlines()[:3] == ["launch 1", "1,037 tokens per second of the whole job", "completed"]

@@ -12,9 +12,10 @@ import vl_convert
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.report import rendering
 from torchx_cubicml.report.figure import VEGA_LITE, Figure
+from torchx_cubicml.report.figures.cell_grid import BEST
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.memory_boundary import memory_boundary
-from torchx_cubicml.report.figures.parameter_worth import parameter_worth
+from torchx_cubicml.report.figures.parameter_worth import OVER_OWN, parameter_worth
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import rank_correlation
 from torchx_cubicml.report.sections.figures import MOST_DRAWN
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAUNCHES = [{"throughput": 9.0, "outcome": "completed", "round": 1, "config": "</script><b>x</b>"}] * 3
-OTHER = {"parameter": "batch", "best": "8", "value": "4", "low": 0.7, "predicted": 0.8, "high": 0.9}
-CELL = {"x": "1", "y": "a", "fits": 0.3, "measured": "", "config": "batch=1"}
+WORTH = {"parameter": "batch", "kind": OVER_OWN, "change": "4 → 8", "gain": 1.2, "low": 1.1, "high": 1.3}
+CELL = {"x": "1", "y": "a", "fits": 0.3, "ran": 1, "failed": 0, "like_best": True, "peak": 9.0, "mark": BEST}
 FIGURES = {
     "frontier": frontier(LAUNCHES, unit="tokens per second"),
     "predicted": predicted_measured(
@@ -34,10 +35,8 @@ FIGURES = {
         taus={1: 0.5, 2: None},
     ),
     "correlation": rank_correlation([{"round": 1, "tau": 0.5, "launches": 9}, {"round": 2, "tau": 0.4, "launches": 9}]),
-    "worth": parameter_worth(
-        [{**OTHER, "measured": each, "fits": 1.0} for each in (None, 0.82)], unit="tokens per second"
-    ),
-    "memory": memory_boundary([CELL], x="batch", y="mode", other="", order={"x": ["1"], "y": ["a"]}),
+    "worth": parameter_worth([{**WORTH, "measured": each, "launches": 1} for each in (None, 1.25)]),
+    "memory": memory_boundary([CELL], x=["1"], y=["a"], names=("batch", "mode")),
 }
 
 
@@ -117,6 +116,17 @@ def test_a_notebook_keeps_a_sample_of_many_points_and_says_so() -> None:
     shown = figure._repr_mimebundle_()[VEGA_LITE]
     assert max(len(layer.get("data", {}).get("values", ())) for layer in shown["layer"]) == MOST_DRAWN
     assert f"{MOST_DRAWN:,} of {3 * MOST_DRAWN:,} points are drawn" in shown["title"]["subtitle"]
+
+
+def test_a_notebook_shows_the_label_of_each_mark_beside_the_pointer(figure: Figure) -> None:
+    def parts(part: dict[str, Any]) -> list[dict[str, Any]]:
+        inner = [*part.get("layer", ()), *([part["spec"]] if "spec" in part else [])]
+        return [part, *(each for one in inner for each in parts(one))]
+
+    encodings = [each["encoding"] for each in parts(figure._repr_mimebundle_()[VEGA_LITE]) if "encoding" in each]
+    labelled = [each for each in encodings if "description" in each]
+    assert all("tooltip" in each for each in labelled)
+    assert any("tooltip" in each for each in encodings)
 
 
 def test_a_copy_may_be_changed(figure: Figure) -> None:

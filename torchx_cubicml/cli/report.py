@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from torchx_cubicml.predictors.tune_rounds import TuneRounds
+    from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.report.document import Chapter
-    from torchx_cubicml.report.sections.figures import Colours
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.tuner.results import TuneNotes
 
 _MOST_ON_PAGE = 20  # workloads, those of most launches
 
@@ -32,14 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", default="", metavar="FILE", help=text)
     text = "only workloads whose program or facts contain TEXT, such as gpt.py or world_size=8"
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
+    text = "trial whose config the breakdown of time and memory compares first (default: the best but one)"
+    parser.add_argument("--config", default="", metavar="TRIAL_ID", help=text)
     parser.add_argument("--out", default="report.html", metavar="FILE", help="file to write (default: report.html)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page, and print how to open it."""
+    from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.report.document import document
     from torchx_cubicml.report.sections.figures import Colours, missing_renderer
     from torchx_cubicml.store import absolute_url
+    from torchx_cubicml.store.predictor_choice import latest_choice
     from torchx_cubicml.store.presence import read_recorded
     from torchx_cubicml.tuner.results import read_results
 
@@ -48,12 +50,25 @@ def run(args: argparse.Namespace) -> int:
         raise LaunchError(f"--out must name a file that ends in .html, got {args.out!r:.200}")
     space = _space(args.space)
     trials, warnings = read_recorded(url)
+    _check_config(args.config, trials, where=mask(url))
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
-    drawn = None if missing else colours
-    shown = groups[:_MOST_ON_PAGE]
+    shown, predictor = groups[:_MOST_ON_PAGE], latest_choice(url)
     chapters = [
-        _chapter(group, notes, place, objective=_objective(group, space), recorded=(url, trials), colours=drawn)
+        _chapter(
+            WorkloadView(
+                trials=group,
+                objective=_objective(group, space),
+                space=space,
+                notes=notes,
+                store=url,
+                recorded=trials,
+                colours=None if missing else colours,
+                place=place,
+                predictor=predictor,
+                chosen=args.config,
+            )
+        )
         for place, group in enumerate(shown, start=1)
     ]
     left_out = len(groups) - len(shown)
@@ -74,6 +89,14 @@ def _space(file: str) -> SearchSpace | None:
     from torchx_cubicml.space.toml import load_space
 
     return load_space(file) if file else None
+
+
+def _check_config(trial_id: str, trials: Sequence[Trial], *, where: str) -> None:
+    if trial_id and not any(trial.trial_id == trial_id and trial.config for trial in trials):
+        raise StoreError(
+            f"--config {trial_id!r:.100}: no trial of store {where} with a config has this id; `torchx cubicml history "
+            "list` shows the ids"
+        )
 
 
 def _terms(trials: Sequence[Trial], space: SearchSpace | None) -> list[Trial]:
@@ -110,58 +133,20 @@ def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
     return table_objective(trials)
 
 
-def _chapter(
-    trials: Sequence[Trial],
-    notes: TuneNotes,
-    place: int,
-    *,
-    objective: str,
-    recorded: tuple[str, Sequence[Trial]],
-    colours: Colours | None,
-) -> Chapter:
-    """Return the sections of one workload.
-
-    Args:
-        trials: of the workload.
-        notes: of the tunes of the store.
-        place: of the workload on the page, from 1.
-        objective: name of the throughput.
-        recorded: URL of the store, and all its trials.
-        colours: of the page's figures; without them, figures are left out.
-    """
-    from torchx_cubicml.cli.report_headline import headline_of, summary_of
-    from torchx_cubicml.cli.report_trials import trial_columns
-    from torchx_cubicml.plots.round_figures import heading, section
-    from torchx_cubicml.predictors.round_table import tunes_in_rounds
-    from torchx_cubicml.predictors.tune_rounds import rounds_of
+def _chapter(view: WorkloadView) -> Chapter:
+    """Return the sections of one workload."""
+    from torchx_cubicml.cli.report_sections import sections_of, short_result
+    from torchx_cubicml.plots.round_figures import facts_text, heading
     from torchx_cubicml.report.document import Chapter
-    from torchx_cubicml.report.markup import element, joined
-    from torchx_cubicml.report.sections.all_trials import trials_html
-    from torchx_cubicml.report.sections.figures import figures_html
-    from torchx_cubicml.report.sections.headline import headline_html
+    from torchx_cubicml.report.markup import joined
 
-    store, elsewhere = recorded
-    headline = headline_of(trials, notes, objective=objective, elsewhere=elsewhere, store=store)
-    tunes = tunes_in_rounds(trials)
-    rounds = rounds_of(trials, tunes, max(1, len(tunes)), objective=objective)
-    drawn = section(rounds)
-    figures = figures_html(drawn.figures, colours=colours, name=f"figure-{place}") if colours is not None else ""
-    scores = [element("p", text, class_="note") for text in _score_texts(rounds)]
-    table = trials_html(trial_columns(trials, objective=objective), name=f"trials-{place}")
+    trial = view.trials[0]
     return Chapter(
-        heading=heading(trials[0]),
-        note=drawn.note,
-        summary=summary_of(headline),
-        body=joined(headline_html(headline), figures, *scores, table),
+        heading=heading(trial),
+        note=facts_text(trial, view.objective),
+        summary=short_result(view),
+        body=joined(*sections_of(view)),
     )
-
-
-def _score_texts(rounds: TuneRounds) -> list[str]:
-    from torchx_cubicml.predictors.forecast_scores import forecast_scores
-
-    scores = forecast_scores(rounds.trials, objective=rounds.objective, tune=rounds.tune)
-    of_tune = f"The predictions are those of {rounds.name} in rounds, the latest. " if rounds.name else ""
-    return [f"{of_tune}{scores}"] if scores is not None else []
 
 
 def _about(trials: int, workloads: int) -> str:

@@ -30,7 +30,7 @@ def section(rounds: TuneRounds) -> Section:
     figures = (frontier_figure(rounds), predicted_figure(rounds), rank_correlation(_tau_rows(rounds.table)))
     return Section(
         heading=", ".join(filter(None, (heading(rounds.trials[0]), rounds.name))),
-        note=_note(rounds.trials[0], rounds.objective),
+        note=facts_text(rounds.trials[0], rounds.objective),
         figures=tuple(figure for figure in figures if figure is not None),
     )
 
@@ -74,7 +74,8 @@ def objective_text(objective: str) -> str:
     return f"{objective.replace('_', ' ')}{' of the whole job' if objective in OBJECTIVES else ''}"
 
 
-def _note(trial: Trial, objective: str) -> str:
+def facts_text(trial: Trial, objective: str) -> str:
+    """Return the facts of a workload, for a note below its heading."""
     facts = {name: value for name, value in trial.workload.items() if name not in {"program", "project"}}
     steps = "Optimizer steps count: launches whose steps do different work do not compare."
     return " ".join(filter(None, (config_text(facts), steps if objective == "steps_per_second" else "")))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.report.markup import Html, element, joined
-from torchx_cubicml.report.style import FONT, page_colours
+from torchx_cubicml.report.style import CATEGORIES, FONT, page_colours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +58,10 @@ def document(chapters: Sequence[Chapter], *, title: str, about: str, notes: Sequ
     top = [element("h1", title), element("p", about, class_="about")]
     top += [element("p", note, class_="note") for note in notes]
     body = joined(
+        element("a", "Skip to the result", href="#main", class_="skip"),
         element("header", *top),
         *([_index(chapters)] if len(chapters) > 1 else []),
-        element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1))),
+        element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1)), id="main"),
         element("script", Html(script)),
     )
     return f'<!DOCTYPE html>\n<html lang="en">\n{element("head", head)}\n{element("body", body)}\n</html>\n'
@@ -90,7 +91,8 @@ def _variables() -> str:
     light, dark = (
         "".join(f"--{name}:{colour};" for name, colour in page_colours(dark=each).items()) for each in (False, True)
     )
+    kinds = "".join(f"--category-{number}:{colour};" for number, colour in enumerate(CATEGORIES))
     return (
-        f":root{{color-scheme:light dark;--font:{FONT};{light}}}"
+        f":root{{color-scheme:light dark;--font:{FONT};{light}{kinds}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     )

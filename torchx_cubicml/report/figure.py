@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.report.rendering import FORMATS, Section, drawn, rendered
 from torchx_cubicml.report.sections.figures import sampled
-from torchx_cubicml.report.style import notebook_theme, theme
+from torchx_cubicml.report.style import LABEL, notebook_theme, theme
 
 if TYPE_CHECKING:
     from torchx_cubicml.report.rendering import Specification
@@ -70,10 +70,23 @@ class Figure:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         """Return the forms that a notebook chooses from; those that it does not want are its own to drop."""
         sample = sampled(self.specification)
-        shown = {**sample, "$schema": _SCHEMA, "config": notebook_theme()}
+        shown = {**_with_tooltips(sample), "$schema": _SCHEMA, "config": notebook_theme()}
         bundle: dict[str, Any] = {VEGA_LITE: shown, "text/plain": repr(self)}
         try:
             bundle["image/svg+xml"] = drawn(sample, kind=".svg", config=notebook_theme()).decode()
         except LaunchError as error:  # without the renderer: the first form needs none
             bundle["text/plain"] += f"\nNo picture is stored beside it: {error}"
         return bundle
+
+
+def _with_tooltips(part: Specification) -> dict[str, Any]:
+    """Return a part of a specification in which each mark with a label, and without a tooltip, shows that label."""
+    found = dict(part)
+    if "layer" in found:
+        found["layer"] = [_with_tooltips(layer) for layer in found["layer"]]
+    if "spec" in found:
+        found["spec"] = _with_tooltips(found["spec"])
+    encoding = found.get("encoding", {})
+    if encoding.get("description") == LABEL:
+        found["encoding"] = {"tooltip": LABEL, **encoding}
+    return found

@@ -20,10 +20,10 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.features.device_specs import find_hardware
 from torchx_cubicml.predictors.intervals import FEWEST
-from torchx_cubicml.predictors.roofline.constants import HAND_SET, NAMES, ConstantsPrior, constants_of
+from torchx_cubicml.predictors.roofline.constants import HAND_SET, NAMES, ConstantsPrior
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import memory_parts
-from torchx_cubicml.predictors.roofline.step_time import step_time
+from torchx_cubicml.predictors.roofline.step_doubt import log_step_seconds
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.settings import option
 
@@ -39,7 +39,6 @@ OPTION = "public_prior"
 RANGE_COLUMNS = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "experts")
 """Fields of a layout in which nothing is predicted outside the range of the sources."""
 _OFFLOADED = ("offloaded_params", "offloaded_optimizer", "offloaded_activations")  # by no source
-_STEP = 0.1  # of a logarithm, in the differences that carry the width of the constants over to a step
 _FORMAT = 1
 
 
@@ -141,7 +140,7 @@ class PublicPrior:
         chosen = layout.rows(covered)
         logarithm, spread = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         if covered.any():
-            seconds, deviation = self._log_seconds(chosen)
+            seconds, deviation = log_step_seconds(chosen, self.constants)
             logarithm[covered] = np.log(chosen.tokens_per_step) - seconds
             spread[covered] = self.widening * np.hypot(deviation, self.error)
         return Prediction.of_measurement(logarithm, spread)
@@ -164,16 +163,6 @@ class PublicPrior:
             total = np.log(sum(memory_parts(layout).values(), np.zeros(len(rows))) / 2.0**30)
         mean, spread = self.memory
         return Prediction(logarithm=np.where(covered, total + mean, np.nan), spread=np.where(covered, spread, np.nan))
-
-    def _log_seconds(self, layout: TrainingLayout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the logarithm of the seconds of a step, and its deviation by that of the constants, ``[n]`` each."""
-        centre, width = self.constants.centre, self.constants.width
-        logarithm = np.log(step_time(layout, constants_of(centre)).total())
-        slopes = [
-            (np.log(step_time(layout, constants_of(centre + step)).total()) - logarithm) / _STEP
-            for step in _STEP * np.eye(len(centre))
-        ]
-        return logarithm, np.asarray(np.sqrt(np.square(np.array(slopes) * width[:, None]).sum(axis=0)))
 
 
 _WORDS = {

@@ -1,79 +1,146 @@
-"""Figure of what each parameter is worth: the best config with another value of one, predicted and measured."""
+"""Figure of what each parameter is worth: the best config over the same with another value of one parameter."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.style import LABEL, NEUTRAL, SCHEMA, SHARE, STRONG, WIDTH
+from torchx_cubicml.report.style import FAILED, LABEL, NEUTRAL, SCHEMA, STRONG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST_ROWS = 60
-_STEP = 20  # pixels of a row
-_LABEL_WIDTH = 320  # pixels; longer labels end with an ellipsis
+OVER_OWN, OVER_SLOWEST = "over your own value", "over the slowest other value"
+"""Kinds of rows: what the best value is compared with."""
+_PLOT = 380  # pixels of the axis; names and values stand beside it
+_ROW = 30  # pixels of one parameter
+_NAMES = 210  # pixels of a parameter's name
+_MOST_LETTERS = 40  # of the two values
+_FACTOR = {"format": ".4~g", "labelExpr": "datum.label + 'x'", "tickCount": 6}
 
 
-def parameter_worth(rows: Sequence[Mapping[str, Any]], *, unit: str) -> dict[str, Any]:
-    """Return the figure as a Vega-Lite specification.
+def parameter_worth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the figure as a Vega-Lite specification; ``None`` without a row.
 
     Args:
-        rows: one per other value, in their order: ``parameter``, ``value`` and ``best`` (the best config's) as text,
-            ``predicted`` (the ratio to the best config) with ``low`` and ``high`` of its 80 % interval, ``measured``
-            (likewise, or ``None``), and ``fits`` (the probability to fit in memory).
-        unit: of the throughput, in words.
+        rows: one per parameter, in their order, with ``parameter``, ``kind`` (``OVER_OWN`` or ``OVER_SLOWEST``),
+            ``change`` (the two values as text), ``gain`` (predicted ratio of the best config to that with the other
+            value), ``low`` and ``high`` (its 80 % interval), ``measured`` (the same ratio of measurements; ``None``
+            where there is none) and ``launches`` (number of them).
     """
-    shown = [{**row, "row": _row_name(row), "label": _text(row)} for row in rows[:_MOST_ROWS]]
-    left_out = f"; {len(rows) - len(shown):,} more values are left out" if len(rows) > len(shown) else ""
-    axis = {"labelLimit": _LABEL_WIDTH, "grid": True}
-    y: dict[str, Any] = {"field": "row", "type": "nominal", "sort": None, "title": None, "axis": axis}
-    x: dict[str, Any] = {"field": "predicted", "type": "quantitative", "scale": {"zero": False}}
-    x |= {"title": f"{unit}, over that of the best config", "axis": {"format": SHARE, "grid": True}}
+    if not rows:
+        return None
+    values = [{**row, "change": _short(row["change"]), "label": _label(row)} for row in rows]
+    names = list(dict.fromkeys(row["parameter"] for row in values))
+    y: dict[str, Any] = {"field": "parameter", "type": "nominal", "sort": None, "title": None}
+    y |= {"axis": {"labelLimit": _NAMES, "grid": False, "labelPadding": 12}}
+    x: dict[str, Any] = {"type": "quantitative", "axis": {**_FACTOR, "grid": True}}
+    x |= {"title": "throughput with the best value over that with the other"}
+    x |= {"scale": {"domain": _domain(rows), "nice": False, "zero": False}}
+    measured = [row for row in values if row["measured"] is not None]
     return {
         "$schema": SCHEMA,
-        "description": f"The best config with {len(shown)} other values of single parameters.",
+        "description": f"What the best value of each of {len(names)} parameters is worth, with its interval.",
         "title": {
-            "text": "Changing one parameter of the best config",
-            "subtitle": f"dot and line: predicted, with its 80 % interval; diamond: measured{left_out}",
+            "text": "Throughput gained by the best value of each parameter",
+            "subtitle": _subtitle(has_measured=bool(measured)),
         },
-        "width": WIDTH - _LABEL_WIDTH,
-        "height": {"step": _STEP},
-        "data": {"values": shown},
-        "layer": [
-            {
-                "mark": {"type": "rule", "strokeDash": [4, 4]},
-                "encoding": {"x": {"datum": 1, "type": "quantitative"}},
-            },
-            {
-                "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.4, "color": STRONG},
-                "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
-            },
-            {
-                "mark": {"type": "point", "size": 60, "color": STRONG, "opacity": 1},
-                "encoding": {"y": y, "x": x, "tooltip": _tooltip(), "description": LABEL},
-            },
-            {
-                "transform": [{"filter": "isValid(datum.measured)"}],
-                "mark": {"type": "point", "shape": "diamond", "size": 110, "filled": False, "stroke": NEUTRAL}
-                | {"strokeWidth": 2},
-                "encoding": {"y": y, "x": {**x, "field": "measured"}, "tooltip": _tooltip()},
-            },
-        ],
+        "width": _PLOT,
+        "height": {"step": _ROW},
+        "data": {"values": values},
+        "encoding": {"y": y},
+        "layer": [_one(), _intervals(x, rows), _points(x, rows), *_measured(measured, x), _changes()],
     }
 
 
-def _row_name(row: Mapping[str, Any]) -> str:
-    risk = "" if row["fits"] >= 0.5 else ", does not fit" if row["fits"] == 0.0 else ", may not fit"
-    return f"{row['parameter']} {row['best']} → {row['value']}{risk}"
+def _domain(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the ends of the axis, with 1 on it."""
+    values = [row[name] for row in rows for name in ("low", "gain", "high", "measured") if row[name] is not None]
+    low, high = min(1.0, *values), max(1.0, *values)
+    margin = 0.03 * (high - low) or 0.05
+    return [low - margin, high + margin]
 
 
-def _text(row: Mapping[str, Any]) -> str:
-    """Return the text of a point, for readers who cannot see it."""
-    measured = f"; measured {row['measured']:.2f}" if row["measured"] is not None else ""
-    return f"{_row_name(row)}: predicted {row['predicted']:.2f}, {row['low']:.2f} to {row['high']:.2f}{measured}"
+def _subtitle(*, has_measured: bool) -> str:
+    ring = "; ring: measured" if has_measured else ""
+    return f"dot: predicted, with its 80 % interval{ring}; all other parameters as in the best config"
 
 
-def _tooltip() -> list[dict[str, Any]]:
-    numbers = ("predicted", "low", "high", "measured", "fits")
-    texts = [{"field": name, "type": "nominal"} for name in ("parameter", "best", "value")]
-    return [*texts, *({"field": name, "type": "quantitative", "format": SHARE} for name in numbers)]
+def _label(row: Mapping[str, Any]) -> str:
+    """Return the text of a row, for readers who cannot see it."""
+    texts = [
+        f"{row['parameter']} {row['change']}",
+        f"predicted {row['gain']:.2f}x, 80 % interval {row['low']:.2f}x to {row['high']:.2f}x",
+        row["kind"],
+    ]
+    if row["measured"] is not None:
+        many = f"{row['launches']} launch{'es' if row['launches'] != 1 else ''}"
+        texts.insert(2, f"measured {row['measured']:.2f}x by {many} with the other value")
+    return "; ".join(texts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
+
+
+def _one() -> dict[str, Any]:
+    """Return the line of no difference."""
+    return {
+        "data": {"values": [{"one": 1.0}]},
+        "mark": {"type": "rule", "aria": False},
+        "encoding": {"x": {"field": "one", "type": "quantitative"}, "y": None},
+    }
+
+
+def _colour(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    kinds = [kind for kind in (OVER_OWN, OVER_SLOWEST) if any(row["kind"] == kind for row in rows)]
+    colours = {OVER_OWN: STRONG, OVER_SLOWEST: NEUTRAL}
+    legend: dict[str, Any] = {
+        "orient": "top",
+        "title": None,
+        "labelLimit": 400,
+        "symbolType": "circle",
+        "symbolStrokeWidth": 0,
+    }
+    legend |= {"symbolOpacity": 1.0, "symbolSize": 75}
+    return {
+        "field": "kind",
+        "type": "nominal",
+        "scale": {"domain": kinds, "range": [colours[kind] for kind in kinds]},
+        "legend": legend,
+    }
+
+
+def _intervals(x: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    mark = {"type": "rule", "strokeWidth": 9, "opacity": 0.28, "strokeCap": "round", "aria": False}
+    return {
+        "mark": mark,
+        "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": _colour(rows)},
+    }
+
+
+def _points(x: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "mark": {"type": "point", "size": 75, "opacity": 1.0},
+        "encoding": {"x": {**x, "field": "gain"}, "color": _colour(rows), "description": LABEL},
+    }
+
+
+def _measured(measured: list[dict[str, Any]], x: dict[str, Any]) -> list[dict[str, Any]]:
+    if not measured:
+        return []
+    mark = {"type": "point", "filled": False, "size": 130, "strokeWidth": 2, "stroke": FAILED, "opacity": 1.0}
+    return [
+        {
+            "data": {"values": measured},
+            "mark": mark,
+            "encoding": {"x": {**x, "field": "measured"}, "description": LABEL},
+        }
+    ]
+
+
+def _changes() -> dict[str, Any]:
+    """Return the two values beside each row."""
+    return {
+        "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11},
+        "encoding": {"x": {"value": _PLOT + 16}, "text": {"field": "change", "type": "nominal"}},
+    }

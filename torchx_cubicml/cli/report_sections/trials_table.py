@@ -12,17 +12,25 @@ from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.suggestion import promised_round, promised_throughput
 from torchx_cubicml.records.trial import Measurement
 from torchx_cubicml.records.value_text import value_text
+from torchx_cubicml.report.sections.all_trials import trials_html
 from torchx_cubicml.report.table_columns import Column
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.report.markup import Html
     from torchx_cubicml.report.table_columns import Cell
 
 _MOST_PARAMETERS = 8  # columns of the table; the others are in the details
 _MOST_LETTERS = 2000  # of one text
 _TWO_SIDED_90 = 164.5  # per cent of a standard deviation
+
+
+def section(view: WorkloadView) -> Html:
+    """Return the table, with the details of each trial."""
+    return trials_html(trial_columns(view.trials, objective=view.objective), name=f"trials-{view.place}")
 
 
 def trial_columns(trials: Sequence[Trial], *, objective: str) -> list[Column]:

@@ -13,40 +13,37 @@ from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.redaction import MASK, mask, printable
 from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.records.value_text import value_text
-from torchx_cubicml.report.sections.headline import Headline
+from torchx_cubicml.report.sections.headline import Headline, headline_html
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.report.markup import Html
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
-    from torchx_cubicml.tuner.results import RecordedResult, TuneNotes
+    from torchx_cubicml.tuner.results import RecordedResult
 
 
-def headline_of(
-    trials: Sequence[Trial], notes: TuneNotes, *, objective: str, elsewhere: Sequence[Trial], store: str
-) -> Headline:
-    """Return the result of one workload.
+def section(view: WorkloadView) -> Html:
+    """Return the result as a card."""
+    return headline_html(headline_of(view))
 
-    Args:
-        trials: of the workload.
-        notes: of the tunes of the store.
-        objective: name of the throughput, for a workload without a finished tune.
-        elsewhere: trials of the store.
-        store: its URL.
-    """
-    from torchx_cubicml.tuner.recorded_comparison import fastest_measured, recorded_comparison
 
-    results = [result for result in notes.results if any(map(result.made, trials))]
-    if results and results[-1].comparison is not None:
-        return _of_tune(results[-1], results[-1].comparison, n_tunes=len(results), store=store)
+def headline_of(view: WorkloadView) -> Headline:
+    """Return the result of one workload."""
+    from torchx_cubicml.tuner.recorded_comparison import fastest_measured
+
+    trials, objective, result = view.trials, view.objective, view.result
+    if result is not None and result.comparison is not None:
+        n_tunes = sum(any(map(each.made, trials)) for each in view.notes.results)
+        return _of_tune(result, result.comparison, n_tunes=n_tunes, store=view.store)
     best = fastest_measured(trials, objective=objective)
     if best is None:
         return Headline(meaning="No config was measured", sentence=_ends_text(trials), facts=_launches(trials))
-    comparison = recorded_comparison(trials, objective=objective, baselines=notes.baselines, elsewhere=elsewhere)
-    if comparison is None:
+    if view.comparison is None:
         return _without_own(best, trials, objective=objective)
-    return _of_records(comparison, best, trials)
+    return _of_records(view.comparison, best, trials)
 
 
 def summary_of(headline: Headline) -> str:

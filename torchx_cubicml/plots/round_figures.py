@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.predictors.round_table import numbered
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.suggestion import promised_throughput
-from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured

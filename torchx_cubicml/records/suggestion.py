@@ -7,9 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.cost import PER_COST
-from torchx_cubicml.records.job_time import SOONEST_DONE
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, SOONEST_DONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,20 +11,21 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Self, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.cost import PER_COST, PER_JOULE, PRICE, Prices, cost_per_second, counted_rate
-from torchx_cubicml.records.job_time import SOONEST_DONE, TimedJob
+from torchx_cubicml.records.device_prices import PRICE, Prices
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, RATES, SOONEST_DONE, counted_rate, in_unit
 from torchx_cubicml.records.provenance import Trust
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.job_time import TimedJob
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | tuple[Scalar, ...]
 Config: TypeAlias = Mapping[str, Value]
 Workload: TypeAlias = Mapping[str, Value]
 
-RATES = ("tokens_per_second", "samples_per_second")  # units of work that trials record
-OBJECTIVES = (*RATES, "steps_per_second")
 SECOND_ATTEMPT_SUFFIX = "-as-typed"  # of the trial id of a job that runs as typed after its rewritten command failed
 MAX_TEXT = 4096  # characters of one value; a longer one is an accident or an attack
 MAX_ITEMS = 4096  # entries of one tuple; well above the layers of the deepest models
@@ -462,10 +463,8 @@ class Trial:
         rate = measured.throughput(counted_rate(objective)) if measured is not None else None
         if measured is None or rate is None or objective not in PER_COST:
             return rate
-        if objective in PER_JOULE:
-            return None if measured.power is None else rate / measured.power
-        cost = cost_per_second(objective, devices=self.fact("world_size"), price=self.fact(PRICE))
-        return None if cost is None else rate / cost
+        devices, price = self.fact("world_size"), self.fact(PRICE)
+        return in_unit(objective, rate, devices=devices, price=price, power=measured.power)
 
     @property
     def time_to_done(self) -> Mapping[str, float]:

@@ -12,10 +12,9 @@ from datetime import UTC
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.records.cost import PER_COST
 from torchx_cubicml.records.iso_time import parse_time
-from torchx_cubicml.records.job_time import SOONEST_DONE
 from torchx_cubicml.records.kept_command import command_text
+from torchx_cubicml.records.objective_units import PER_COST, SOONEST_DONE
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.suggestion import promised_round, promised_throughput
 from torchx_cubicml.records.trial import Measurement, Origin, State

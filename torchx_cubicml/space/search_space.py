@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.cost import counted_rate, rate_of
+from torchx_cubicml.records.objective_units import counted_rate, rate_of
 from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES
 from torchx_cubicml.records.trial import MAX_ITEMS, MEAN
 from torchx_cubicml.space.arithmetic import kind
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from torchx_cubicml.records.cost import Prices
+    from torchx_cubicml.records.device_prices import Prices
     from torchx_cubicml.records.job_time import Job
     from torchx_cubicml.records.log_pattern import LogPattern
     from torchx_cubicml.records.trial import Config, Scalar, Value, Workload

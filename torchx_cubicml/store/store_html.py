@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.event import Event, fold_events
 from torchx_cubicml.records.notebook import section_html, table_html
-from torchx_cubicml.records.trial import RATES
+from torchx_cubicml.records.objective_units import RATES
 from torchx_cubicml.records.value_text import config_text
 
 if TYPE_CHECKING:

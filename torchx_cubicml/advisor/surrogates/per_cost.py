@@ -14,7 +14,7 @@ import numpy as np
 
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.predictors.features.rows import choices_of
-from torchx_cubicml.records.cost import cost_per_second, rate_of
+from torchx_cubicml.records.objective_units import cost_per_second, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.surrogates.base import Forecaster, Surrogate
     from torchx_cubicml.predictors import Prediction
-    from torchx_cubicml.records.cost import Prices
+    from torchx_cubicml.records.device_prices import Prices
     from torchx_cubicml.records.trial import Value
 
 

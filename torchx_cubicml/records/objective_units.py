@@ -1,22 +1,19 @@
-"""Objectives per cost: throughput over the device hours, or the money, that a job costs in the same time."""
+"""Objectives: the units in which a throughput is maximised, and the throughput per second that each is made of."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
+RATES = ("tokens_per_second", "samples_per_second")
+"""Units of work that trials record."""
+OBJECTIVES = (*RATES, "steps_per_second")
+"""Objectives that are a throughput per second of the whole job."""
 PER_DEVICE_HOUR = ("tokens_per_device_hour", "samples_per_device_hour")
 PER_CURRENCY = ("tokens_per_currency", "samples_per_currency")
 PER_JOULE = ("tokens_per_joule", "samples_per_joule")
 """Objectives that divide a throughput by the power measured beside it, which no config tells before it has run."""
 PER_COST = (*PER_DEVICE_HOUR, *PER_CURRENCY, *PER_JOULE)
 """Objectives that divide a throughput by what the job costs."""
-PRICE = "price_per_device_hour"
-"""Fact of a trial, where the space file has a table of prices."""
+SOONEST_DONE = "soonest_done"
+"""Objective whose value is jobs per second: one over the seconds until the job is done; see ``job_time``."""
 _SECONDS_PER_HOUR = 3600.0
 
 
@@ -40,34 +37,21 @@ def counted_rate(objective: str) -> str:
     return f"{objective.partition('_per_')[0]}_per_second" if objective in PER_COST else objective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """Prices of a device hour, by the value of one parameter or fact.
+def in_unit(objective: str, rate: float, *, devices: object, price: object, power: float | None) -> float | None:
+    """Return a throughput per second in the unit of one of ``PER_COST``; ``None`` where what the job costs is unknown.
 
     Args:
-        name: of the parameter or fact, such as ``partition``.
-        of_value: text of its value -> price > 0, in any currency.
+        objective: one of ``PER_COST``.
+        rate: throughput per second of the whole job, > 0.
+        devices: number of devices.
+        price: of a device hour.
+        power: watts of the whole job; ``None`` where unknown.
+
+    >>> in_unit("tokens_per_device_hour", 10.0, devices=2, price=None, power=None)
+    18000.0
     """
-
-    name: str
-    of_value: Mapping[str, float]
-
-    def price(self, value: object) -> float | None:
-        """Return the price for a value; ``None`` where there is none.
-
-        >>> Prices(name="partition", of_value={"fast": 3.2}).price("fast")
-        3.2
-        """
-        return self.of_value.get(text_of_value(value)) if value is not None else None
-
-
-def text_of_value(value: object) -> str:
-    """Return the key of a value in a table of prices.
-
-    >>> text_of_value("fast"), text_of_value(True), text_of_value(2)
-    ('fast', 'true', '2')
-    """
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    cost = power if objective in PER_JOULE else cost_per_second(objective, devices=devices, price=price)
+    return None if cost is None else rate / cost
 
 
 def cost_per_second(objective: str, *, devices: object, price: object) -> float | None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml.errors import RecordError, SpaceError
-from torchx_cubicml.records.cost import PER_COST, PRICE, Prices, cost_per_second
+from torchx_cubicml.records.device_prices import PRICE, Prices
+from torchx_cubicml.records.objective_units import PER_COST, cost_per_second
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 

@@ -255,7 +255,8 @@ def test_whatever_section_fails_the_page_is_written(name: str, tuned: str, tmp_p
     [
         (
             ["--out", "report.pdf"],
-            "--out must name a file that ends in .html, .md, .png, .json, .csv, .parquet, or give --format, got 'report.pdf'",
+            "--out must name a file that ends in .html, .md, .png, .json, .csv, .parquet, or give --format, "
+            "got 'report.pdf'",
         ),
         (["--out", "nowhere/report.html"], "cannot write nowhere/report.html: No such file or directory"),
         (["--workload", "nothing"], "no workload of store"),

@@ -77,7 +77,7 @@ class _Promise:
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the measurement lies in the interval; ``None`` where either is unknown."""
+        """True if the measurement lies in the interval; ``None`` where either is unknown."""
         if self.measured is None or self.low is None or self.high is None:
             return None
         return self.low <= self.measured <= self.high

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.browser.stores.tuned import HARDWARE, TUNE, WORKLOAD, Launcher, measured
+from tests.browser.stores.tuned import HARDWARE, TUNE, WORKLOAD, Launcher, measured, note_own
 from torchx_cubicml import State, TrialStore
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def fill(url: Path) -> tuple[str, ...]:
             trial = replace(trial, measurement=measured(rate, peak))
             best, best_rate = ((sharding, kept), rate) if rate > best_rate else (best, best_rate)
         store.add(trial)
+    note_own(str(url))
     return ()
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SECTIONS = (
     "result",
     "launch_order",
+    "accuracy",
     "worth",
     "response",
     "memory_limit",

@@ -18,6 +18,10 @@
     return node;
   }
 
+  function lines(text) { // a long text may end its lines behind commas
+    return text.length < 20 ? [text] : text.split(/(?<=,)/).slice(0, 200).flatMap(part => [part, make("wbr")]);
+  }
+
   function reader(column) {
     if ("all" in column) return () => column.all;
     if ("index" in column) return row => column.levels[column.index[row]];
@@ -136,7 +140,7 @@
       const isOpen = this.open.has(row);
       const cells = this.table.map((column, place) => {
         const text = shown(column.at(row));
-        if (place) return make("td", {class: column.number ? "number" : "text"}, make("span", {title: text.length > 60 ? text : null}, text));
+        if (place) return make("td", {class: column.number ? "number" : "text"}, make("span", {title: text.length > 60 ? text : null}, ...lines(text)));
         const button = make("button", {type: "button", class: "open", "aria-expanded": String(isOpen), "aria-controls": name,
           "aria-label": `Trial ${text}, all that was recorded`}, text);
         button.addEventListener("click", () => this.toggle(row, button, name));

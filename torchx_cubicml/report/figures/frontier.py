@@ -144,7 +144,7 @@ def _crosses(failed: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any])
     shape = "M-1,-1L1,1M1,-1L-1,1"
     return {
         "data": {"values": failed},
-        "mark": {"type": "point", "shape": shape, "stroke": FAILED, "strokeWidth": 1.4, "size": 30, "filled": False},
+        "mark": {"type": "point", "shape": shape, "stroke": FAILED, "strokeWidth": 1.8, "size": 52, "filled": False},
         "encoding": {
             "x": x,
             "y": y,

@@ -13,7 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from torchx_cubicml.report.markup import Html, element, joined
+from torchx_cubicml.report.markup import Html, element
 from torchx_cubicml.report.rendering import renderer
 from torchx_cubicml.report.style import ON_DARK, theme
 
@@ -54,14 +54,15 @@ class Colours:
 
 
 def figures_html(figures: Sequence[Figure], *, colours: Colours, name: str) -> Html:
-    """Return the figures one below the other.
+    """Return the figures, side by side where they fit.
 
     Args:
         figures: Vega-Lite specifications.
         colours: of the page; those of the figures are added.
         name: unique on the page; letters, digits and hyphens.
     """
-    return joined(*(_drawn(figure, colours, f"{name}-{number}-") for number, figure in enumerate(figures)))
+    drawn = (_drawn(figure, colours, f"{name}-{number}-") for number, figure in enumerate(figures))
+    return element("div", *drawn, class_="figures")
 
 
 def _drawn(figure: Figure, colours: Colours, prefix: str) -> Html:

@@ -103,8 +103,8 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
         element(
             "tr",
             element("th", name, scope="row"),
-            *([element("td", before)] if compares else []),
-            element("td", element("strong", after)),
+            *([element("td", _lines(before))] if compares else []),
+            element("td", element("strong", _lines(after))),
         )
         for name, before, after in changes[:_MOST_CHANGES]
     ]
@@ -117,6 +117,11 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
         element("div", element("table", head, element("tbody", *rows), class_="changes"), class_="scroll"),
         *([element("p", note, class_="note")] if note else []),
     )
+
+
+def _lines(value: str) -> Html:
+    """Return a value whose lines may end behind each comma: a value per layer is long."""
+    return Html(",<wbr>".join(joined(part) for part in value.split(",")))
 
 
 def _command(command: str, label: str) -> Html:

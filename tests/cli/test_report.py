@@ -210,7 +210,13 @@ def test_without_the_renderer_a_sentence_stands_for_the_figures(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "report.pdf"], "--out must name a file that ends in .html, got 'report.pdf'"),
+        (
+            ["--out", "report.pdf"],
+            "--out must name a file that ends in .html, .md, .png, .json, .csv, .parquet, or give --format, got 'repo",
+        ),
+        (["--out", "-"], "--out - needs --format html, md, json or csv, got none"),
+        (["--out", "-", "--format", "png"], "--out - needs --format html, md, json or csv, got png"),
+        (["--out", "x.csv", "--format", "md"], "--format md does not fit --out 'x.csv': give one"),
         (["--out", "nowhere/report.html"], "cannot write nowhere/report.html: No such file or directory"),
         (["--workload", "nothing"], "no workload of store"),
     ],

@@ -28,6 +28,4 @@ def numbers_html(
     ]
     table = element("table", head, element("tbody", *body), class_="changes")
     scroll = element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
-    return joined(
-        element("details", element("summary", label), scroll, class_="numbers", open="" if is_open else None)
-    )
+    return joined(element("details", element("summary", label), scroll, class_="numbers", open="" if is_open else None))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOSTILE = "=cmd|' /C calc'!A1 | <img src=x onerror=alert(1)> ``` [a](http://x.org) \\ _b_\n\x1b[31m# c"
-SECRET = "hunter2"  # noqa: S105 - of a made-up store
+SECRET = "hunter2"
 
 
 @pytest.fixture
@@ -63,7 +63,9 @@ def test_markdown_tells_the_result_and_the_best_trials(store: Path) -> None:
     assert "## train.py\n" in text
     assert "**180 tokens/s is the fastest measured**" in text
     assert "- recorded: 3 launches (2 completed, 1 out of memory)" in text
-    assert "| throughput | ± | micro_batch_size |\n|---|---|---|\n| 180 tokens/s |  | 2 |\n| 100 tokens/s |  | 1 |" in text
+    assert (
+        "| throughput | ± | micro_batch_size |\n|---|---|---|\n| 180 tokens/s |  | 2 |\n| 100 tokens/s |  | 1 |" in text
+    )
 
 
 def test_hostile_texts_are_no_markdown(store: Path) -> None:

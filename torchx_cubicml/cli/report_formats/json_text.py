@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.report_sections import data_of
 from torchx_cubicml.cli.report_sections.across_workloads import across_data
+from torchx_cubicml.cli.report_sections.result import headline_of
 from torchx_cubicml.cli.report_sections.trials_table import recorded_values
 from torchx_cubicml.cli.report_sections.workload_summary import summary_of_workload
 from torchx_cubicml.records.redaction import mask, printable
@@ -51,7 +52,7 @@ def _workload(view: WorkloadView) -> dict[str, Any]:
         "best": found.best,
         "own": view.own,
         "gain": _gain(view),
-        "headline": asdict(view.headline),
+        "headline": asdict(headline_of(view)),
         "trials": [dict(recorded_values(trial)) for trial in view.trials],
     }
 

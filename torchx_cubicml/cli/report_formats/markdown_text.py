@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.report_sections.result import summary_of
+from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
 from torchx_cubicml.launch.messages import interval_text, rate_text
 from torchx_cubicml.plots.round_figures import facts_text, heading
 from torchx_cubicml.predictors.features.history import config_key
@@ -60,7 +60,7 @@ def escaped(text: str) -> str:
 
 
 def _workload(view: WorkloadView) -> Iterator[str]:
-    headline = view.headline
+    headline = headline_of(view)
     yield from (f"## {escaped(heading(view.trials[0]))}", "")
     yield from (escaped(facts_text(view.trials[0], view.objective)), "")
     yield from (f"**{escaped(summary_of(headline))}**", "")

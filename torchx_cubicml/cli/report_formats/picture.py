@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.report_sections.result import summary_of
+from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
 from torchx_cubicml.plots.round_figures import section
 from torchx_cubicml.report.rendering import rendered
 from torchx_cubicml.report.sections.figures import sampled
@@ -22,7 +22,7 @@ def content(report: StoreReport, *, kind: str) -> bytes:
     """
     view = report.views[0]
     drawn = section(view.rounds)
-    headline = view.headline
+    headline = headline_of(view)
     others = len(report.views) - 1
     many = f"{others:,} other workload{'s' if others > 1 else ''} of fewer launches left out" if others else ""
     first = Section(

@@ -142,8 +142,10 @@ def _values_html(found: Sequence[WinningValue]) -> list[Html]:
 
 def _grade(views: Sequence[WorkloadView], predictor: str) -> dict[str, Any] | None:
     """Return Kendall's tau on workloads that were left out in turn, of a bounded sample; ``None`` without one."""
+    from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
     from torchx_cubicml.predictors.evaluation import evaluate
 
+    name = predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR
     objective = views[0].objective
     sample, graded = [], 0
     for view in views:
@@ -156,12 +158,18 @@ def _grade(views: Sequence[WorkloadView], predictor: str) -> dict[str, Any] | No
     if graded < 2:
         return None
     try:
-        card = evaluate(sample, split="workload", predictor=predictor, objective=objective)
+        card = evaluate(sample, split="workload", predictor=name, objective=objective)
     except CubicMLError:
         return None
     if math.isnan(card.tau):
         return None
-    return {"tau": card.tau, "median_error": card.median_error, "workloads": graded, "trials": len(sample)}
+    return {
+        "predictor": name,
+        "tau": card.tau,
+        "median_error": card.median_error,
+        "workloads": graded,
+        "trials": len(sample),
+    }
 
 
 def _graded_html(graded: dict[str, Any] | None) -> list[Html]:
@@ -169,7 +177,7 @@ def _graded_html(graded: dict[str, Any] | None) -> list[Html]:
         return []
     text = (
         f"Kendall's tau between predicted and measured throughput is {graded['tau']:.2f} for launches of a workload "
-        f"that the predictor has not seen: each of {graded['workloads']} workloads was left out in turn, and the mean "
+        f"that the predictor {graded['predictor']} has not seen: each of {graded['workloads']} workloads was left out in turn, and the mean "
         f"is given. The median error is {graded['median_error']:.0%}. It used {graded['trials']:,} measured launches, "
         f"up to {_GRADED_TRIALS} of each workload."
     )

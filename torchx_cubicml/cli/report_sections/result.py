@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def section(view: WorkloadView) -> Html:
     """Return the result as a card."""
-    return headline_html(view.headline)
+    return headline_html(headline_of(view))
 
 
 def headline_of(view: WorkloadView) -> Headline:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.report.sections.figures import Colours
-    from torchx_cubicml.report.sections.headline import Headline
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner.comparison import Comparison
     from torchx_cubicml.tuner.results import RecordedResult, TuneNotes
@@ -78,13 +77,6 @@ class WorkloadView:
         from torchx_cubicml.tuner.recorded_comparison import fastest_measured
 
         return fastest_measured(self.trials, objective=self.objective)
-
-    @cached_property
-    def headline(self) -> Headline:
-        """Result in plain texts."""
-        from torchx_cubicml.cli.report_sections.result import headline_of
-
-        return headline_of(self)
 
     @cached_property
     def own(self) -> Config | None:

@@ -1,4 +1,4 @@
-"""Report of several workloads, and of large stores: index, lessons across workloads, scale, and the size of the page."""
+"""Report of several workloads, and of large stores: index, lessons across workloads, scale, size of the page."""
 
 from __future__ import annotations
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from torchx_cubicml import Trial
 from torchx_cubicml.plots.winning_values import winning_values
-from torchx_cubicml.records.trial import Config
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Config
 
 UNIT = "tokens_per_second"
 

@@ -177,9 +177,9 @@ def _graded_html(graded: dict[str, Any] | None) -> list[Html]:
         return []
     text = (
         f"Kendall's tau between predicted and measured throughput is {graded['tau']:.2f} for launches of a workload "
-        f"that the predictor {graded['predictor']} has not seen: each of {graded['workloads']} workloads was left out in turn, and the mean "
-        f"is given. The median error is {graded['median_error']:.0%}. It used {graded['trials']:,} measured launches, "
-        f"up to {_GRADED_TRIALS} of each workload."
+        f"that the predictor {graded['predictor']} has not seen. Each of {graded['workloads']} workloads was left out "
+        f"in turn, and the mean is given. The median error is {graded['median_error']:.0%}. This used "
+        f"{graded['trials']:,} measured launches, up to {_GRADED_TRIALS} of each workload."
     )
     return [element("h3", "How well workloads predict one another"), element("p", text)]
 

@@ -31,6 +31,7 @@ from lib.tables import H100_JOBS, h100_jobs
 
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.roofline.computation import COMPUTE_PARTS
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.part_factors import part_factors
 from torchx_cubicml.predictors.roofline.recomputation import activation_bytes
@@ -135,11 +136,12 @@ def compared_parts(rows: Sequence[Row], measured: Sequence[Mapping[str, Mapping[
         history = History.from_trials([*trials[:at], *trials[at + 1 :]], objective="tokens_per_second")
         roofline = Roofline().fit(history, rng=np.random.default_rng(0))
         parts, seconds = roofline.explain(row), each["seconds"]
+        compute = sum(parts[name] for name in COMPUTE_PARTS)
         of_time = {
             "step": sum(parts.values()),
-            "compute": parts["compute"],
+            "compute": compute,
             "optimizer": parts["optimizer"],
-            "communication": sum(parts.values()) - parts["compute"] - parts["optimizer"],
+            "communication": sum(parts.values()) - compute - parts["optimizer"],
         }
         source = "one strategy" if isinstance(row["sharding_strategy"], str) else "per layer"
         for name, ours in of_time.items():

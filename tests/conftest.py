@@ -67,6 +67,7 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         "TORCHX_CUBICML_THINK_DEADLINE_S": "60",
         "TORCHX_CUBICML_DECISION_DEADLINE_S": "120",
         "TORCHX_CUBICML_WRITE_DEADLINE_S": "60",
+        "COLUMNS": "1000",  # no sentence is broken over lines, except in the tests of that
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changes.items():

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 PREFIX = "TORCHX_CUBICML_"
 ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
 KEEP_COMMAND = "keep_command"  # option
+PRINT_TRIAL = "print_trial"  # option: the job prints its trial, wherever it is recorded
 DEFAULT_STORE = "~/.torchx-cubicml"
+_TEMPORARY_VARIABLES = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS", "LOCAL_SCRATCH")
 _CACHES_OF_LIBRARIES = (
     *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),
     *("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"),
@@ -47,6 +49,8 @@ class JobEnvironment:
             torchrun.
         ends_at: end of the job by the scheduler's time limit, as set at its start, in seconds since 1970; 0 where
             unknown.
+        is_batch_job: whether Slurm or Kubernetes runs the job.
+        temporary: folders that the scheduler may clear at the end of the job.
         attempt_folder: folder for notes of a rewritten launch, which is started as typed if it fails early; empty for
             other launches.
     """
@@ -68,6 +72,8 @@ class JobEnvironment:
     ends_at: int = 0
     attempt_folder: str = ""
     node: int = 0
+    is_batch_job: bool = False
+    temporary: tuple[str, ...] = ()
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
@@ -100,6 +106,8 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         ends_at=_count(source, "SLURM_JOB_END_TIME", 0),
         attempt_folder=source.get(ATTEMPT_VARIABLE, ""),
         node=_count(source, "GROUP_RANK", 0),
+        is_batch_job=bool(slurm_job or source.get("KUBERNETES_SERVICE_HOST")),
+        temporary=tuple(filter(None, map(source.get, _TEMPORARY_VARIABLES))),
     )
 
 
@@ -133,6 +141,15 @@ def is_on(text: str | None) -> bool:
     (True, False, False)
     """
     return (text or "").lower() in {"1", "on", "true", "yes"}
+
+
+def columns(environment: Mapping[str, str] | None = None) -> int | None:
+    """Return ``COLUMNS``, the width that lines are to have; ``None`` where it is unset.
+
+    >>> columns({"COLUMNS": "80"}), columns({"COLUMNS": "wide"})
+    (80, None)
+    """
+    return _count(environment if environment is not None else os.environ, "COLUMNS", 0) or None
 
 
 def visible_devices(environment: Mapping[str, str] | None = None) -> str | None:

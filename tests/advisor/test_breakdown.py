@@ -14,7 +14,7 @@ from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.breakdown import Basis, Breakdown, Breakdowns
 from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
 from torchx_cubicml.predictors.roofline import Roofline
-from torchx_cubicml.predictors.roofline.step_time import PARTS
+from torchx_cubicml.predictors.roofline.step_time import EXPLAINED_PARTS
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 
@@ -155,7 +155,7 @@ def test_parts_add_up_and_none_is_negative(n_launches: int, size: int, layers: t
     config: dict[str, Value] = {"micro_batch_size": size, "sharding_strategy": layers}
     found = Breakdowns.estimate(studied(n_launches), {"your config": OWN, "proposed 1": config})
     for each in found.of.values():
-        assert tuple(each.seconds) == PARTS
+        assert tuple(each.seconds) == EXPLAINED_PARTS
         assert all(part >= 0.0 for part in (*each.seconds.values(), *each.memory_gib.values()))
         assert each.step_s == pytest.approx(sum(each.seconds.values()))
         assert each.step_s > 0.0 < each.peak_gib
@@ -164,6 +164,17 @@ def test_parts_add_up_and_none_is_negative(n_launches: int, size: int, layers: t
     for line in table[1:]:
         total, *parts = (float(cell.replace(",", "")) for cell in line[26:].split())
         assert sum(parts) == pytest.approx(total, rel=0.02)
+
+
+def test_the_measured_time_between_steps_is_the_median_of_the_launches() -> None:
+    shares = (0.02, 0.3, 0.04, None)
+    launches = [launch(OWN) for _ in shares]
+    told = [
+        replace(each, measurement=replace(each.measurement, share_outside_steps=share))
+        for each, share in zip(launches, shares, strict=True)
+    ]
+    own, other = Breakdowns.estimate(study(told), {"your config": OWN, "proposed 1": OTHER}).of.values()
+    assert (own.measured_outside, other.measured_outside) == (0.04, None)
 
 
 def test_small_parts_are_shown_as_other() -> None:
@@ -181,8 +192,10 @@ def test_json_holds_every_part() -> None:
     found = Breakdowns.estimate(study([launch(OWN)]), {"your config": OWN})
     payload = breakdown_json(found)
     own = payload["configs"]["your config"]
-    assert tuple(own["seconds"]) == PARTS
+    assert tuple(own["seconds"]) == EXPLAINED_PARTS
     assert own["step_s"] == pytest.approx(sum(own["seconds"].values()))
     assert own["peak_gib"] == pytest.approx(sum(own["memory_gib"].values()))
     assert payload["time_estimated_from"]["n_launches"] == 1
+    assert own["hidden_seconds"]["data_parallel"] > 0.0
+    assert own["measured_share_outside_steps"] is None
     assert payload["missing"] == ""

@@ -54,6 +54,7 @@ class Browser:
         self._session: str | None = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
 
     def __enter__(self) -> Self:
         return self

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from torchx.cli.main import main
 
-from tests.browser.chromium import NAMES, Browser, chromium
 from torchx_cubicml import State, Trial, TrialStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason=f"none of {', '.join(NAMES)} is installed")
+    from tests.browser.chromium import Browser
+
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> ' \" &"
 N_TRIALS = 120
 ROWS = "[...document.querySelectorAll('.trials tbody tr:not(.details)')]"
@@ -35,14 +34,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.add(trial)
     main(["cubicml", "report", "--store", str(folder / "store"), "--out", str(folder / "report.html")])
     return folder / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    path = chromium()
-    assert path is not None
-    with Browser(path, tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 def column(browser: Browser, name: str) -> list[str]:
@@ -140,7 +131,7 @@ def test_every_control_has_a_name(browser: Browser, page: Path) -> None:
 
 def test_a_point_shows_its_launch(browser: Browser, page: Path) -> None:
     browser.open(page)
-    point = "document.querySelector('.figure [aria-roledescription=point]')"
+    point = "document.querySelector('.figure [data-label]')"
     browser.run(f"{point}.dispatchEvent(new PointerEvent('pointermove', {{bubbles: true}}))")
     shown = browser.run("document.querySelector('.tip:not([hidden])').innerText")
     assert shown.splitlines()[:3] == ["launch 1", "1,037 tokens per second of the whole job", "completed"]

@@ -8,6 +8,7 @@ import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from html import unescape
+from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ import pytest
 from torchx.cli.main import main
 
 from torchx_cubicml import Origin, State, Trial, TrialStore
+from torchx_cubicml.cli import report_sections as sections
+from torchx_cubicml.cli.report_sections import SECTIONS, launch_order, result
 from torchx_cubicml.records.trial import Measurement
 from torchx_cubicml.tuner.comparison import Repeats, compare
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
@@ -22,6 +25,9 @@ from torchx_cubicml.tuner.progress import TuneResult
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torchx_cubicml.cli.report_sections.view import WorkloadView
+    from torchx_cubicml.report.markup import Html
 
 WORKLOAD = {"program": "train.py", "world_size": 8}
 OWN, BEST = {"micro_batch_size": 2, "compile": True}, {"micro_batch_size": 16, "compile": True}
@@ -88,7 +94,7 @@ def tuned(tmp_path: Path) -> str:
         Repeats(config=config, throughputs=rates, uncertainties=(0.01, 0.01))
         for config, rates in ((OWN, (100.0, 102.0)), (BEST, (200.0, 206.0)))
     ]
-    result = TuneResult(
+    found = TuneResult(
         comparison=compare(*sides, objective="tokens_per_second", noise=0.01),
         best=None,
         launches=5,
@@ -103,7 +109,7 @@ def tuned(tmp_path: Path) -> str:
     handle = {"handle": "slurm://torchx/12", "purpose": "baseline"}
     journal.write(Note(kind=NoteKind.SUBMITTED, tune_id=TUNE, launch_id=f"{TUNE}-0001", facts=handle))
     journal.write(
-        Note(kind=NoteKind.FINISHED, tune_id=TUNE, time="2026-01-01T01:00:00Z", facts={"result": result.to_json()})
+        Note(kind=NoteKind.FINISHED, tune_id=TUNE, time="2026-01-01T01:00:00Z", facts={"result": found.to_json()})
     )
     return url
 
@@ -207,6 +213,43 @@ def test_without_the_renderer_a_sentence_stands_for_the_figures(
     assert len(tables(page)) == 1
 
 
+def test_a_section_that_fails_leaves_its_cause_and_the_others(
+    tuned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(view: WorkloadView) -> Html:
+        raise ValueError(f"place {view.place} <b>\x1b[31m password=hunter2 {'x' * 10_000}")
+
+    monkeypatch.setattr(launch_order, "section", failing)
+    status, stderr, page = report("--store", tuned, folder=tmp_path)
+    assert status == 0, stderr
+    text = text_of(page)
+    assert "The section \u201claunch order\u201d is left out, as making it failed: ValueError: place 1 <b>?[31m" in text
+    assert "hunter2" not in page
+    assert "xxx" in text
+    assert "x" * 300 not in text
+    assert "2.01x the throughput of your own config" in text
+    assert len(tables(page)) == 1
+
+
+def test_a_result_that_cannot_be_found_leaves_its_cause(
+    tuned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result, "headline_of", lambda view: 1 / (view.place - 1))
+    status, stderr, page = report("--store", tuned, folder=tmp_path)
+    assert status == 0, stderr
+    assert "The section \u201cresult\u201d is left out" in text_of(page)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_whatever_section_fails_the_page_is_written(name: str, tuned: str, tmp_path: Path) -> None:
+    module = import_module(f"{sections.__name__}.{name}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "section", lambda view: 1 / (view.place - 1))
+        status, stderr, page = report("--store", tuned, folder=tmp_path)
+    assert status == 0, stderr
+    assert text_of(page).count("is left out, as making it failed: ZeroDivisionError: division by zero") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -219,6 +262,7 @@ def test_without_the_renderer_a_sentence_stands_for_the_figures(
         (["--out", "x.csv", "--format", "md"], "--format md does not fit --out 'x.csv': give one"),
         (["--out", "nowhere/report.html"], "cannot write nowhere/report.html: No such file or directory"),
         (["--workload", "nothing"], "no workload of store"),
+        (["--config", "nobody"], "--config 'nobody': no trial of store"),
     ],
 )
 def test_a_wrong_option_gets_one_sentence(tuned: str, tmp_path: Path, words: list[str], message: str) -> None:

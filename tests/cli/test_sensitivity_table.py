@@ -45,10 +45,13 @@ def test_each_other_value_has_a_row() -> None:
     assert title == "Changing one parameter of the best config"
     assert heading.split()[0] == "parameter"
     assert [" ".join(row.split()) for row in rows] == [
-        "micro_batch_size 8 1 0.80x 0.75x to 0.85x 0.81x",
+        "batch 8 best",
+        "1 0.80x 0.75x to 0.85x 0.81x",
         "16, may not fit 0.80x 0.75x to 0.85x",
         "32, does not fit 0.80x 0.75x to 0.85x",
-        "sharding_strategy NO_SHARD in 2, FULL_SHARD in 1 layers FULL_SHARD in all layers 0.80x 0.75x to 0.85x",
-        "rows a in all tables a in 1, b in 1 tables 0.80x 0.75x to 0.85x",
-        "backend a no other legal value",
+        "sharding NO_SHARD in 2, FULL_SHARD in 1 layers best",
+        "FULL_SHARD in all layers 0.80x 0.75x to 0.85x",
+        "rows a in all tables best",
+        "a in 1, b in 1 tables 0.80x 0.75x to 0.85x",
+        "backend a best, no other legal value",
     ]

@@ -178,7 +178,7 @@ def test_merge_adds_each_trial_once_with_a_trust_level(tmp_path: Path) -> None:
     assert "trust" in listed
     assert "team" in listed
     _, listed, _ = torchx("list", "--store", one, "--trust", "own", "--json")
-    assert [trial["trial_id"] for trial in json.loads(listed)] == ["t1", "t2"]
+    assert [trial["trial_id"] for trial in json.loads(listed)] == ["t2", "t1"]
 
 
 def test_merge_into_a_third_store_leaves_both(tmp_path: Path) -> None:

@@ -79,19 +79,20 @@ def test_a_terminal_shows_what_is_in_flight_and_what_is_left(output: TerminalOut
     assert output.status == 0, output.screen[-3000:]
     assert "\x1b[" in output.screen
     heads = [
-        line for line in output.lines if line.split() == ["purpose", "config", "state", "time", "predicted", "measured"]
+        line for line in output.lines if line.split() == ["purpose", "config", "state", "time", "expected", "measured"]
     ]
     assert len(heads) > 3  # drawn again and again
     both = [line.split() for line in output.lines if re.match(r"\s*\d+ +(baseline|search|confirm) ", line)]
     assert {words[0] for words in both} >= {"1", "2", "3"}
     assert any("running" in words for words in both)
-    assert any(re.search(r"best [\d,]+ samples_per_second; \d of 8 launches left", line) for line in output.lines)
+    assert any(re.search(r"best [\d,]+ samples/s; \d of 8 launches left", line) for line in output.lines)
     assert any("about" in line and "launches left" in line for line in output.lines)
 
 
 def test_a_terminal_keeps_the_ends_and_the_result(output: TerminalOutput) -> None:
-    ends = [line for line in output.lines if re.match(r"\s*\d+   -> micro_batch_size=", line)]
-    assert len(ends) == len({line.split()[0] for line in ends}) >= 6
+    begins = [line for line in output.lines if re.match(r"\s*\d+ \w+ +(batch \d+ -> \d+|your config)", line)]
+    assert len({line.split()[0] for line in begins}) >= 6
+    assert sum(re.match(r"\s+[\d,]+ samples/s", line) is not None for line in output.lines) >= 6
     rest = "\n".join(output.lines)
     assert "Command to run:" in rest
     assert "device hours" in rest
@@ -113,8 +114,9 @@ def test_without_a_terminal_lines_are_plain(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "\x1b" not in done.stdout + done.stderr
     lines = done.stderr.splitlines()
-    assert sum("->" in line for line in lines) == 2
-    assert "  1 baseline micro_batch_size=4" in lines
+    assert "your config: batch 4" in lines
+    assert "  1 baseline your config" in lines
+    assert sum(re.match(r"  \d -> [\d,.]+ samples/s", line) is not None for line in lines) == 2
     # Nothing was found to be faster, and so nothing is written.
     assert not (tmp_path / "defaults").exists()
     assert "defaults unchanged" in done.stderr

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.cli.starter.from_trainer import detect_trainer
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import Launch, read_config, write_config
 from torchx_cubicml.launch.torchrun_command import parse_command
+from torchx_cubicml.launch.trainer_of_command import detect_trainer
 from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.space.trainers import TRAINERS
 

@@ -54,9 +54,7 @@ def write(folder: Path, text: str, name: str = "train.py") -> str:
 def test_an_ordinary_training_is_recorded(tmp_path: Path) -> None:
     done = run(*RECORDED, str(JOBS / "train_alone.py"), folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "12 steps, 153 parameters\n")
-    first, last = done.stderr.splitlines()
-    assert first == f"torchx-cubicml: recording to {tmp_path / 'store'}"
-    assert last.startswith("CUBICML_TRIAL {")
+    assert done.stderr == f"torchx-cubicml: recording to {tmp_path / 'store'}\n"
     trial = only_trial(tmp_path)
     assert trial.state is State.COMPLETED
     assert trial.observed["n_params"] == 153
@@ -191,7 +189,7 @@ def test_the_end_of_a_program_is_recorded(program: str, state: State, reason: st
     trial = only_trial(tmp_path)
     assert (trial.state, trial.reason) == (state, reason)
     assert trial.measurement is None
-    assert done.stderr.count("CUBICML_TRIAL") == 1
+    assert "CUBICML_TRIAL" not in done.stderr
 
 
 def test_a_program_waits_only_for_its_own_children(tmp_path: Path) -> None:

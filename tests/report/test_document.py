@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from hashlib import sha256
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -67,7 +69,7 @@ def page(*, hostile: str = "plain", chapters: int = 1) -> Page:
         interval=(1.2, 1.1, 1.3),
         facts=[(hostile, hostile, hostile)],
         changes=[(hostile, hostile, hostile)],
-        command=hostile,
+        command=hostile.replace(" ", "-"),
         notes=[hostile],
     )
     columns = [Column(name=hostile, values=[hostile, None], is_shown=True), Column(name="b", values=[1, 2.5])]
@@ -90,7 +92,8 @@ def page(*, hostile: str = "plain", chapters: int = 1) -> Page:
 def test_hostile_texts_change_no_element() -> None:
     plain, hostile = page(), page(hostile=HOSTILE)
     assert hostile.tags == plain.tags
-    assert hostile.texts.count(HOSTILE) == plain.texts.count("plain") > 10
+    assert hostile.texts.count(HOSTILE) == plain.texts.count("plain") - 1 > 10  # but for the command
+    assert HOSTILE.replace(" ", "-") in hostile.texts
     (data,) = (json.loads(text) for attributes, text in hostile.scripts if attributes.get("type"))
     assert data["columns"][0]["values"] == [HOSTILE, None]
 
@@ -113,7 +116,7 @@ def test_ids_are_unique_and_links_lead_to_them() -> None:
     ids = [each["id"] for _, each in found.elements if "id" in each]
     assert len(set(ids)) == len(ids)
     links = [str(each["href"]) for tag, each in found.elements if tag == "a"]
-    assert links == ["#workload-1", "#workload-2", "#workload-3"]
+    assert links == ["#main", "#workload-1", "#workload-2", "#workload-3"]
     assert {link.removeprefix("#") for link in links} <= set(ids)
     labels = {each["aria-labelledby"] for tag, each in found.elements if tag == "section"}
     assert labels <= set(ids)
@@ -130,7 +133,25 @@ def test_colours_of_a_figure_are_variables_with_a_light_and_a_dark_value() -> No
     assert 'stroke="#' not in html
     assert "rgb(" not in html
     light, dark = colours.css().split("@media screen and (prefers-color-scheme:dark)")
-    assert light.count("--figure-") == dark.count("--figure-") == len(colours.names) > 2
+    assert light.count("--figure-") == dark.count("--figure-") == len(colours.names) > 1
+
+
+def test_each_word_of_a_command_stays_in_one_piece_and_the_text_is_the_command() -> None:
+    command = "torchx run  cubicml '--a b' --micro-batch_size=4"
+    found = re.findall(r"<code>(.*?)</code>", headline_html(Headline(command=command)))[0]
+    assert re.sub(r"<[^>]*>", "", unescape(found)) == command
+    assert re.findall(r'<span class="word">([^<]*)</span>', found)[-1] == "--micro-batch_size=4"
+
+
+def test_a_figure_is_one_picture_with_its_description() -> None:
+    row: dict[str, Any] = {"throughput": 5.0, "outcome": "completed", "round": None, "config": 'a="b"<c>'}
+    html = figures_html([frontier([row], unit="x")], colours=Colours(), name="f")
+    root = re.search(r"<svg [^>]*>", html)
+    assert root is not None
+    assert 'role="img" aria-label="Throughput of launches' in root[0]
+    assert re.findall(r"\b(?:role|aria-[a-z]+)=", html.split(root[0])[1]) == []
+    assert "&lt;c&gt;" in re.findall(r'data-label="([^"]*)"', html)[0]
+    assert re.search(r'<figure class="figure" aria-label="Throughput of each launch', html)
 
 
 def test_a_gain_that_is_not_claimed_is_muted() -> None:
@@ -196,9 +217,9 @@ def test_many_points_are_sampled_and_the_subtitle_says_so() -> None:
         {"throughput": float(number), "outcome": "completed", "round": None, "config": ""} for number in range(9000)
     ]
     html = figures_html([frontier(rows, unit="x")], colours=Colours(), name="f")
-    assert html.count('aria-roledescription="point"') == MOST_DRAWN
+    assert html.count("data-label=") == MOST_DRAWN
     assert "2,000 of 9,000 points are drawn" in html
-    assert 'aria-label="launch 9,000; 8,999 x; completed"' in html
+    assert 'data-label="launch 9,000; 8,999 x; completed"' in html
 
 
 def test_a_figure_that_cannot_be_drawn_is_left_out_with_its_cause() -> None:

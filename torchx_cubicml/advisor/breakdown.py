@@ -44,12 +44,17 @@ class Breakdown:
         memory_gib: part -> GiB of the fullest device at its peak; they add up. Empty where no formula covers it.
         measured_s: seconds per step, median over the launches of the config; ``None`` if none was measured.
         measured_gib: peak memory of one process, likewise.
+        measured_outside: share of the time between a step and the next one's first forward (loading data, logging),
+            likewise: no formula knows it.
+        hidden: part -> seconds per step of communication that computation hides: the step does not wait for it.
     """
 
     seconds: Mapping[str, float]
     memory_gib: Mapping[str, float]
     measured_s: float | None = None
     measured_gib: float | None = None
+    measured_outside: float | None = None
+    hidden: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -138,6 +143,8 @@ class Breakdowns:
                         for trial in launched.get(_key(posterior, config), ())
                     ),
                     measured_gib=_median(map(_peak_gib, launched.get(_key(posterior, config), ()))),
+                    measured_outside=_median(map(_share_outside, launched.get(_key(posterior, config), ()))),
+                    hidden=roofline.hidden(row),
                 )
                 for (name, config), row in zip(configs.items(), rows.values(), strict=True)
             },
@@ -249,6 +256,10 @@ def _steps(trial: Trial, roofline: Roofline, data: TrainingData) -> tuple[float,
 
 def _peak_gib(trial: Trial) -> float | None:
     return trial.measurement.peak_gib if trial.measurement is not None else None
+
+
+def _share_outside(trial: Trial) -> float | None:
+    return trial.measurement.share_outside_steps if trial.measurement is not None else None
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -20,20 +20,51 @@ def breakdown_lines(breakdowns: Breakdowns) -> list[str]:
         return [f"No estimate of where time and memory go: {_reason(breakdowns.lacking)}."]
     longest = max(each.step_s for each in breakdowns.of.values())
     unit, factor = ("milliseconds", 1000.0) if longest < _SHORT_S else ("seconds", 1.0)
-    lines = [f"Where the time of a step goes, in {unit} ({_basis_text(breakdowns, 'step')}):"]
+    lines = [f"Where the time of a step goes, in {unit} ({basis_text(breakdowns, 'step')}):"]
     steps = {name: (each.seconds, each.measured_s) for name, each in breakdowns.of.items()}
     lines += _table(steps, factor=factor)
     sizes = {name: (each.memory_gib, each.measured_gib) for name, each in breakdowns.of.items() if each.memory_gib}
     if sizes:
-        lines.append(f"Where the memory of a device goes, in GiB ({_basis_text(breakdowns, 'peak')}):")
+        lines.append(f"Where the memory of a device goes, in GiB ({basis_text(breakdowns, 'peak')}):")
         lines += _table(sizes, factor=1.0)
+    return [*lines, *unplanned_lines(breakdowns), *breakdowns.first_launch.lines]
+
+
+def unplanned_lines(breakdowns: Breakdowns) -> list[str]:
+    """Return a line for each config that leaves embedding tables to a planner whose choice no launch has shown."""
+    lines = []
     for name, count in breakdowns.unplanned.items():
         tables = "1 table" if count == 1 else f"{count} tables"
         lines.append(
             f"Unknown in {name}: the planner's choice for {tables}, which no launch has shown; estimated as if spread "
             "evenly over the ranks."
         )
-    return [*lines, *breakdowns.first_launch.lines]
+    return lines
+
+
+def basis_text(breakdowns: Breakdowns, total: str) -> str:
+    """Return the launches that an estimate rests on, and its error on them, in words.
+
+    >>> from torchx_cubicml.advisor.breakdown import Basis, Breakdowns
+    >>> known = Breakdowns(of={}, time=Basis(n_launches=12, error=0.031), memory=Basis(n_launches=1, error=0.0))
+    >>> basis_text(known, "step"), basis_text(known, "peak")  # doctest: +NORMALIZE_WHITESPACE
+    ('estimated from the step of 12 launches, with a median error of 3 %; parts are not measured',
+     'estimated from the peak of 1 launch; parts are not measured')
+    >>> basis_text(Breakdowns(of={}, stand_in="h100"), "step")
+    "estimated from the formulas' defaults, as if the device were an h100"
+    """
+    basis = breakdowns.time if total == "step" else breakdowns.memory
+    if not basis.n_launches:
+        device = f", as if the device were an {breakdowns.stand_in}" if breakdowns.stand_in else ""
+        n_sources = len(breakdowns.first_launch.sources) if total == "step" else 0
+        constants = f"formulas and {n_sources} public sources" if n_sources else "formulas' defaults"
+        return f"estimated from the {constants}{device}"
+    launches = "1 launch" if basis.n_launches == 1 else f"{basis.n_launches} launches"
+    launches += "" if basis.are_own else " of other workloads"
+    # A single launch is met by calibration, whatever the formulas are worth.
+    is_told = basis.error is not None and basis.n_launches > 1
+    error = f", with a median error of {100 * (basis.error or 0.0):.0f} %" if is_told else ""
+    return f"estimated from the {total} of {launches}{error}; parts are not measured"
 
 
 def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
@@ -43,7 +74,9 @@ def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
             name: {
                 "step_s": each.step_s,
                 "seconds": dict(each.seconds),
+                "hidden_seconds": dict(each.hidden),
                 "measured_step_s": each.measured_s,
+                "measured_share_outside_steps": each.measured_outside,
                 "peak_gib": each.peak_gib if each.memory_gib else None,
                 "memory_gib": dict(each.memory_gib),
                 "measured_peak_gib": each.measured_gib,
@@ -63,31 +96,6 @@ def _reason(lacking: Sequence[str]) -> str:
     if not lacking:
         return "the formulas need degrees of parallelism that divide world_size"
     return f"the formulas lack {', '.join(lacking)} (a recorded launch or [workload] of the space file may tell)"
-
-
-def _basis_text(breakdowns: Breakdowns, total: str) -> str:
-    """Return the launches that an estimate rests on, and its error on them, in words.
-
-    >>> from torchx_cubicml.advisor.breakdown import Basis, Breakdowns
-    >>> known = Breakdowns(of={}, time=Basis(n_launches=12, error=0.031), memory=Basis(n_launches=1, error=0.0))
-    >>> _basis_text(known, "step"), _basis_text(known, "peak")  # doctest: +NORMALIZE_WHITESPACE
-    ('estimated from the step of 12 launches, with a median error of 3 %; parts are not measured',
-     'estimated from the peak of 1 launch; parts are not measured')
-    >>> _basis_text(Breakdowns(of={}, stand_in="h100"), "step")
-    "estimated from the formulas' defaults, as if the device were an h100"
-    """
-    basis = breakdowns.time if total == "step" else breakdowns.memory
-    if not basis.n_launches:
-        device = f", as if the device were an {breakdowns.stand_in}" if breakdowns.stand_in else ""
-        n_sources = len(breakdowns.first_launch.sources) if total == "step" else 0
-        constants = f"formulas and {n_sources} public sources" if n_sources else "formulas' defaults"
-        return f"estimated from the {constants}{device}"
-    launches = "1 launch" if basis.n_launches == 1 else f"{basis.n_launches} launches"
-    launches += "" if basis.are_own else " of other workloads"
-    # A single launch is met by calibration, whatever the formulas are worth.
-    is_told = basis.error is not None and basis.n_launches > 1
-    error = f", with a median error of {100 * (basis.error or 0.0):.0f} %" if is_told else ""
-    return f"estimated from the {total} of {launches}{error}; parts are not measured"
 
 
 def _table(rows: Mapping[str, tuple[Mapping[str, float], float | None]], *, factor: float) -> list[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "init": "write a starter space file for a command",
+    "explain": "tell what a command's launch will need and how fast it will be, before it is launched",
     "suggest": "show what the next launch would run and which configs are worth trying",
     "tune": "find a faster config with real launches, within a budget",
     "history": "list, show, import and compact the recorded trials",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli import (
@@ -15,22 +16,27 @@ from torchx_cubicml.cli import (
     history_repeat,
     history_rounds,
 )
-from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_json, store_url, wide_console
+from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_json, store_url
 from torchx_cubicml.cli.efficiency_text import efficiency_json, efficiency_lines, mfu_text
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
-from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
+from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial, short_ids
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.observed_config import observed_config
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
+from torchx_cubicml.cli.terminal import fitted, open_console, say
+from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.records.value_text import config_text, value_text
+from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from rich.console import JustifyMethod
+    from rich.table import Table
 
     from torchx_cubicml.records.trial import Trial
 
@@ -43,13 +49,24 @@ _ACTIONS: dict[str, CommandModule] = {
     "rounds": history_rounds,
     "frontier": history_frontier,
 }
+_CONFIG = "config"
+_LEAST_CONFIG = 30  # columns of a config that is cut
+_GAP = 3  # columns between two of the table
+_LESS_IMPORTANT = (
+    "origin",
+    "MFU",
+    "program",
+    "state",
+    "trust",
+    "started (UTC)",
+)  # the least first
 _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions."""
     actions = parser.add_subparsers(dest="history_action", required=True, title="actions")
-    listing = actions.add_parser("list", help="list trials, one per line, oldest first")
+    listing = actions.add_parser("list", help="list trials, one per line, the newest first")
     text = "show the N most recent trials (default: 50; 0: all)"
     listing.add_argument("--limit", type=int, default=50, metavar="N", help=text)
     add_filters(listing)
@@ -98,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         chosen = filtered(trials, args)
         chosen = chosen[-args.limit :] if args.limit > 0 else chosen
-        _list(chosen, of=trials, url=url, as_json=args.json)
+        _list(chosen[::-1], of=trials, url=url, as_json=args.json)
     return 0
 
 
@@ -116,36 +133,61 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
     if as_json:
         print_json([{**trial_json(trial), **_efficiency(trial)} for trial in trials])
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    title = f"{len(trials)} of {len(of)} trials in {mask(url)}, the newest first"
+    rows = _rows(trials, of)
+    console = open_console()
+    if not rows:
+        say(console, f"0 of {len(of)} trials in {mask(url)} pass the filters")
+        return
+    console.print(fitted(console, partial(_trial_table, rows, title, console.width), _LESS_IMPORTANT))
 
-    table = Table(
-        title=f"{len(trials)} of {len(of)} trials in {mask(url)}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
-    )
-    for heading in ("trial", "started (UTC)", "program", "state", "origin"):
-        table.add_column(heading, no_wrap=True)
+
+def _rows(trials: Sequence[Trial], of: Sequence[Trial]) -> list[dict[str, str]]:
+    """Return column -> cell of each trial; a column that says the same of each is left out."""
+    ids, beside = short_ids(of), mean_launches_beside(of)
     shows_trust = any(trial.trust is not Trust.OWN for trial in trials)
-    if shows_trust:
-        table.add_column("trust", no_wrap=True)
-    table.add_column("throughput", justify="right", no_wrap=True)
-    table.add_column("config", overflow="fold", min_width=20)
-    beside = mean_launches_beside(of)
+    rows = []
     for trial in trials:
         is_crowded = trial.measurement is not None and crowded_share(trial, beside=beside.get(id(trial), 0.0)) > 0
         crowded = ", crowded" if is_crowded else ""
-        cells = (
-            trial.trial_id,
-            trial.started_at[:19].replace("T", " "),
-            str(trial.workload.get("program", "")),
-            str(trial.state),
-            str(trial.origin),
-            *([str(trial.trust)] if shows_trust else []),
-            ", ".join(filter(None, (f"{throughput_text(trial.measurement)}{crowded}", mfu_text(trial)))),
-            config_text(trial.config) or config_text(observed_config(trial)),
-        )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    wide_console().print(table)
+        rate = f"{throughput_text(trial.measurement)}{crowded}"
+        row = {
+            "trial": ids.get(trial.trial_id, trial.trial_id),
+            "started (UTC)": trial.started_at[:16].replace("T", " "),
+            "program": str(trial.workload.get("program", "")),
+            "state": _state(trial),
+            "origin": str(trial.origin),
+            "trust": str(trial.trust) if shows_trust else "",
+            "throughput": _state(trial) if trial.measurement is None else rate,
+            "MFU": mfu_text(trial),
+            _CONFIG: ", ".join(config_values(trial.config or observed_config(trial))),
+        }
+        rows.append(row)
+    return rows
+
+
+def _state(trial: Trial) -> str:
+    return str(trial.state).replace("_", " ")
+
+
+def _trial_table(rows: Sequence[Mapping[str, str]], title: str, width: int, without: Collection[str]) -> Table:
+    """Return the table; configs are cut where it would be wider than ``width``, but not to nothing."""
+    from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    names = [name for name in rows[0] if name not in without and any(row[name] for row in rows)]
+    widths = {name: max(len(name), *(cell_len(printable(row[name])) for row in rows)) for name in names}
+    room = width - _GAP * (len(names) - 1) - sum(widths[name] for name in names if name != _CONFIG)
+    for name in names:
+        justify: JustifyMethod = "right" if name in {"throughput", "MFU"} else "left"
+        chosen = min(widths[name], max(room, _LEAST_CONFIG)) if name == _CONFIG else widths[name]
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=justify, width=chosen)
+    for row in rows:
+        table.add_row(*(Text(printable(row[name])) for name in names))
+    return table
 
 
 def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
@@ -170,7 +212,7 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
             table.add_row(Text(name), Text(value_text(value)))
     for index, line in enumerate(repeat_lines(trial)):
         table.add_row(Text("" if index else "to repeat"), Text(printable(line)))
-    wide_console().print(table)
+    open_console().print(table)
 
 
 def _dict_rows(name: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

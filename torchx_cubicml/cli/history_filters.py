@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, Trust
 from torchx_cubicml.records.redaction import printable
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.value_text import config_text
 
 if TYPE_CHECKING:
     import argparse
@@ -14,11 +19,22 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial, Value
 
+_LEAST_LETTERS = 5  # of the part of an id that stands for it
+_BEGINNING = 8  # letters of an id of one part
 _BY_PREFIX = {"owner": OWNER, "commit": COMMIT}  # option -> name in the provenance
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the filters; a trial must pass all that are given."""
+    text = "only workloads whose program or facts contain TEXT, such as gpt.py or world_size=8"
+    parser.add_argument("--workload", default="", metavar="TEXT", help=text)
+    text = "only trials of programs whose path ends in NAME, such as train.py"
+    parser.add_argument("--program", default="", metavar="NAME", help=text)
+    states = ", ".join(State)
+    text = f"only trials in this state: {states}; repeatable"
+    parser.add_argument("--state", action="append", default=[], choices=[*map(str, State)], metavar="STATE", help=text)
+    text = "only trials started since then: a date such as 2026-01-31, or an age such as 12h or 7d"
+    parser.add_argument("--since", default="", metavar="TIME", help=text)
     text = f"only trials of this trust level: {', '.join(Trust)}; repeatable"
     parser.add_argument("--trust", action="append", default=[], choices=[*map(str, Trust)], metavar="LEVEL", help=text)
     text = "only trials of the owner with this pseudonym, or its beginning (see `history show`)"
@@ -35,32 +51,56 @@ def filtered(trials: Iterable[Trial], args: argparse.Namespace) -> list[Trial]:
     """Return the trials that pass the filters of a command.
 
     Raises:
-        RecordError: the space file cannot be read.
+        RecordError: the space file cannot be read, or ``--since`` is no time.
     """
+    since = _since(args.since, now=datetime.now(UTC)) if args.since else None
     wanted = {PACKAGE_VERSION: args.package_version, SPACE: _space_digest(args.space) if args.space else ""}
     prefixes = {name: getattr(args, option) for option, name in _BY_PREFIX.items()}
     return [
         trial
         for trial in trials
         if (not args.trust or trial.trust in args.trust)
+        and (not args.state or trial.state in args.state)
+        and str(trial.workload.get("program", "")).endswith(args.program)
+        and (not args.workload or args.workload in config_text(trial.workload))
+        and (since is None or _started(trial) >= since)
         and all(trial.provenance.get(name) == value for name, value in wanted.items() if value)
         and all(_begins(trial.provenance, name, prefix) for name, prefix in prefixes.items() if prefix)
     ]
 
 
+def short_ids(trials: Iterable[Trial]) -> dict[str, str]:
+    """Return trial id -> a short name by which ``find_trial`` finds it: its last part, else its beginning."""
+    ids = [trial.trial_id for trial in trials]
+    endings, beginnings = Counter(map(_ending, ids)), Counter(trial_id[:_BEGINNING] for trial_id in ids)
+
+    def short(trial_id: str) -> str:
+        ending, beginning = _ending(trial_id), trial_id[:_BEGINNING]
+        if len(ending) < len(trial_id):
+            return ending if len(ending) >= _LEAST_LETTERS and endings[ending] == 1 else trial_id
+        return beginning if beginnings[beginning] == 1 else trial_id
+
+    return {trial_id: short(trial_id) for trial_id in ids}
+
+
+def _ending(trial_id: str) -> str:
+    return trial_id.rpartition("-")[2] or trial_id
+
+
 def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
-    """Return the trial whose id is ``prefix``, or the only one that begins with it.
+    """Return the trial whose id is ``prefix``, or the only one that begins with it or has it for its last part.
 
     Args:
         trials: trials of a store.
-        prefix: id of a trial, or its beginning.
+        prefix: id of a trial, its beginning, or the part behind its last hyphen.
         where: the store, for messages.
 
     Raises:
         RecordError: no trial matches, or several do.
     """
     exact = [trial for trial in trials if trial.trial_id == prefix]
-    found = exact or [trial for trial in trials if trial.trial_id.startswith(prefix)]
+    ends = [trial for trial in trials if _ending(trial.trial_id) == prefix]
+    found = exact or [trial for trial in trials if trial.trial_id.startswith(prefix)] or ends
     if len(found) == 1:
         return found[0]
     if found:
@@ -69,6 +109,31 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
     if not trials:
         raise RecordError(f"no trial {prefix!r} in store {where}: it is empty")
     raise RecordError(f"no trial {prefix!r} in store {where} ({len(trials)} trials); see `torchx cubicml history list`")
+
+
+def _since(text: str, *, now: datetime) -> datetime:
+    """Return the time that ``--since`` names.
+
+    >>> _since("12h", now=datetime(2026, 1, 2, tzinfo=UTC)).isoformat()
+    '2026-01-01T12:00:00+00:00'
+    """
+    age = re.fullmatch(r"([0-9]{1,4})([hd])", text)
+    if age:
+        return now - timedelta(**{"h": {"hours": int(age[1])}, "d": {"days": int(age[1])}}[age[2]])
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        legal = "a date such as 2026-01-31, a time such as 2026-01-31T12:00, or an age such as 12h or 7d"
+        raise RecordError(f"--since must be {legal}, got {text!r:.80}") from error
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _started(trial: Trial) -> datetime:
+    try:
+        time = datetime.fromisoformat(trial.started_at)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _begins(provenance: Mapping[str, Value], name: str, prefix: str) -> bool:

@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", default="", metavar="FILE", help=text)
     text = "only workloads whose program or facts contain TEXT, such as gpt.py or world_size=8"
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
+    text = "trial whose config the breakdown of time and memory compares first (default: the best but one)"
+    parser.add_argument("--config", default="", metavar="TRIAL_ID", help=text)
     text = "html, md, png, json, csv or parquet (default: by the ending of --out, else html)"
     parser.add_argument("--format", default="", choices=_FORMATS, metavar="NAME", help=text)
     text = "file to write, or - for standard output (default: report.html, or of the format)"
@@ -65,6 +67,7 @@ def _report(args: argparse.Namespace) -> StoreReport:
     url = absolute_url(store_url(args))
     space = _space(args.space)
     trials, warnings = read_recorded(url)
+    _check_config(args.config, trials, where=mask(url))
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     predictor = latest_choice(url)
@@ -79,6 +82,7 @@ def _report(args: argparse.Namespace) -> StoreReport:
             colours=None if missing else colours,
             place=place,
             predictor=predictor,
+            chosen=args.config,
         )
         for place, group in enumerate(groups, start=1)
     ]
@@ -99,6 +103,14 @@ def _space(file: str) -> SearchSpace | None:
     from torchx_cubicml.space.toml import load_space
 
     return load_space(file) if file else None
+
+
+def _check_config(trial_id: str, trials: Sequence[Trial], *, where: str) -> None:
+    if trial_id and not any(trial.trial_id == trial_id and trial.config for trial in trials):
+        raise StoreError(
+            f"--config {trial_id!r:.100}: no trial of store {where} with a config has this id; `torchx cubicml history "
+            "list` shows the ids"
+        )
 
 
 def _terms(trials: Sequence[Trial], space: SearchSpace | None) -> list[Trial]:

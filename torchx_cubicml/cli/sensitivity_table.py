@@ -7,46 +7,58 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from torchx_cubicml.records.config_changes import short_name
 from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from torchx_cubicml.advisor import Alternative, ParameterSensitivity
     from torchx_cubicml.records.trial import Value
 
+OPTIONAL = ("80 % interval",)
+"""Columns that a narrow terminal does without."""
+_BEST = "best"
 _LIKELY_TO_FIT = 0.5  # probability to fit in memory below which an alternative is marked
 
 
-def sensitivity_table(sensitivities: Sequence[ParameterSensitivity]) -> Table:
-    """Return a table with a row for each other value of each parameter: its throughput, in that of the best config."""
+def sensitivity_table(sensitivities: Sequence[ParameterSensitivity], without: Collection[str] = ()) -> Table:
+    """Return a table with a row for each other value of each parameter: its throughput, in that of the best config.
+
+    Args:
+        sensitivities: to each parameter.
+        without: ``80 % interval`` leaves this column out, where the table would be too wide.
+    """
     from rich.box import SIMPLE_HEAD
 
     table = Table(
         title="Changing one parameter of the best config", title_justify="left", box=SIMPLE_HEAD, show_edge=False
     )
+    names = [each.name for each in sensitivities]
     table.add_column("parameter", no_wrap=True)
-    for heading in ("best value", "other value"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("predicted", "80 % interval", "measured"):
+    table.add_column("value", overflow="ellipsis", no_wrap=True)
+    for heading in ("predicted", *(("80 % interval",) if "80 % interval" not in without else ()), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:
-        first = (each.name, entries_text(each.value, each.entries))
-        without = "has no effect" if each.is_ineffective else "no other legal value"
-        rows = [_cells(other, each.entries) for other in each.alternatives] or [(without, "", "", "")]
-        for index, cells in enumerate(rows):
-            table.add_row(*map(Text, (*(("", "") if index else first), *cells)))
+        nothing = "best, has no effect" if each.is_ineffective else "best, no other legal value"
+        note = _BEST if each.alternatives else nothing
+        rows = [
+            (short_name(each.name, names), entries_text(each.value, each.entries), note),
+            *(("", *_cells(other, each.entries, without)) for other in each.alternatives),
+        ]
+        for cells in rows:
+            table.add_row(*map(Text, cells))
     return table
 
 
-def _cells(other: Alternative, entries: str) -> tuple[str, ...]:
+def _cells(other: Alternative, entries: str, without: Collection[str]) -> tuple[str, ...]:
     risk = ", may not fit" if other.probability_to_fit < _LIKELY_TO_FIT else ""
     if other.probability_to_fit == 0.0:  # by a rule; see ``predictors/memory/dominance.py``
         risk = ", does not fit"
     return (
         f"{entries_text(other.value, entries)}{risk}",
         f"{other.predicted:.2f}x",
-        f"{other.low:.2f}x to {other.high:.2f}x",
+        *((f"{other.low:.2f}x to {other.high:.2f}x",) if "80 % interval" not in without else ()),
         f"{other.measured:.2f}x" if other.measured is not None else "",
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import (
@@ -19,6 +19,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import run_words, with_scheduler
+from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 
 if TYPE_CHECKING:
     import argparse
@@ -100,7 +101,7 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
     lines += [*context.lines, *legality_lines(study.posterior.space)]
-    _print_text(shlex.join(next_command), lines, sensitivities, proposals, context)
+    _print_text(next_command, lines, sensitivities, proposals, context)
     _print_lines(breakdown_lines(breakdowns))
     return 0
 
@@ -127,9 +128,7 @@ def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
     elif not frontier.points:
         _print_lines([*context.lines, "No launch of this workload was measured in both objectives yet."])
     else:
-        from torchx_cubicml.cli.base import wide_console
-
-        wide_console().print(frontier_table(frontier, current=context.current))
+        open_console().print(frontier_table(frontier, current=context.current))
         _print_lines([*frontier_lines(frontier), *context.lines])
     return 0
 
@@ -150,35 +149,38 @@ def _breakdowns(study: Study, following: RewrittenLaunch, proposed: Sequence[Sug
 
 
 def _print_lines(lines: Sequence[str]) -> None:
-    from torchx_cubicml.cli.base import wide_console
     from torchx_cubicml.records.redaction import printable
 
-    console = wide_console()
-    console.print(printable("\n".join(["", *lines])), soft_wrap=True)
+    console = open_console()
+    console.print()
+    for line in lines:
+        say(console, printable(line))
 
 
 def _print_text(
-    next_command: str,
+    next_command: Sequence[str],
     notes: Sequence[str],
     sensitivities: Sequence[ParameterSensitivity],
     proposals: Sequence[tuple[Suggestion, list[str], list[str]]],
     context: DecisionContext,
 ) -> None:
-    from torchx_cubicml.cli.base import wide_console
-    from torchx_cubicml.cli.sensitivity_table import sensitivity_table
+    from torchx_cubicml.cli.sensitivity_table import OPTIONAL, sensitivity_table
 
-    console = wide_console()
-    console.print("\n  ".join(["The next launch would run:", next_command, *notes]), soft_wrap=True)
+    console = open_console()
+    say(console, "The next launch would run:")
+    console.print("\n".join(command_lines(next_command, console.width)), soft_wrap=True)
+    for line in notes:
+        say(console, f"  {line}")
     if sensitivities:
         console.print()
-        console.print(sensitivity_table(sensitivities))
+        console.print(fitted(console, partial(sensitivity_table, sensitivities), OPTIONAL))
     console.print()
-    console.print("Configs worth trying:" if proposals else _NOTHING_LEFT, soft_wrap=True)
+    say(console, "Configs worth trying:" if proposals else _NOTHING_LEFT)
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):
-        lines = [*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, context)]
-        console.print(
-            "\n     ".join([f"{number:3d}. {suggestion.reason}", shlex.join(command), *lines]), soft_wrap=True
-        )
+        say(console, f"{number:3d}. {suggestion.reason}", indent="     ")
+        console.print("\n".join(command_lines(command, console.width, indent="     ")), soft_wrap=True)
+        for line in (*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, context)):
+            say(console, f"     {line}")
 
 
 def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from torchx_cubicml.cli.base import (
     split_command,
     store_url,
 )
+from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.redaction import mask
 
@@ -78,14 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the tune, with progress on stderr and the result on stdout."""
-    from rich.console import Console
-
     from torchx_cubicml.cli.tune_display import open_display
     from torchx_cubicml.store import read_trials
     from torchx_cubicml.tuner import Ended, TuneResult, prepare, tune
     from torchx_cubicml.tuner.scheduler.jobs import interruptions
 
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     prepared = prepare(_request(args))
     if args.write_config:
         _check_default(Path(args.write_config), prepared)
@@ -124,7 +123,7 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
     if choice is None:
         return prepared
     save_choice(prepared.store_url, choice)
-    console.print(str(choice), highlight=False, markup=False, soft_wrap=True)
+    say(console, str(choice))
     return replace(prepared, predictor=choice.name)
 
 
@@ -132,7 +131,7 @@ def _print_first_launch(prepared: Prepared, trials: Sequence[Trial], console: Co
     from torchx_cubicml.cli.first_launch_lines import first_launch_lines
 
     for line in first_launch_lines(prepared, trials):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 def _request(args: argparse.Namespace) -> TuneRequest:
@@ -231,19 +230,19 @@ def _workspace(named: str | None) -> str:
 
 
 def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
-    from torchx_cubicml.cli.base import wide_console
 
     if args.json:
         print_json(result.to_json())
     else:
+        console = open_console()
         if result.frontier is not None and result.frontier.points:
-            _print_frontier(wide_console(), result.frontier, prepared)
-        _print_comparison(wide_console(), result, prepared)
+            _print_frontier(console, result.frontier, prepared)
+        _print_comparison(console, result, prepared)
     return 0 if result.compares else 1
 
 
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
-    from torchx_cubicml.cli.sensitivity_table import sensitivity_table
+    from torchx_cubicml.cli.sensitivity_table import OPTIONAL, sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
     from torchx_cubicml.launch.messages import better_word
     from torchx_cubicml.tuner.comparison import too_few_text
@@ -260,16 +259,17 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         )
         lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
         if lines:
-            console.print(lines, soft_wrap=True)
+            say(console, lines)
         _print_ending(console, result, nothing)
         return
-    console.print(str(comparison), soft_wrap=True)
+    say(console, str(comparison))
     if result.confidence is not None:
         than = better_word(comparison.objective)
-        console.print(f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
+        say(console, f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
     if result.sensitivities:
         console.print()
-        console.print(sensitivity_table(result.sensitivities))
+        make = partial(sensitivity_table, result.sensitivities)
+        console.print(fitted(console, make, OPTIONAL))
         console.print()
     _print_ending(console, result)
     _print_command(console, result, prepared)
@@ -281,7 +281,8 @@ def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> 
     if _claims_gain(result):
         request = prepared.request
         words = winner_words(request.scheduler, result.scheduler_args, store=prepared.store_url, command=result.command)
-        console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
+        lines = ["Command to run:", *command_lines(words, console.width)]
+        console.print("\n".join(lines), soft_wrap=True)
 
 
 def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:
@@ -289,9 +290,9 @@ def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) ->
 
     console.print(frontier_table(frontier, current=prepared.current))
     for line in frontier_lines(frontier):
-        console.print(line, soft_wrap=True)
+        say(console, line)
     text = f"Below, the best by {frontier.objectives[0]} alone is compared with your command; the choice is yours."
-    console.print(f"{text}\n", soft_wrap=True)
+    say(console, f"{text}\n")
 
 
 def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
@@ -307,11 +308,11 @@ def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
         ),
     ]
     for text in result.refused:
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        say(console, text)
     for text, reason in kept:
-        console.print(f"{text} failed: {mask(reason)}", soft_wrap=True, markup=False, highlight=False)
+        say(console, f"{text} failed: {mask(reason)}")
     text = f"{'; '.join(filter(None, (result.ending, lack)))} ({result.device_hours:.2f} device hours)"
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
+    say(console, text)
 
 
 def _noise_text(repeats: Repeats) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.legality_text import legality_lines
+from torchx_cubicml.cli.terminal import joined, wrapped
 from torchx_cubicml.launch.messages import (
     interval_text,
     statistic_text,
@@ -18,6 +19,7 @@ from torchx_cubicml.launch.messages import (
     unit_text,
     worth_text,
 )
+from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.job_time import PART_TEXTS, SOONEST_DONE, seconds_text
 from torchx_cubicml.records.redaction import mask
@@ -27,10 +29,10 @@ from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
 
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.space import SearchSpace
@@ -38,8 +40,11 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
 
 
+_INDENT = "    "
+
+
 def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
-    """Return a table of the user's config beside the best one, if another: parameters, then measurements."""
+    """Return a table of the user's config beside the best one, if another: values that differ, then measurements."""
     objective = comparison.objective
     title = f"{title_text(objective)} {statistic_text(statistic)}".rstrip()
     of_job = ", whole job" if objective in OBJECTIVES else ""
@@ -50,11 +55,14 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
     if comparison.best is not comparison.baseline and comparison.best.config != comparison.baseline.config:
         table.add_column("best found", justify="right", overflow="fold")
         sides.append(comparison.best)
-    for name, value in comparison.best.config.items():
-        before = comparison.baseline.config.get(name, "-")
-        style = "" if before == value else "bold"
-        values = [Text(value_text(before)), Text(value_text(value), style)]
-        table.add_row(Text(name, style), *values[: len(sides)])
+    best, own = comparison.best.config, comparison.baseline.config
+    shown = {name: value for name, value in best.items() if own.get(name) != value} or best
+    for name, value in shown.items():
+        values = [Text(value_text(own.get(name, "-"))), Text(value_text(value), "bold")]
+        table.add_row(Text(short_name(name, best), "bold"), *values[: len(sides)])
+    if len(shown) < len(best):
+        same = len(best) - len(shown)
+        table.add_row(f"{same} other{'s' if same > 1 else ''}", *(["the same"] * len(sides))[:2])
     table.add_section()
     cells: list[tuple[str, Callable[[Repeats], str]]] = [
         ("median", partial(_median_text, objective=objective)),
@@ -100,7 +108,7 @@ def open_display(console: Console, prepared: Prepared) -> Display:
 class Display(AbstractContextManager["Display"]):
     """Display for files and pipes: one plain line for each launch that begins or ends."""
 
-    _names_config = False  # of an ended launch: the line of its begin has named it
+    _shows_begins = True  # of launches
 
     def __init__(self, console: Console, prepared: Prepared) -> None:
         self._console = console
@@ -113,29 +121,33 @@ class Display(AbstractContextManager["Display"]):
 
     def show(self, step: Step) -> None:
         """Show one step of the tune."""
+        width = self._console.width
         if isinstance(step, Begun):
-            self._line(_begun_line(step, self._prepared))
+            self._lines(_begun_lines(step, self._prepared, width))
             for line in legality_lines(self._bound_space()):
-                self._line(line)
+                self._lines(wrapped(line, width, first=line[: len(line) - len(line.lstrip())], indent="    "))
         elif isinstance(step, Notice):
-            self._line(step.text)
+            self._lines(wrapped(step.text, width, indent=_INDENT))
         elif isinstance(step, Launching):
-            self._line(_launching_line(step, self._prepared))
+            self._lines(_launching_lines(step.number, step.purpose, step.suggestion.config, self._prepared, width))
         elif isinstance(step, Ended):
-            self._line(_ended_line(step, self._prepared, names_config=self._names_config))
+            if not self._shows_begins:
+                self._lines(_launching_lines(step.number, step.purpose, step.trial.config, self._prepared, width))
+            number = f"{step.number:3d} -> " if self._shows_begins else _INDENT
+            self._lines(wrapped(_ended_text(step, self._prepared), width, first=number, indent=_INDENT))
 
     def _bound_space(self) -> SearchSpace:
         prepared = self._prepared
         return prepared.space.bind(workload=prepared.workload, current=prepared.current)
 
-    def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+    def _lines(self, lines: Sequence[str]) -> None:
+        self._console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 class Live(Display):
     """Display for terminals: a line per ended launch, above a live table of the launches in flight."""
 
-    _names_config = True
+    _shows_begins = False  # the table of launches in flight does
 
     def __init__(self, console: Console, prepared: Prepared) -> None:
         from rich.live import Live as RichLive
@@ -155,17 +167,16 @@ class Live(Display):
     def show(self, step: Step) -> None:
         """Show one step of the tune."""
         if isinstance(step, Waiting):
-            self._live.update(waiting_table(step, self._prepared.space.statistic), refresh=True)
+            table = waiting_table(step, self._prepared.space.statistic, current=self._prepared.current)
+            self._live.update(table, refresh=True)
         elif not isinstance(step, Launching):  # it appears in the table
             super().show(step)
 
 
-def waiting_table(step: Waiting, statistic: str) -> Table:
+def waiting_table(step: Waiting, statistic: str, *, current: Config) -> Table:
     """Return a table of the launches in flight; its caption holds the best throughput and the remaining budget."""
     from rich.table import Table
     from rich.text import Text
-
-    from torchx_cubicml.records.value_text import config_text
 
     best = "nothing measured yet"
     if step.best is not None:
@@ -176,13 +187,14 @@ def waiting_table(step: Waiting, statistic: str) -> Table:
         else [step.budget_left, f"about {_duration_text(step.time_left_s)}"]
     )
     table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
-    for name in ("", "purpose", "config", "state", "time", "predicted", "measured"):
-        table.add_column(name, no_wrap=name != "config", justify="right" if name in {"time", "predicted"} else "left")
+    for name in ("", "purpose", "config", "state", "time", "expected", "measured"):
+        side: JustifyMethod = "right" if name in {"time", "expected"} else "left"
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=side)
     for pending in step.in_flight:
         cells = [
             f"{pending.number}",
             pending.purpose,
-            config_text(pending.config),
+            ", ".join(config_changes(pending.config, current)) or "your config",
             pending.phase,
             _duration_text(pending.since_s),
         ]
@@ -193,55 +205,52 @@ def waiting_table(step: Waiting, statistic: str) -> Table:
     return table
 
 
-def _begun_line(step: Begun, prepared: Prepared) -> str:
+def _begun_lines(step: Begun, prepared: Prepared, width: int) -> list[str]:
     request = prepared.request
     verb = "resuming" if step.resumed else "starting"
     done = f" after {step.launches} launches ({step.in_flight} in flight)" if step.resumed else ""
     parallel = f", {step.at_a_time} at a time" if step.at_a_time > 1 else ""
-    return (
-        f"tuning {prepared.component.launch.program} on {request.scheduler}: {request.budget}{parallel}; store "
-        f"{mask(prepared.store_url)}; {verb} {step.tune_id}{done}"
-    )
+    program = f"tuning {prepared.component.launch.program} on {request.scheduler}: {request.budget}{parallel}"
+    return [
+        *wrapped(program, width, indent=_INDENT),
+        f"store: {mask(prepared.store_url)}",
+        f"{verb} {step.tune_id}{done}",
+        *joined(config_values(prepared.current), width, first="your config: ", indent=_INDENT),
+    ]
 
 
-def _launching_line(step: Launching, prepared: Prepared) -> str:
-    predicted = step.suggestion.throughput
-    expected = "" if predicted is None else f" ({worth_text(predicted, prepared.space.objective)} predicted)"
-    return f"{step.number:3d} {step.purpose:8s} {_changes_text(step.suggestion.config, prepared.current)}{expected}"
+def _launching_lines(number: int, purpose: str, config: Config, prepared: Prepared, width: int) -> list[str]:
+    """Return the lines of a launch: its number, its purpose and its difference from the user's own config."""
+    changes = config_changes(config, prepared.current) or ["your config"]
+    return joined(changes, width, first=f"{number:3d} {purpose:8s} ", indent=" " * 13)
 
 
-def _changes_text(config: Config, current: Config) -> str:
-    """Return the values of a config that differ from the user's own; all values where none does.
-
-    >>> _changes_text({"a": 1, "b": 2}, {"a": 1, "b": 3}), _changes_text({"a": 1, "b": 3}, {"a": 1, "b": 3})
-    ('b=2', 'a=1 b=3')
-    """
-    from torchx_cubicml.records.value_text import config_text
-
-    changed = {name: value for name, value in config.items() if current.get(name) != value}
-    return config_text(changed or config)
-
-
-def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
+def _ended_text(step: Ended, prepared: Prepared) -> str:
+    """Return the outcome of a launch: its throughput, in that of the user's own config, and as expected; or why not."""
+    if step.throughput is None:
+        found = "" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}".replace("_", " ")
+        return ": ".join(filter(None, (found, step.trial.reason)))
     doubt = interval_text(step.trial.uncertainty(step.objective))
-    unit = _unit(step.objective, prepared.space.statistic)
-    rate = f"{_throughput_text(step.throughput, step.objective)} {unit} {doubt}".rstrip()
-    rate = "" if step.throughput is None else rate
-    rate += ", crowded" if rate and crowded_share(step.trial) else ""
-    found = rate or ("" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}")
-    predicted = (
-        f" ({worth_text(step.expected, step.objective)} predicted)"
-        if step.throughput is not None and step.expected is not None
-        else ""
-    )
-    reason = step.trial.reason if step.throughput is None else ""
-    why = f" ({reason})" if reason and found else reason
-    named = f"{_changes_text(step.trial.config, prepared.current)}: " if names_config else ""
-    return f"{step.number:3d}   -> {named}{found}{predicted}{why}"
+    measured = f"{worth_text(step.throughput, step.objective)} {_unit(step.objective, prepared.space.statistic)}"
+    texts = [
+        f"{measured} {doubt}".rstrip(),
+        _against_own(step, prepared),
+        f"{worth_text(step.expected, step.objective)} expected" if step.expected is not None else "",
+        "crowded" if crowded_share(step.trial) else "",
+    ]
+    return ", ".join(filter(None, texts))
+
+
+def _against_own(step: Ended, prepared: Prepared) -> str:
+    is_own = not config_changes(step.trial.config, prepared.current)
+    if step.own is None or step.throughput is None or is_own:
+        return ""
+    return f"{step.throughput / step.own:.2f}x your config"
 
 
 def _unit(objective: str, statistic: str) -> str:
-    return f"{unit_text(objective)} {statistic_text(statistic)}".rstrip()
+    unit = unit_text(objective).replace("_per_second", "/s").replace("_", " ")
+    return f"{unit} {statistic_text(statistic)}".rstrip()
 
 
 def _throughput_text(value: float | None, objective: str) -> str:

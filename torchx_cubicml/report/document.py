@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.report.markup import Html, element, joined
-from torchx_cubicml.report.style import FONT, page_colours
+from torchx_cubicml.report.style import CATEGORIES, FONT, page_colours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,9 +69,10 @@ def document(
     if top is None:
         top = _index(chapters) if len(chapters) > 1 else Html("")
     body = joined(
+        element("a", "Skip to the result", href="#main", class_="skip"),
         element("header", *first),
         top,
-        element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1))),
+        element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1)), id="main"),
         element("script", Html(script)),
     )
     return f'<!DOCTYPE html>\n<html lang="en">\n{element("head", head)}\n{element("body", body)}\n</html>\n'
@@ -101,7 +102,8 @@ def _variables() -> str:
     light, dark = (
         "".join(f"--{name}:{colour};" for name, colour in page_colours(dark=each).items()) for each in (False, True)
     )
+    kinds = "".join(f"--category-{number}:{colour};" for number, colour in enumerate(CATEGORIES))
     return (
-        f":root{{color-scheme:light dark;--font:{FONT};{light}}}"
+        f":root{{color-scheme:light dark;--font:{FONT};{light}{kinds}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     )

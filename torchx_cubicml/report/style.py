@@ -14,7 +14,11 @@ FONT = "Inter, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu S
 NEUTRAL = "#8a919c"  # of what is there for comparison; readable on both pages
 FAILED = "#d55e00"
 STRONG = "#0072b2"
+# Of categories. None is a key of ``ON_DARK``, so they differ on dark pages, too. Only the first bears white letters.
+KINDS = ("#0173b2", "#e69f00", "#009e73", "#cc79a7", "#5ab4e6", "#d45f00", "#b0a000", NEUTRAL)
 ON_DARK = {STRONG: "#56b4e9", FAILED: "#ff9a57"}  # the same hues where the page can give each mode its own
+CATEGORIES = (STRONG, "#56b4e9", "#009e73", "#e69f00", FAILED, "#cc79a7", "#7a5195", "#a69b00", NEUTRAL)
+"""Colours of kinds that stand side by side in one bar, on both pages."""
 COUNT, RATE, SHARE = ",d", ",.6~r", ".2f"  # number formats
 LABEL = {"field": "label", "type": "nominal"}  # text of a point
 LARGE = {"format": "~s", "labelExpr": "datum.value === 0 ? '0' : datum.label"}  # axis of large numbers
@@ -47,7 +51,7 @@ def theme(*, dark: bool = False) -> dict[str, object]:
         "range": {"ordinal": rounds, "ramp": rounds},
         "title": {
             "anchor": "start",
-            "frame": "group",
+            "frame": "bounds",
             "color": ink,
             "fontSize": 15,
             "fontWeight": 600,
@@ -71,9 +75,16 @@ def theme(*, dark: bool = False) -> dict[str, object]:
         },
         "axisX": {"grid": False, "domain": True, "domainColor": soft},
         "header": {"labelColor": ink, "labelFontSize": 12, "title": None},
-        "legend": {"labelColor": soft, "titleColor": soft, "titleFontWeight": "normal"},
+        "legend": {
+            "labelColor": soft,
+            "titleColor": soft,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "titleFontWeight": "normal",
+        },
         "text": {"color": ink, "fontSize": 11},
         "line": {"color": ink},
         "rule": {"color": soft},
         "point": {"filled": True},
+        "style": {"ink": {"color": ink}, "halo": {"color": colours["page"], "stroke": colours["page"]}},
     }

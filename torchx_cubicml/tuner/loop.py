@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
@@ -419,7 +420,16 @@ class _Loop:
             objective=self._prepared.space.objective,
             throughput=self._throughput(trial),
             expected=expected,
+            own=self._own_throughput(),
+            purpose=pending.purpose,
         )
+
+    def _own_throughput(self) -> float | None:
+        """Return the median throughput of the user's own config in this tune; ``None`` if none was measured."""
+        own = config_key(self._prepared.current)
+        found = [self._throughput(trial) for trial in self._tune_state.own_trials() if config_key(trial.config) == own]
+        measured = [value for value in found if value is not None]
+        return median(measured) if measured else None
 
     def _note_best(self, trial: Trial) -> None:
         best, value = self._throughput(self._best), self._throughput(trial)

@@ -87,13 +87,25 @@ class Launching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Step: a launch has ended; its trial, and the throughput in the objective's unit if measured."""
+    """Step: a launch has ended.
+
+    Args:
+        number: of the launch, from 1.
+        trial: of the launch.
+        objective: unit of the throughputs.
+        throughput: as measured; ``None`` if it was not.
+        expected: as predicted before the launch; ``None`` if it was not.
+        own: median over the launches of the user's own config in this tune; ``None`` if none was measured so far.
+        purpose: of the launch.
+    """
 
     number: int
     trial: Trial
     objective: str
     throughput: float | None
     expected: float | None = None
+    own: float | None = None
+    purpose: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,10 @@ def reporter(store: Path, rank: int = 0) -> Reporter:
     return Reporter(read_assignment(program, job), "t-1")
 
 
-def test_the_printed_line_holds_the_trial_of_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_line_holds_the_trial_of_the_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_PRINT_TRIAL", "1")
     made = reporter(tmp_path)
     made.started({"world_size": 2})
     made.learn({"optimizer": "SGD"}, None)

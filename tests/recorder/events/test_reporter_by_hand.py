@@ -225,13 +225,61 @@ def test_the_leading_rank_prints_its_end(
     rank: str, ends: bool, prints: bool, made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     reporter, sender = made(RANK=rank)
+    sender.has_written = False
     reporter.started({})
     if ends:
         reporter.ended(State.COMPLETED, "")
     reporter.close()
-    mark, _, text = capsys.readouterr().err.partition(" ")
-    assert mark == ("CUBICML_TRIAL" if prints else "")
+    *_, last = capsys.readouterr().err.splitlines(keepends=True)
+    mark, _, text = last.partition(" ")
+    assert (mark == "CUBICML_TRIAL") is prints
     if prints:
         assert Event.from_json(json.loads(text)) == sender.events[-1]
         assert '": ' not in text
         assert text.endswith("}\n")
+
+
+def printed(made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str], **given: str) -> bool:
+    """Return whether a recorded trial is printed, too."""
+    reporter, _ = made(**given)
+    reporter.ended(State.COMPLETED, "")
+    reporter.close()
+    return "CUBICML_TRIAL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "prints"),
+    [
+        ({"store": "/tmp/store"}, False),
+        ({"store": "/tmp/store", "scheduler": "local_cwd", "SLURM_JOB_ID": "1"}, False),
+        ({"store": "/tmp/store", "scheduler": "slurm"}, True),
+        ({"store": "/tmp/store", "SLURM_JOB_ID": "1"}, True),
+        ({"store": "/node/scratch/store", "scheduler": "slurm", "SLURM_TMPDIR": "/node/scratch"}, True),
+        ({"store": "/tmp/store", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True),
+        ({"store": "s3://team/cubicml", "scheduler": "kubernetes"}, False),
+    ],
+)
+def test_a_trial_that_may_be_lost_is_printed(
+    given: dict[str, str],
+    prints: bool,
+    made: Callable[..., tuple[Reporter, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert printed(made, capsys, **given) is prints
+
+
+def test_a_setting_asks_for_the_line(
+    made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_PRINT_TRIAL", "yes")
+    assert printed(made, capsys)
+
+
+def test_a_trial_that_is_only_partly_recorded_is_printed(
+    made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made()
+    reporter.ended(State.COMPLETED, "")
+    sender.problems = ["the disk is full"]
+    reporter.close()
+    assert "CUBICML_TRIAL" in capsys.readouterr().err

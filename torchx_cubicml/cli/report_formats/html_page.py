@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.report_sections import sections_of
+from torchx_cubicml.cli.report_sections import sections_of, short_result
 from torchx_cubicml.cli.report_sections.across_workloads import across_workloads
-from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
 from torchx_cubicml.plots.round_figures import facts_text, heading
 from torchx_cubicml.report.document import Chapter, document
 from torchx_cubicml.report.markup import Html, joined
@@ -39,6 +38,6 @@ def _chapter(view: WorkloadView) -> Chapter:
     return Chapter(
         heading=heading(trial),
         note=facts_text(trial, view.objective),
-        summary=summary_of(headline_of(view)),
+        summary=short_result(view),
         body=joined(*sections_of(view)),
     )

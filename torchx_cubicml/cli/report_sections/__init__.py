@@ -9,22 +9,60 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.report.markup import Html, element
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.report.markup import Html
 
-SECTIONS = ("result", "launch_order", "worth", "trials_table")
+SECTIONS = (
+    "result",
+    "launch_order",
+    "accuracy",
+    "worth",
+    "response",
+    "memory_limit",
+    "best_configs",
+    "layers_by_config",
+    "step_breakdown",
+    "hardware_use",
+    "two_objectives",
+    "launch_times",
+    "kept_promises",
+    "trials_table",
+)
 """Modules of this package, each with a function ``section``."""
+_MOST_LETTERS = 300  # of a cause
 
 
 def sections_of(view: WorkloadView) -> Iterator[Html]:
-    """Yield the markup of each section of a workload."""
+    """Yield the markup of each section of a workload; a sentence with the cause stands for one that fails."""
     for name in SECTIONS:
-        found: Html = import_module(f"{__name__}.{name}").section(view)
+        try:
+            found: Html = import_module(f"{__name__}.{name}").section(view)
+        except Exception as error:  # noqa: BLE001 - the other sections are shown whatever is wrong with one
+            found = _failure(name, error)
         if found:
             yield found
+
+
+def short_result(view: WorkloadView) -> str:
+    """Return the result of a workload in few words; empty where finding it fails, as its section then says."""
+    from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
+
+    try:
+        return summary_of(headline_of(view))
+    except Exception:  # noqa: BLE001 - the section of the result tells the cause
+        return ""
+
+
+def _failure(name: str, error: Exception) -> Html:
+    """Return the sentence on a section that failed, where a reader and a report of the defect find its cause."""
+    cause = " ".join(printable(mask(f"{type(error).__name__}: {error}"[: 2 * _MOST_LETTERS])).split())[:_MOST_LETTERS]
+    text = f"The section \u201c{name.replace('_', ' ')}\u201d is left out, as making it failed: {cause}"
+    return element("p", text, class_="note failure")
 
 
 def data_of(view: WorkloadView) -> dict[str, object]:

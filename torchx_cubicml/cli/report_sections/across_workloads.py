@@ -207,11 +207,7 @@ def _scale(views: Sequence[WorkloadView]) -> Html:
         "launch at that scale, so scales with few measured configs may look worse than they are. The efficiency is the "
         f"throughput per device, relative to the smallest scale of the same line.{more}"
     )
-    figures_part = (
-        element("div", figures_html(shown, colours=colours, name="scale"), class_="pair")
-        if colours is not None
-        else Html("")
-    )
+    figures_part = figures_html(shown, colours=colours, name="scale") if colours is not None else Html("")
     cells = [
         (
             _short(f"{line.program} {line.facts}", 120),

@@ -10,20 +10,39 @@ from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.figures import figures_html
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
     from torchx_cubicml.cli.report_sections.view import WorkloadView
+
+_LAUNCHES = (
+    "Each point is what one launch measured, the line is the best so far, and a cross is a launch without a throughput."
+)
+_PREDICTIONS = "The predictions were written down before each launch, and are compared with what it then measured."
 
 
 def section(view: WorkloadView) -> Html:
     """Return the figures, and a sentence on how well the launches were predicted."""
     rounds = view.rounds
-    drawn = round_figures.section(rounds).figures if view.colours is not None else ()
-    name = f"figure-{view.place}"
-    figures = figures_html(drawn, colours=view.colours, name=name) if view.colours is not None else Html("")
+    frontier, *compared = round_figures.section(rounds).figures
     scores = forecast_scores(rounds.trials, objective=rounds.objective, tune=rounds.tune)
-    if scores is None:
-        return figures
     of_tune = f"The predictions are those of {rounds.name} in rounds, the latest. " if rounds.name else ""
-    return joined(figures, element("p", f"{of_tune}{scores}", class_="note"))
+    said = [element("p", f"{of_tune}{scores}", class_="note")] if scores is not None else []
+    first = joined(
+        element("h3", "Launches"), element("p", _LAUNCHES, class_="note"), _figures(view, [frontier], "order")
+    )
+    if not compared and not said:
+        return first
+    second = _figures(view, compared, "predictions")
+    note = element("p", _PREDICTIONS, class_="note")
+    return joined(first, element("h3", "Predictions"), note, *said, second)
+
+
+def _figures(view: WorkloadView, figures: Sequence[Mapping[str, Any]], name: str) -> Html:
+    """Return the figures; their descriptions without the renderer."""
+    if view.colours is None:
+        return joined(*(element("p", str(each["description"])) for each in figures))
+    return figures_html(figures, colours=view.colours, name=f"{name}-{view.place}")
 
 
 def data(view: WorkloadView) -> dict[str, object]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.report.markup import Html
+    from torchx_cubicml.report.renderer import Figure
     from torchx_cubicml.report.sections.figures import Colours
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner.comparison import Comparison
@@ -19,6 +22,21 @@ if TYPE_CHECKING:
 
 _MOST_STUDIED = 1000  # trials of one workload that its study is fitted to: the latest
 _MOST_OTHERS = 300  # trials of other workloads, likewise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredConfig:
+    """Config with its measurements.
+
+    Args:
+        config: as it was launched.
+        median: throughput of its launches, in the unit of the objective.
+        launches: number of those measured, >= 1.
+    """
+
+    config: Config
+    median: float
+    launches: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +53,7 @@ class WorkloadView:
         colours: of the page's figures; ``None`` without the renderer: figures are then left out.
         place: of the workload on the page, from 1.
         predictor: name of the chosen predictor.
+        chosen: id of the trial whose config is compared first; empty for the best of the others.
     """
 
     trials: Sequence[Trial]
@@ -46,6 +65,7 @@ class WorkloadView:
     colours: Colours | None
     place: int
     predictor: str
+    chosen: str = ""
 
     @cached_property
     def result(self) -> RecordedResult | None:
@@ -84,6 +104,22 @@ class WorkloadView:
         return self.comparison.baseline.config if self.comparison is not None else None
 
     @cached_property
+    def ranked(self) -> list[MeasuredConfig]:
+        """Measured configs: the best one, then the others by their median throughput, the highest first."""
+        rates: dict[Hashable, list[float]] = {}
+        configs: dict[Hashable, Config] = {}
+        for trial in self.trials:
+            rate = trial.throughput(self.objective)
+            if rate is not None and trial.config:
+                key = tuple(sorted(trial.config.items()))
+                configs.setdefault(key, trial.config)
+                rates.setdefault(key, []).append(rate)
+        found = [
+            MeasuredConfig(config=configs[key], median=median(each), launches=len(each)) for key, each in rates.items()
+        ]
+        return sorted(found, key=lambda each: (each.config != self.best, -each.median))
+
+    @cached_property
     def rounds(self) -> TuneRounds:
         """Rounds of the latest tune in rounds."""
         from torchx_cubicml.predictors.round_table import tunes_in_rounds
@@ -98,13 +134,17 @@ class WorkloadView:
 
         Its own config is the user's, or the best one where that is not known.
         """
+        current = self.own or self.best
+        return self.study_of(current) if current is not None else None
+
+    def study_of(self, current: Config) -> Study | None:
+        """Return the study whose own config is ``current``; ``None`` where none can be fitted."""
         from torchx_cubicml.advisor import Study
         from torchx_cubicml.errors import CubicMLError
         from torchx_cubicml.space.observed_space import observed_space
 
         space = self.space if self.space is not None else observed_space(self.trials, objective=self.objective)
-        current = self.own or self.best
-        if space is None or current is None:
+        if space is None:
             return None
         latest = sorted(self.trials, key=lambda trial: trial.started_at)[-_MOST_STUDIED:]
         workload = latest[-1].workload
@@ -126,3 +166,24 @@ class WorkloadView:
         from torchx_cubicml.advisor import sensitivity
 
         return sensitivity(self.study, winner=self.best) if self.study is not None and self.best is not None else ()
+
+    def entries_of(self, name: str) -> str:
+        """Return what the entries of a parameter's values belong to, in words: ``layers`` or ``tables``."""
+        return next((each.entries for each in self.sensitivities if each.name == name), "layers")
+
+
+def drawn_figures(figures: Sequence[Figure | None], *, view: WorkloadView, name: str) -> Html:
+    """Return figures as markup, those that are ``None`` left out; empty without the renderer.
+
+    Args:
+        figures: Vega-Lite specifications.
+        view: of the workload.
+        name: of the section; letters and hyphens.
+    """
+    from torchx_cubicml.report.markup import Html
+    from torchx_cubicml.report.sections.figures import figures_html
+
+    found = [figure for figure in figures if figure is not None]
+    if view.colours is None or not found:
+        return Html("")
+    return figures_html(found, colours=view.colours, name=f"{name}-{view.place}")

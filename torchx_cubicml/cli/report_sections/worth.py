@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.cli.report_sections.view import drawn_figures
 from torchx_cubicml.cli.sensitivity_table import entries_text
 from torchx_cubicml.launch.messages import best_word
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.report.figures.parameter_worth import OWN, SLOWEST, parameter_worth
+from torchx_cubicml.report.figures.parameter_worth import OVER_OWN, OVER_SLOWEST, parameter_worth
 from torchx_cubicml.report.markup import Html, element, joined
-from torchx_cubicml.report.sections.figures import figures_html
 from torchx_cubicml.report.sections.numbers_table import numbers_html
 
 if TYPE_CHECKING:
@@ -27,17 +27,16 @@ def section(view: WorkloadView) -> Html:
     rows = worth_rows(found)
     if not rows:
         return Html("")
-    drawn = parameter_worth(rows[:_MOST_ROWS])
-    is_drawn = view.colours is not None and drawn is not None
+    figures = drawn_figures([parameter_worth(rows[:_MOST_ROWS])], view=view, name="worth")
     return joined(
         element("h3", "What each parameter is worth"),
         element("p", _reading(view.objective, shown=min(len(rows), _MOST_ROWS), total=len(rows)), class_="note"),
-        figures_html([drawn], colours=view.colours, name=f"worth-{view.place}") if is_drawn else Html(""),
+        figures,
         *(element("p", text, class_="note") for text in _without_rows(found)),
         numbers_html(
             ("parameter", "values", "predicted", "80 % interval", "measured", "compared"),
             [_cells(row) for row in rows[:_MOST_ROWS]],
-            is_open=not is_drawn,
+            is_open=not figures,
         ),
     )
 
@@ -54,7 +53,7 @@ def worth_rows(sensitivities: Sequence[ParameterSensitivity]) -> list[dict[str, 
     """
     compared = [(each, _other(each)) for each in sensitivities]
     rows = [_row(each, other) for each, other in compared if other is not None]
-    return sorted(rows, key=lambda row: (row["kind"] != OWN, -row["gain"]))
+    return sorted(rows, key=lambda row: (row["kind"] != OVER_OWN, -row["gain"]))
 
 
 def _other(each: ParameterSensitivity) -> Alternative | None:
@@ -67,7 +66,7 @@ def _row(each: ParameterSensitivity, other: Alternative) -> dict[str, Any]:
     texts = [_text(entries_text(value, each.entries)) for value in (other.value, each.value)]
     return {
         "parameter": _text(each.name),
-        "kind": OWN if other is each.own else SLOWEST,
+        "kind": OVER_OWN if other is each.own else OVER_SLOWEST,
         "change": " → ".join(texts),
         "gain": 1.0 / other.predicted,
         "low": 1.0 / other.high,
@@ -84,8 +83,9 @@ def _text(text: str) -> str:
 def _reading(objective: str, *, shown: int, total: int) -> str:
     many = f" The {shown} of most effect of {total} are shown." if shown < total else ""
     return (
-        f"Each row takes the {best_word(objective)} config and changes one parameter alone. Ratios are predicted from "
-        "all launches of the workload; they are measured where launches differ in that parameter alone. They hold at "
+        f"Each row takes the {best_word(objective)} config and changes one parameter alone, to your own value or, "
+        "where that is the best one or unknown, to the slowest other value. Ratios are predicted from all launches of "
+        "the workload; they are measured where launches differ in that parameter alone. They hold at "
         f"this config, and do not multiply.{many}"
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.space.toml import parse_space
-from torchx_cubicml.space.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,26 +19,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Scalar, Workload
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.trainers import Trainer
-
-
-def detect_trainer(launch: Launch, source: str) -> Trainer | None:
-    """Return the trainer whose table matches the command; ``None`` where no table does.
-
-    Args:
-        launch: the command.
-        source: text of its script; empty where unavailable.
-    """
-    typed = frozenset(flags_in(launch.script_args))
-    underscored = frozenset(f"--{flag[2:].replace('-', '_')}" for flag in typed if flag.startswith("--"))
-    for trainer in TRAINERS.values():
-        flags = typed | underscored if trainer.both_dashes else typed
-        if (
-            any(re.fullmatch(pattern, launch.program) for pattern in trainer.programs)
-            or any(marks <= flags for marks in trainer.marks)
-            or (trainer.source and trainer.source in source)
-        ):
-            return trainer
-    return None
 
 
 def trainer_text(trainer: Trainer, launch: Launch, *, sections: Sequence[Sequence[str]]) -> tuple[str, list[str]]:

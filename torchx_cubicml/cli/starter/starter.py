@@ -10,7 +10,7 @@ from torchx_cubicml.cli.starter.embedding_tables import table_lines
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help
 from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_sweep, listed_keys, typed_keys
-from torchx_cubicml.cli.starter.from_trainer import detect_trainer, trainer_text
+from torchx_cubicml.cli.starter.from_trainer import trainer_text
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
 from torchx_cubicml.cli.starter.log_lines import log_section
 from torchx_cubicml.cli.starter.meanings import meaning_of
@@ -31,6 +31,7 @@ from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
+from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

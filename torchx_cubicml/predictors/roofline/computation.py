@@ -8,12 +8,13 @@ import numpy as np
 
 from torchx_cubicml.predictors.features.device_specs import REFERENCE
 from torchx_cubicml.predictors.roofline.mixture_of_experts import routed_slowdown
-from torchx_cubicml.predictors.roofline.recomputation import recomputed_products, whole_bytes
+from torchx_cubicml.predictors.roofline.recomputation import recomputed_products, whole_bytes, without_recomputation
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
 
+COMPUTE_PARTS = ("compute", "memory_traffic", "recomputation")
 _A100_PEAK = 312e12
 
 
@@ -31,14 +32,34 @@ def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]
     block = products + attention * (1.0 + again / 3.0)
     head = 6.0 * layout.width * layout.vocabulary
     seconds = layout.tokens / (layout.tp * flops_per_second(layout, constants))
-    scores = constants["plain_attention"] * 16.0 * layout.plain_attention * layout.width_bytes * layout.heads
-    through_memory = scores * layout.sequence * layout.tokens / layout.tp + elementwise_bytes(layout, constants)
-    memory = through_memory / layout.memory_bandwidth
+    memory = memory_seconds(layout, constants)
     even = layout.layers_per_stage * block + head
     balanced = balanced_stage(layout, block, head)
     slowest = balanced + np.minimum(constants["unbalance"], 1.0) * (even - balanced)
     whole = layout.layers * block + head
     return slowest * seconds + layout.layers_per_stage * memory, whole * seconds + layout.layers * memory
+
+
+def compute_parts(layout: TrainingLayout, constants: Constants) -> dict[str, Array]:
+    """Return name of ``COMPUTE_PARTS`` -> seconds per micro batch of the slowest stage, as of ``compute``.
+
+    ``compute`` is left for products and attention, forward and backward once. ``memory_traffic`` is the time in which
+    tensors pass through memory besides. ``recomputation`` is all that the step would save if activations were kept.
+    """
+    kept = without_recomputation(layout)
+    whole, once = compute(layout, constants)[0], compute(kept, constants)[0]
+    memory = kept.layers_per_stage * memory_seconds(kept, constants)
+    return dict(zip(COMPUTE_PARTS, (once - memory, memory, whole - once), strict=True))
+
+
+def memory_seconds(layout: TrainingLayout, constants: Constants) -> Array:
+    """Return the seconds per layer and micro batch in which tensors pass through memory outside matrix products.
+
+    They are the scores of attention that no fused kernel computes, and what ``elementwise_bytes`` counts.
+    """
+    scores = constants["plain_attention"] * 16.0 * layout.plain_attention * layout.width_bytes * layout.heads
+    through_memory = scores * layout.sequence * layout.tokens / layout.tp + elementwise_bytes(layout, constants)
+    return np.asarray(through_memory / layout.memory_bandwidth)
 
 
 def elementwise_bytes(layout: TrainingLayout, constants: Constants) -> Array:

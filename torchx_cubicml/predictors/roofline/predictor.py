@@ -24,7 +24,7 @@ from torchx_cubicml.predictors.roofline.public_prior import prior_of
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout, has_tables
 from torchx_cubicml.predictors.roofline.recommender_memory import recommender_memory_parts
 from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
-from torchx_cubicml.predictors.roofline.step_time import step_time
+from torchx_cubicml.predictors.roofline.step_time import explained_parts, step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.weighted import weighted_quantile
@@ -106,7 +106,7 @@ class Roofline:
         return replace(estimate, logarithm=estimate.logarithm + level, novel=self.novelty_.of_categories(features))
 
     def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
-        """Return the seconds per step of each part of ``PARTS``; empty where the row is not covered.
+        """Return the seconds per step of each of ``EXPLAINED_PARTS``; empty where the row is not covered.
 
         For a row with the sizes of dense layers, or of embedding tables, instead of a transformer's facts, the parts
         are ``RECOMMENDER_PARTS``.
@@ -122,7 +122,7 @@ class Roofline:
             recommender = RecommenderLayout.from_rows([row])
             parts = self.recommenders_.parts(recommender) if recommender.covered[0] else {}
             return {name: float(seconds[0]) for name, seconds in parts.items()}
-        parts = step_time(layout, self._constants(facts)).parts()
+        parts = explained_parts(layout, self._constants(facts))
         return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in parts.items()}
 
     def hidden(self, row: Mapping[str, Value]) -> dict[str, float]:
@@ -130,7 +130,9 @@ class Roofline:
         facts = Facts.from_rows([row])
         layout = TrainingLayout.of(facts)
         if not layout.covered[0]:
-            return {}
+            recommender = RecommenderLayout.from_rows([row])
+            hidden = self.recommenders_.hidden(recommender) if recommender.covered[0] else {}
+            return {name: float(seconds[0]) for name, seconds in hidden.items()}
         hidden = step_time(layout, self._constants(facts)).hidden
         return {name: float(seconds[0] * np.exp(-self.bias_)) for name, seconds in hidden.items()}
 

@@ -23,7 +23,7 @@ from torchx_cubicml.predictors.roofline.recommender_constants import (
 )
 from torchx_cubicml.predictors.roofline.recommender_facts import RecommenderDecoder
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
-from torchx_cubicml.predictors.roofline.recommender_time import recommender_step_time
+from torchx_cubicml.predictors.roofline.recommender_time import recommender_hidden, recommender_step_time
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.weighted import weighted_quantile
 
@@ -104,6 +104,11 @@ class RecommenderRoofline:
     def parts(self, layout: RecommenderLayout) -> dict[str, NDArray[np.float64]]:
         """Return part -> seconds per step of ``n`` trainings, float64 ``[n]``, NaN where not covered."""
         seconds = recommender_step_time(layout, self.constants_)
+        return {name: np.where(layout.covered, part * np.exp(-self.bias_), np.nan) for name, part in seconds.items()}
+
+    def hidden(self, layout: RecommenderLayout) -> dict[str, NDArray[np.float64]]:
+        """Return part -> seconds per step of communication that computation hides, NaN where not covered, ``[n]``."""
+        seconds = recommender_hidden(layout, self.constants_)
         return {name: np.where(layout.covered, part * np.exp(-self.bias_), np.nan) for name, part in seconds.items()}
 
     def samples_per_second(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:

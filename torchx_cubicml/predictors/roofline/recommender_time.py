@@ -10,6 +10,7 @@ The streams of computation and communication, of which one hides the other, foll
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +68,25 @@ def recommender_step_time(layout: RecommenderLayout, constants: Constants) -> di
         "overhead": np.full(len(compute), constants["step_s"]),
     }
     return {name: constants["slowdown"] * part for name, part in parts.items()}
+
+
+def recommender_hidden(layout: RecommenderLayout, constants: Constants) -> dict[str, NDArray[np.float64]]:
+    """Return part -> seconds per step of communication that computation hides, float64 ``[n]``; no part counts them.
+
+    Args:
+        layout: ``n`` trainings; those that are not covered are meaningless.
+        constants: as in ``RECOMMENDER_PRIORS``.
+    """
+    exposed = recommender_step_time(layout, constants)
+    gather = _WEIGHT * layout.sizes * seconds_per_byte(layout, constants)[:, None]
+    times = 1.0 * layout.sharded + layout.each_time + np.where(layout.sharded, 1.0, 2.0)
+    nothing = np.zeros(len(layout.samples))
+    whole = {
+        "data_parallel": (gather * times).sum(axis=1),
+        "embedding_input": input_seconds(replace(layout, is_pipelined=nothing), constants, hidden=nothing),
+        "embedding_exchange": exchange_seconds(layout, constants, forward=nothing),
+    }
+    return {name: np.maximum(constants["slowdown"] * each - exposed[name], 0.0) for name, each in whole.items()}
 
 
 def lookup_seconds(layout: RecommenderLayout, load: NDArray[np.float64], constants: Constants) -> NDArray[np.float64]:

@@ -67,6 +67,11 @@ def activation_bytes(layout: TrainingLayout) -> Array:
 
 def working_bytes(layout: TrainingLayout) -> Array:
     """Return the bytes of the one block whose activations are being computed again; 0 where none are."""
-    none = np.zeros_like(layout.full_recompute)
-    whole = replace(layout, full_recompute=none, selective_recompute=none, operation_recompute=none)
+    whole = without_recomputation(layout)
     return np.where(layout.full_recompute + layout.operation_recompute > 0, activation_bytes(whole), 0.0)
+
+
+def without_recomputation(layout: TrainingLayout) -> TrainingLayout:
+    """Return the layout of the same trainings with all activations kept."""
+    none = np.zeros_like(layout.full_recompute)
+    return replace(layout, full_recompute=none, selective_recompute=none, operation_recompute=none)

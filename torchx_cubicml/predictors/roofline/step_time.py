@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.predictors.roofline.completed_layout import completed
-from torchx_cubicml.predictors.roofline.computation import compute
+from torchx_cubicml.predictors.roofline.computation import COMPUTE_PARTS, compute, compute_parts
 from torchx_cubicml.predictors.roofline.data_parallel import gathering, held_params, held_states, optimizer, reduction
 from torchx_cubicml.predictors.roofline.mixture_of_experts import expert_parallel
 from torchx_cubicml.predictors.roofline.model_parallel import (
@@ -43,6 +43,9 @@ PARTS = (
     "offload",
     "overhead",
 )
+
+EXPLAINED_PARTS = (*COMPUTE_PARTS, *PARTS[1:])
+"""Parts with computation taken apart, for people; the predictors learn from ``PARTS``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +141,12 @@ def step_time(layout: TrainingLayout, constants: Constants) -> StepTime:
             bubble=layout.bubble,
             hidden=hidden,
         )
+
+
+def explained_parts(layout: TrainingLayout, constants: Constants) -> dict[str, Array]:
+    """Return name of ``EXPLAINED_PARTS`` -> seconds per step, float64 ``[n]``; see ``step_time``."""
+    parts = step_time(layout, constants).parts()
+    layout = completed(layout, constants)
+    with np.errstate(all="ignore"):
+        fine = {name: layout.rounds * seconds for name, seconds in compute_parts(layout, constants).items()}
+    return {name: {**parts, **fine}[name] for name in EXPLAINED_PARTS}

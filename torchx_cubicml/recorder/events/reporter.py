@@ -14,6 +14,8 @@ from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.process.repeatable_command import repeatable_command
 from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
+from torchx_cubicml.settings import PRINT_TRIAL, is_on, option
+from torchx_cubicml.store.lasting import may_end_with_job
 from torchx_cubicml.store.obstacle import write_obstacle
 
 if TYPE_CHECKING:
@@ -85,14 +87,15 @@ class Reporter:
             self._end = self._send(EventKind.ENDED, state=state, reason=reason)
 
     def close(self) -> None:
-        """Wait for the store within the deadline, and print the trial if this process leads."""
+        """Wait for the store within the deadline; if this process leads, print a trial that may be lost otherwise."""
         problem = self._sender.close()
         if not self._sender.has_written:
             what = "this launch" if self._assignment.leads else f"the end of rank {self._assignment.job.rank}"
             warn(f"{what} was not recorded: {problem or 'nothing was written'}")
         elif problem and self._warned != _PARTLY:
             warn(f"this launch is {_PARTLY}: {problem}")
-        if self._end is not None and self._assignment.leads:
+        is_safe = self._sender.has_written and not problem and not self._may_be_lost()
+        if self._end is not None and self._assignment.leads and not is_safe:
             line = json.dumps(self._end.to_json(), separators=(",", ":"))
             sys.stderr.write(f"{PRINTED_MARK} {line}\n")
             sys.stderr.flush()
@@ -100,6 +103,22 @@ class Reporter:
     def abandon(self) -> None:
         """Close the sender in a forked child."""
         self._sender.abandon()
+
+    def _may_be_lost(self) -> bool:
+        """Return whether the store may be gone after the job, or the trial is to be printed in any case."""
+        job, contract = self._assignment.job, self._assignment.contract
+        if is_on(option(PRINT_TRIAL)):
+            return True
+        return self._runs_elsewhere() and may_end_with_job(contract.store, temporary=job.temporary)
+
+    def _runs_elsewhere(self) -> bool:
+        """Return whether this is a job of a cluster, not a process of the machine that launched it."""
+        scheduler = self._assignment.contract.scheduler if self._assignment.declared else ""
+        if not scheduler:
+            return self._assignment.job.is_batch_job
+        from torchx_cubicml.launch.scheduler import is_on_this_machine  # loads much, and is asked at the end
+
+        return not is_on_this_machine(scheduler)
 
     def _announce(self) -> None:
         """Print the place of the record, or the reason why there is none, unless the launcher has done so."""

@@ -18,6 +18,10 @@
     return node;
   }
 
+  function lines(text) { // a long text may end its lines behind commas
+    return text.length < 20 ? [text] : text.split(/(?<=,)/).slice(0, 200).flatMap(part => [part, make("wbr")]);
+  }
+
   function reader(column, columns) { // the forms of report/table_columns.py
     if ("same" in column) return reader(columns[column.same], columns);
     if ("all" in column) return () => column.all;
@@ -80,7 +84,7 @@
       this.before.addEventListener("click", () => this.turn(-1));
       this.after.addEventListener("click", () => this.turn(1));
       this.pages = make("div", {class: "pages"}, this.before, this.after, this.where);
-      const scroll = make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of trials"}, table);
+      const scroll = make("div", {class: "scroll", role: "region", "aria-label": "Table of trials"}, table);
       this.place.append(controls, scroll, this.pages);
     }
 
@@ -145,7 +149,7 @@
       const isOpen = this.open.has(row);
       const cells = this.table.map((column, place) => {
         const text = shown(column.at(row));
-        if (place) return make("td", {class: column.number ? "number" : "text"}, make("span", {title: text.length > 60 ? text : null}, text));
+        if (place) return make("td", {class: column.number ? "number" : "text"}, make("span", {title: text.length > 60 ? text : null}, ...lines(text)));
         const button = make("button", {type: "button", class: "open", "aria-expanded": String(isOpen), "aria-controls": name,
           "aria-label": `Trial ${text}, all that was recorded`}, text);
         button.addEventListener("click", () => this.toggle(row, button, name));
@@ -185,6 +189,21 @@
   addEventListener("beforeprint", () => tables.forEach(table => table.print(true)));
   addEventListener("afterprint", () => tables.forEach(table => table.print(false)));
 
+  for (const chooser of document.querySelectorAll(".chooser")) { // one of the further configs of a workload
+    const box = chooser.querySelector("select");
+    const parts = chooser.closest("section").querySelectorAll("[data-choice]");
+    const rows = chooser.closest("section").querySelectorAll(".breakdown tbody tr");
+    const show = () => {
+      parts.forEach(part => { part.hidden = part.dataset.choice !== box.value; });
+      rows.forEach(row => { // a part that none of the shown configs has
+        row.hidden = [...row.cells].slice(1).every(cell => cell.hidden || cell.textContent === "-");
+      });
+    };
+    box.addEventListener("change", show);
+    chooser.hidden = false;
+    show();
+  }
+
   for (const button of document.querySelectorAll(".copy")) {
     const code = button.parentElement.querySelector("code");
     button.addEventListener("click", async () => {
@@ -199,14 +218,50 @@
     });
   }
 
-  const MARKS = ".figure [aria-roledescription=point], .figure [aria-roledescription=bar]";
+  // A long chapter gets links to its sections; that of the section in view is marked.
+  for (const chapter of document.querySelectorAll("main > section")) {
+    const heads = [...chapter.querySelectorAll("h3")].filter(head => !head.closest(".pair"));
+    if (heads.length < 3) continue;
+    const links = heads.map((head, place) => {
+      head.id = head.id || `${chapter.id}-section-${place + 1}`;
+      return make("a", {href: `#${head.id}`}, head.textContent);
+    });
+    const top = make("a", {href: `#${chapter.id}`}, "Result");
+    const list = make("ul", {}, ...[top, ...links].map(link => make("li", {}, link)));
+    const bar = make("nav", {class: "sections", "aria-label": `Sections of ${chapter.querySelector("h2").textContent}`}, list);
+    (chapter.querySelector(".facts-line") || chapter.querySelector("h2")).after(bar);
+    const mark = () => {
+      const at = heads.findLastIndex(head => head.getBoundingClientRect().top < innerHeight / 3);
+      const now = at < 0 ? top : links[at];
+      if (now.hasAttribute("aria-current")) return;
+      [top, ...links].forEach(link => link.removeAttribute("aria-current"));
+      now.setAttribute("aria-current", "true");
+      bar.scrollLeft = now.offsetLeft - bar.clientWidth / 3;
+    };
+    addEventListener("scroll", () => requestAnimationFrame(mark), {passive: true});
+    mark();
+  }
+
+  // What is wider than its place can be scrolled by keyboard too, and a line below says that there is more.
+  const watch = new ResizeObserver(entries => entries.forEach(({target}) => {
+    const more = target.scrollWidth > target.clientWidth + 1;
+    if (more) target.setAttribute("tabindex", "0");
+    else target.removeAttribute("tabindex");
+    const next = target.nextElementSibling;
+    const hint = next && next.classList.contains("more") ? next : null;
+    if (more && !hint) target.after(make("p", {class: "more", "aria-hidden": "true"}, "Scroll sideways for the rest"));
+    else if (!more && hint) hint.remove();
+  }));
+  document.querySelectorAll(".figure, .scroll").forEach(each => watch.observe(each));
+
+  const MARKS = ["point", "bar", "cell"].map(mark => `.figure [aria-roledescription=${mark}]`).join(", ");
   const tip = make("div", {class: "tip", "aria-hidden": "true", hidden: ""});
   document.body.append(tip);
   document.addEventListener("pointermove", event => {
-    const point = event.target.closest ? event.target.closest(MARKS) : null;
+    const point = event.target.closest ? event.target.closest(".figure [data-label]") : null;
     tip.hidden = !point;
     if (!point) return;
-    tip.textContent = point.getAttribute("aria-label").split("; ").join("\n");
+    tip.textContent = point.dataset.label.split("; ").join("\n");
     const box = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(8, Math.min(event.clientX + 12, innerWidth - box.width - 8))}px`;
     tip.style.top = `${event.clientY + 16 + box.height > innerHeight ? event.clientY - box.height - 8 : event.clientY + 16}px`;

@@ -40,10 +40,11 @@ def frontier(
     x: dict[str, Any] = {"field": "launch", "type": "quantitative", "title": f"launch, {order}"}
     x |= {"scale": {"domain": [0, len(launches) + 1], "nice": False}, "axis": {"format": COUNT, "tickMinStep": 1}}
     y = {"field": "throughput", "type": "quantitative", "title": unit, "axis": LARGE}
+    counted = _failures(launches)
     return {
         "$schema": SCHEMA,
-        "description": f"Throughput of {len(launches)} launches {order}, with the best so far. {_failures(launches)}",
-        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": _failures(launches)},
+        "description": f"Throughput of launches {order}, with the best so far. {counted}.{_best(measured, unit)}",
+        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": counted},
         "width": WIDTH,
         "height": HEIGHT,
         "layer": [
@@ -58,8 +59,20 @@ def frontier(
 def _label(number: int, row: Mapping[str, Any], unit: str) -> str:
     """Return the text of a point, for readers who cannot see it, and for a page without Vega."""
     rate = row["throughput"]
-    measured = f"{rate:{',.0f' if rate >= _LARGE else ',.4g'}} {unit}" if rate is not None else ""
+    measured = f"{_rate(rate)} {unit}" if rate is not None else ""
     return "; ".join(filter(None, (f"launch {number:,}", measured, row["outcome"], row["config"])))
+
+
+def _best(measured: Sequence[Mapping[str, Any]], unit: str) -> str:
+    """Return a sentence on the launch of highest throughput; empty without a measurement."""
+    if not measured:
+        return ""
+    best = max(measured, key=lambda each: float(each["throughput"]))
+    return f" The best is {_rate(best['throughput'])} {unit}, at launch {best['launch']:,}."
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:{',.0f' if rate >= _LARGE else ',.4g'}}"
 
 
 def _failures(launches: Sequence[Mapping[str, Any]]) -> str:
@@ -131,7 +144,7 @@ def _crosses(failed: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any])
     shape = "M-1,-1L1,1M1,-1L-1,1"
     return {
         "data": {"values": failed},
-        "mark": {"type": "point", "shape": shape, "stroke": FAILED, "strokeWidth": 1.4, "size": 30, "filled": False},
+        "mark": {"type": "point", "shape": shape, "stroke": FAILED, "strokeWidth": 1.8, "size": 52, "filled": False},
         "encoding": {
             "x": x,
             "y": y,
@@ -152,7 +165,7 @@ def _best_so_far(
     if not steps:
         return []
     best = steps[-1]["throughput"]
-    end = {"launch": last, "throughput": best, "text": f"{best:,.0f}" if best >= _LARGE else f"{best:,.4g}"}
+    end = {"launch": last, "throughput": best, "text": _rate(best)}
     return [
         {
             "data": {"values": [*steps, end]},

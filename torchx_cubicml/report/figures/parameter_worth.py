@@ -9,7 +9,7 @@ from torchx_cubicml.report.style import FAILED, LABEL, NEUTRAL, SCHEMA, STRONG
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-OWN, SLOWEST = "over your own value", "over the slowest other value, as yours is the best one's"
+OVER_OWN, OVER_SLOWEST = "over your own value", "over the slowest other value"
 """Kinds of rows: what the best value is compared with."""
 _PLOT = 380  # pixels of the axis; names and values stand beside it
 _ROW = 30  # pixels of one parameter
@@ -22,10 +22,10 @@ def parameter_worth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the figure as a Vega-Lite specification; ``None`` without a row.
 
     Args:
-        rows: one per parameter, in their order, with ``parameter``, ``kind`` (``OWN`` or ``SLOWEST``), ``change`` (the
-            two values as text), ``gain`` (predicted ratio of the best config to that with the other value), ``low`` and
-            ``high`` (its 80 % interval), ``measured`` (the same ratio of measurements; ``None`` where there is none)
-            and ``launches`` (number of them).
+        rows: one per parameter, in their order, with ``parameter``, ``kind`` (``OVER_OWN`` or ``OVER_SLOWEST``),
+            ``change`` (the two values as text), ``gain`` (predicted ratio of the best config to that with the other
+            value), ``low`` and ``high`` (its 80 % interval), ``measured`` (the same ratio of measurements; ``None``
+            where there is none) and ``launches`` (number of them).
     """
     if not rows:
         return None
@@ -34,12 +34,16 @@ def parameter_worth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     y: dict[str, Any] = {"field": "parameter", "type": "nominal", "sort": None, "title": None}
     y |= {"axis": {"labelLimit": _NAMES, "grid": False, "labelPadding": 12}}
     x: dict[str, Any] = {"type": "quantitative", "axis": {**_FACTOR, "grid": True}}
-    x |= {"title": "throughput with the best value over that with the other", "scale": {"domain": _domain(rows), "nice": False, "zero": False}}
+    x |= {"title": "throughput with the best value over that with the other"}
+    x |= {"scale": {"domain": _domain(rows), "nice": False, "zero": False}}
     measured = [row for row in values if row["measured"] is not None]
     return {
         "$schema": SCHEMA,
         "description": f"What the best value of each of {len(names)} parameters is worth, with its interval.",
-        "title": {"text": "Throughput gained by the best value of each parameter", "subtitle": _subtitle(has_measured=bool(measured))},
+        "title": {
+            "text": "Throughput gained by the best value of each parameter",
+            "subtitle": _subtitle(has_measured=bool(measured)),
+        },
         "width": _PLOT,
         "height": {"step": _ROW},
         "data": {"values": values},
@@ -88,15 +92,21 @@ def _one() -> dict[str, Any]:
 
 
 def _colour(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    kinds = [kind for kind in (OWN, SLOWEST) if any(row["kind"] == kind for row in rows)]
-    colours = {OWN: STRONG, SLOWEST: NEUTRAL}
-    legend = {"orient": "top", "title": None, "labelLimit": 400, "symbolType": "circle", "symbolStrokeWidth": 0}
+    kinds = [kind for kind in (OVER_OWN, OVER_SLOWEST) if any(row["kind"] == kind for row in rows)]
+    colours = {OVER_OWN: STRONG, OVER_SLOWEST: NEUTRAL}
+    legend: dict[str, Any] = {
+        "orient": "top",
+        "title": None,
+        "labelLimit": 400,
+        "symbolType": "circle",
+        "symbolStrokeWidth": 0,
+    }
     legend |= {"symbolOpacity": 1.0, "symbolSize": 75}
     return {
         "field": "kind",
         "type": "nominal",
         "scale": {"domain": kinds, "range": [colours[kind] for kind in kinds]},
-        "legend": legend if len(kinds) > 1 else None,
+        "legend": legend,
     }
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _MOST_PANELS = 9  # more rounds share one panel
-_IN_A_ROW = 3
+_IN_A_ROW = {4: 2, 8: 4}  # panels of a row, where three would leave gaps
 
 
 def predicted_measured(
@@ -45,7 +45,7 @@ def predicted_measured(
     if is_split:
         facet = {"field": "panel", "type": "nominal", "sort": list(labels.values())}
         panel = {"width": PANEL, "height": PANEL, "layer": _layers(rows, has_many=True)}
-        return {**figure, "facet": facet, "columns": _IN_A_ROW, "spec": panel}
+        return {**figure, "facet": facet, "columns": _IN_A_ROW.get(len(rounds), 3), "spec": panel}
     if len(rounds) == 1:
         figure["title"]["text"] += f", {labels[rounds[0]]}" if rounds[0] is not None else ""
     return {**figure, "width": HEIGHT, "height": HEIGHT, "layer": _layers(rows, has_many=False)}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 7
 """Lines of a figure: the colours and shapes of more are not told apart."""
-_WIDTH = 460  # pixels; the legend stands beside it
+_WIDTH = 370  # pixels; the legend stands beside it
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8a6d3b", "#8a919c")  # Okabe and Ito
 _MARGIN = 1.15  # factor beside the smallest and the largest number of devices
 _LETTERS = 250  # pixels of a name in the legend

@@ -1,16 +1,19 @@
 """Section of figures: Vega-Lite specifications drawn as one SVG each, in colours that follow light and dark pages.
 
-The pictures are part of the page, so they need no script. Without the renderer, one sentence says how to get it.
+The pictures are part of the page, so they need no script. Without the renderer, one sentence says how to get it. A
+reader who cannot see a picture gets its description as a whole: thousands of points read one by one tell nothing. The
+label of a point is kept for the page's script, which shows it beside the pointer.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from torchx_cubicml.report.markup import Html, element, joined
+from torchx_cubicml.report.markup import Html, element
 from torchx_cubicml.report.renderer import renderer
 from torchx_cubicml.report.style import ON_DARK, theme
 
@@ -27,6 +30,12 @@ _PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
 _PLACE = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height|r|opacity|stroke-width)="[^"]*"')
 _LONG_NUMBER = re.compile(r"(\d\.\d{3})\d+")
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
+_LABELLED = re.compile(r' aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="([^"]*)"')
+_LABELS = frozenset({"point", "bar", "circle", "square", "tick", "rect mark", "arc mark"})  # marks whose label is kept
+_SPOKEN = re.compile(r' (?:role|aria-[a-z]+|class)="[^"]*"')
+_TAG = re.compile(r"<[a-zA-Z][^>]*>")
+_SIZE = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')
+_ON_PAGE = {"background": None, "padding": 4}  # the page itself is the background
 _DRAWN = frozenset({"svg", "g", "path", "text", "tspan", "rect", "line", "circle", "defs", "clipPath", "title", "desc"})
 
 
@@ -47,20 +56,21 @@ class Colours:
 
 
 def figures_html(figures: Sequence[Figure], *, colours: Colours, name: str) -> Html:
-    """Return the figures one below the other.
+    """Return the figures, side by side where they fit.
 
     Args:
         figures: Vega-Lite specifications.
         colours: of the page; those of the figures are added.
         name: unique on the page; letters, digits and hyphens.
     """
-    return joined(*(_drawn(figure, colours, f"{name}-{number}-") for number, figure in enumerate(figures)))
+    drawn = (_drawn(figure, colours, f"{name}-{number}-") for number, figure in enumerate(figures))
+    return element("div", *drawn, class_="figures")
 
 
 def _drawn(figure: Figure, colours: Colours, prefix: str) -> Html:
     """Return one figure; one that cannot be drawn is left out, and a sentence says why."""
     try:
-        return element("figure", _svg(figure, colours, prefix=prefix), class_="figure")
+        return element("figure", _svg(figure, colours, prefix=prefix), class_="figure", aria_label=_title(figure))
     except (ValueError, ET.ParseError) as error:
         why = " ".join(str(error).split())[:_MOST_LETTERS]
         return element("p", f"A figure is left out, as it could not be drawn: {why}", class_="note")
@@ -114,7 +124,8 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
     """
     sample = sampled(figure)
     light, dark = (
-        renderer().vegalite_to_svg(sample, config=theme(dark=each), allowed_base_urls=[]) for each in (False, True)
+        renderer().vegalite_to_svg(sample, config=theme(dark=each) | _ON_PAGE, allowed_base_urls=[])
+        for each in (False, True)
     )
     for node in ET.fromstring(light).iter():  # noqa: S314 - drawn by the renderer; entities cannot be declared in it
         tag = node.tag.rpartition("}")[2]
@@ -123,4 +134,26 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
     dark_paints = iter([match[2] for match in _PAINT.finditer(dark)])
     painted = _PAINT.sub(lambda match: f'{match[1]}="var({colours.variable(match[2], next(dark_paints))})"', light)
     named = _NAME.sub(lambda match: match[0].replace(match[1] or match[2], f"{prefix}{match[1] or match[2]}"), painted)
-    return Html(_PLACE.sub(lambda match: _LONG_NUMBER.sub(r"\1", match[0]), named))  # a thousandth of a pixel is enough
+    short = _PLACE.sub(lambda match: _LONG_NUMBER.sub(r"\1", match[0]), named)  # a thousandth of a pixel is enough
+    return _as_one_picture(short, description=str(figure.get("description") or _title(figure)))
+
+
+def _title(figure: Figure) -> str:
+    title = figure.get("title", "")
+    return str(title.get("text", "") if isinstance(title, dict) else title)
+
+
+def _as_one_picture(svg: str, *, description: str) -> Html:
+    """Return an SVG that assistive technology meets as one picture; its width is a variable of the style."""
+    width = _SIZE.match(svg)
+    if width is None:
+        raise ValueError("a figure has no width")
+
+    def quiet(tag: re.Match[str]) -> str:
+        labelled = _LABELLED.search(tag[0])
+        label = f' data-label="{labelled[1]}"' if labelled and labelled[2] in _LABELS else ""
+        name, end = (tag[0][:-2], "/>") if tag[0].endswith("/>") else (tag[0][:-1], ">")
+        return f"{_SPOKEN.sub('', name)}{label}{end}"
+
+    root = f'<svg role="img" aria-label="{escape(description)}" style="--width:{width[1]}px" '
+    return Html(_TAG.sub(quiet, svg).replace("<svg ", root, 1))

@@ -103,8 +103,8 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
         element(
             "tr",
             element("th", name, scope="row"),
-            *([element("td", before)] if compares else []),
-            element("td", element("strong", after)),
+            *([element("td", _lines(before))] if compares else []),
+            element("td", element("strong", _lines(after))),
         )
         for name, before, after in changes[:_MOST_CHANGES]
     ]
@@ -119,12 +119,20 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
     )
 
 
+def _lines(value: str) -> Html:
+    """Return a value whose lines may end behind each comma: a value per layer is long."""
+    return Html(",<wbr>".join(joined(part) for part in value.split(",")))
+
+
 def _command(command: str, label: str) -> Html:
+    """Return the command with each word in one piece: a line would else end between the hyphens of a flag."""
+    words = [element("span", word, class_="word") for word in command.split(" ")]
+    code = element("code", Html(" ".join(words)))
     return joined(
         element("h3", label),
         element(
             "div",
-            element("pre", element("code", command), tabindex="0", aria_label=label),
+            element("pre", code, tabindex="0", role="region", aria_label=label),
             element("button", "Copy", type="button", class_="copy", aria_label=f"Copy: {label}"),
             class_="command",
         ),

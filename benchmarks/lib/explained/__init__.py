@@ -1,0 +1,1 @@
+"""Small trainings whose commands are explained before they are launched."""

@@ -1,0 +1,144 @@
+"""Launches of generated commands under the recorder, one after the other, and what was measured of each."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.workload import recency
+from torchx_cubicml.settings import child_environment
+from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lib.explained.generated import Command
+    from lib.explained.public import PublicCommand
+    from torchx_cubicml.records.trial import Trial
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent.parent
+_TIMEOUT_S = 600
+_JOURNAL = "launched.jsonl"
+_TRIAL_ID = re.compile(r'"trial_id":"([\w-]+)"')  # in the line that the recorder prints at the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One command and its trial."""
+
+    command: Command
+    trial: Trial
+
+
+def launch_all(commands: Sequence[Command], folder: Path, *, torchrec_python: str, backwards: bool = False) -> None:
+    """Launch the commands that ``folder`` does not hold yet.
+
+    Args:
+        commands: in the order of their launches.
+        folder: holds the store, and which trial is of which command.
+        torchrec_python: interpreter with TorchRec.
+        backwards: whether the last is launched first, as by a second process beside another.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = range(len(commands))
+    for number in reversed(numbers) if backwards else numbers:
+        if number not in _journal(folder):
+            command = commands[number]
+            python = torchrec_python if command.kind == "torchrec" else sys.executable
+            entry = {"number": number, "trial_id": _launch(command, folder, python=python)}
+            with (folder / _JOURNAL).open("a") as stream:
+                stream.write(f"{json.dumps(entry)}\n")
+            print(f"{number}: {command.kind} {entry['trial_id'] or 'failed'}", file=sys.stderr, flush=True)
+
+
+def launched_commands(commands: Sequence[Command], folder: Path) -> list[Launched]:
+    """Return the commands that were launched and recorded, in the order of their launches."""
+    trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
+    found = [
+        Launched(command=commands[number], trial=trials[trial_id])
+        for number, trial_id in _journal(folder).items()
+        if number < len(commands) and trial_id in trials
+    ]
+    return sorted(found, key=lambda each: recency(each.trial))
+
+
+def _journal(folder: Path) -> dict[int, str]:
+    """Return the number of each command that was launched, and its trial; empty where it failed."""
+    path = folder / _JOURNAL
+    lines = path.read_text().splitlines() if path.exists() else []
+    entries = [json.loads(line) for line in lines]
+    return {entry.get("number", index): entry["trial_id"] for index, entry in enumerate(entries)}
+
+
+def launch_public(
+    commands: Sequence[PublicCommand], folder: Path, *, pythons: Mapping[str, str], stand_in: str
+) -> list[tuple[PublicCommand, Trial]]:
+    """Launch public commands that ``folder`` does not hold yet; return those that were recorded, in order.
+
+    Args:
+        commands: in the order of their launches.
+        folder: holds the store, and which trial is of which command.
+        pythons: library -> interpreter that has it.
+        stand_in: folder whose ``sitecustomize`` lets the CPU stand for accelerators.
+    """
+    journal = folder / "public.json"
+    done = json.loads(journal.read_text()) if journal.exists() else {}
+    for command in commands:
+        if command.name not in done:
+            variables = {"HF_HUB_OFFLINE": "1"}
+            if command.needs_devices:
+                variables["PYTHONPATH"] = f"{stand_in}:{ROOT}"
+            done[command.name] = _recorded(
+                (command.script, *command.words),
+                command.processes,
+                folder=folder,
+                cwd=command.folder,
+                python=pythons[command.library],
+                variables=variables,
+            )
+            journal.write_text(json.dumps(done))
+            print(f"{command.name}: {done[command.name] or 'failed'}", file=sys.stderr, flush=True)
+    trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
+    return [(command, trials[done[command.name]]) for command in commands if done[command.name] in trials]
+
+
+def _launch(command: Command, folder: Path, *, python: str) -> str:
+    """Run one command and return the id of its trial; empty if it failed."""
+    return _recorded(
+        (command.script, *command.words), command.processes, folder=folder, cwd=HERE, python=python, variables={}
+    )
+
+
+def _recorded(
+    words: Sequence[str], processes: int, *, folder: Path, cwd: Path, python: str, variables: Mapping[str, str]
+) -> str:
+    """Run a script under the recorder and return the id of its trial; empty if it failed."""
+    own = {
+        "TORCHX_CUBICML_STORE": str(folder / "store"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    launcher = [python, "-m", "torchx_cubicml.cubicrun", "--standalone", "--nproc_per_node", str(processes)]
+    try:
+        done = subprocess.run(
+            [*launcher, *words],
+            cwd=cwd,
+            env=child_environment({**own, **variables}),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+        return ""
+    found = _TRIAL_ID.search(done.stdout + done.stderr)
+    return found[1] if found is not None else ""

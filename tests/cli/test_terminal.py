@@ -1,0 +1,183 @@
+"""Lines and tables of the commands, which fit the width that there is."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from torchx_cubicml import State, Trial, TrialStore
+from torchx_cubicml.cli import history, suggest
+from torchx_cubicml.cli.history_filters import find_trial, short_ids
+from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
+from torchx_cubicml.errors import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+SPACE = """
+objective = "tokens_per_second"
+[parameters.micro_batch_size]
+choices = [1, 2, 4]
+flag = "--batch"
+[parameters.sharding_strategy]
+choices = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]
+per_layer = 12
+flag = "--sharding"
+"""
+COMMAND = ["dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--batch", "1", "--sharding", "FULL_SHARD"]
+LAYERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD") * 4
+
+
+def filled_store(folder: Path) -> str:
+    store = TrialStore(str(folder / "store"))
+    for number in range(1, 9):
+        trial = Trial.completed(
+            workload={"program": "train.py", "world_size": 2},
+            config={"micro_batch_size": 2 ** (number % 3), "sharding_strategy": LAYERS[number:] + LAYERS[:number]},
+            tokens_per_second=1000.0 + 17 * number,
+        )
+        trial = replace(trial, trial_id=f"local_cwd-train-{number}abcdef", started_at=f"2026-01-0{number}T10:00:00Z")
+        if number == 4:
+            trial = replace(trial, measurement=None, state=State.OUT_OF_MEMORY, reason="CUDA out of memory")
+        store.add(trial)
+    return store.url
+
+
+def listed(store: str, *words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    parser = argparse.ArgumentParser()
+    history.add_arguments(parser)
+    assert history.run(parser.parse_args(["list", "--store", store, *words])) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_list_of_trials_fits_and_says_the_most_important(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled_store(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = listed("store", capsys=capsys)
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if "abcdef" in line]
+    assert [row.split()[0] for row in rows] == [f"{number}abcdef" for number in range(8, 0, -1)]
+    assert sum("out of memory" in row for row in rows) == 1
+    assert sum("tokens/s" in row for row in rows) == 7
+    assert ("2026-01-08 10:00" in rows[0]) is (width > 60)
+    assert all("batch" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        (("--state", "out_of_memory"), [4]),
+        (("--since", "2026-01-06"), [8, 7, 6]),
+        (("--since", "2026-01-06T12:00"), [8, 7]),
+        (("--since", "1d"), []),
+        (("--program", "train.py", "--limit", "2"), [8, 7]),
+        (("--program", "other.py"), []),
+        (("--workload", "world_size=2", "--state", "completed", "--since", "2026-01-03"), [8, 7, 6, 5, 3]),
+        (("--workload", "world_size=4"), []),
+    ],
+)
+def test_filters_choose_trials(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], numbers: list[int]
+) -> None:
+    lines = listed(filled_store(tmp_path), *words, capsys=capsys)
+    assert [line.split()[0] for line in lines if "abcdef" in line] == [f"{number}abcdef" for number in numbers]
+
+
+def test_a_time_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RecordError, match=r"--since must be a date such as 2026-01-31.*got 'yesterday'"):
+        listed(filled_store(tmp_path), "--since", "yesterday", capsys=capsys)
+
+
+def test_a_short_name_finds_its_trial() -> None:
+    trials = [
+        Trial(trial_id=name, workload={}, config={}, state=State.RUNNING)
+        for name in ("job-abcdef", "job-ghijkl", "other-ghijkl", "0123456789", "01234567xx", "ab-1")
+    ]
+    names = short_ids(trials)
+    assert names == {
+        "job-abcdef": "abcdef",
+        "job-ghijkl": "job-ghijkl",
+        "other-ghijkl": "other-ghijkl",
+        "0123456789": "0123456789",
+        "01234567xx": "01234567xx",
+        "ab-1": "ab-1",
+    }
+    assert all(find_trial(trials, short, where="here").trial_id == name for name, short in names.items())
+    with pytest.raises(RecordError, match="ambiguous"):
+        find_trial(trials, "ghijkl", where="here")
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_suggestions_fit_and_their_commands_can_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "space.toml").write_text(SPACE)
+    filled_store(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    parser = argparse.ArgumentParser()
+    suggest.add_arguments(parser)
+    options = ["--space", "space.toml", "--store", "store", "-s", "local_cwd", "--count", "2"]
+    assert suggest.run(parser.parse_args([*options, "--", *COMMAND])) == 0
+    out = capsys.readouterr().out
+    longest_word = max(map(len, out.split()))
+    assert max(map(len, out.splitlines())) <= max(width, longest_word + 8)
+    lines = out.splitlines()
+    first = lines.index("The next launch would run:") + 1
+    last = next(number for number in range(first, len(lines)) if not lines[number].endswith("\\"))
+    command = shlex.split("".join(line.removesuffix("\\") for line in lines[first : last + 1]))
+    assert command[:3] == ["torchx", "run", "-s"]
+    assert "--batch" in command
+
+
+def test_a_file_has_a_hundred_columns_or_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, width in (("", 100), ("72", 72), ("wide", 100)):
+        monkeypatch.setenv("COLUMNS", text)
+        assert open_console().width == width
+
+
+def table_of(names: Collection[str], without: Collection[str]) -> Table:
+    made = Table()
+    for name in names:
+        if name not in without:
+            made.add_column(name, no_wrap=True)
+    return made
+
+
+@pytest.mark.parametrize(("width", "kept"), [(60, "abc"), (30, "ac"), (16, "a"), (4, "a")])
+def test_the_least_important_columns_are_left_out_first(width: int, kept: str) -> None:
+    console = Console(file=StringIO(), width=width)
+    found = fitted(console, partial(table_of, ["a" * 10, "b" * 10, "c" * 10]), ["b" * 10, "c" * 10])
+    assert "".join(str(column.header)[0] for column in found.columns) == kept
+
+
+def test_words_are_kept_whole() -> None:
+    assert wrapped("", 10) == [""]
+    assert wrapped("a " + "b" * 50, 30) == ["a", "b" * 50]
+    assert joined(["x 1 -> 2", "yes 1 -> 2"], 22, first="12 ", indent="  ") == ["12 x 1 -> 2,", "  yes 1 -> 2"]
+    out = StringIO()
+    say(Console(file=out, width=24), "  one two three four five six\nshort   line")
+    assert out.getvalue() == "  one two three four\n    five six\nshort   line\n"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_command_over_several_lines_is_the_same_command(width: int) -> None:
+    words = ["torchx", "run", "it's", "a b", "--flag", "1", "", "--x=1", "line\nbreak", "-v", "--", "$HOME", "\\"]
+    script = f"printf '%s\\0' {chr(10).join(command_lines(words, width)).lstrip()}"
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\0")[:-1] == words

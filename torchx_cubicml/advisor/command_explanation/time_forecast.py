@@ -1,0 +1,125 @@
+"""Forecast of the seconds of a step: by formulas with constants of public sources, or calibrated on launches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, LogNormal
+from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
+from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.rows import encode_rows
+from torchx_cubicml.predictors.intervals import PRIOR_TRIALS
+from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.roofline.constants import ConstantsPrior
+from torchx_cubicml.predictors.roofline.estimate import PRIOR_ERROR
+from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.public_prior import prior_of, public_prior
+from torchx_cubicml.predictors.roofline.step_doubt import log_step_seconds, step_slopes
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
+from torchx_cubicml.predictors.threads import one_thread
+from torchx_cubicml.records.trial import RATES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
+    from torchx_cubicml.records.trial import Value
+
+_OF_CPUS = 1.2  # log spread of processors and of the cores of a process, around the one in the table of devices
+_OF_DEVICES = 1.0  # of the devices in that table, around the stand-in for an unknown one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeForecast:
+    """Forecast of step times.
+
+    Args:
+        roofline: formulas, calibrated where there are launches.
+        history: table of the launches; ``None`` without any.
+        prior: of the constants, as wide as they remain unknown.
+        error: log error of the formulas for one training, beside that of the constants.
+        basis: what the numbers are based on, for people.
+    """
+
+    roofline: Roofline
+    history: History | None
+    prior: ConstantsPrior
+    error: float
+    basis: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:
+        """Return the forecast for commands like ``row``, by launches on its device or else by formulas alone."""
+        facts, roofline = Facts.from_rows([row]), Roofline()
+        tables = [History.from_trials(launches.trials, objective=name) for name in RATES]
+        history = max(tables, key=lambda table: len(table.measured))
+        n_measured = len(history.measured)
+        if not n_measured:
+            return cls._without_launches(row, facts)
+        with one_thread():
+            roofline.fit(history, rng=np.random.default_rng(0))
+        constants = roofline.calibration_.constants if roofline.calibration_ is not None else roofline.prior_.medians
+        remaining = math.sqrt(PRIOR_TRIALS / (PRIOR_TRIALS + n_measured))
+        return cls(
+            roofline=roofline,
+            history=history,
+            prior=ConstantsPrior(medians=constants, width=roofline.prior_.width * remaining),
+            error=roofline.error_ * roofline.scale_,
+            basis=f"{FORMULAS} calibrated on {launches.text}",
+        )
+
+    @classmethod
+    def _without_launches(cls, row: Mapping[str, Value], facts: Facts) -> Self:
+        public, layout = public_prior(), TrainingLayout.of(facts)
+        prior, basis = prior_of(facts), FORMULAS
+        if public is not None and public.covers(facts, layout)[0] and public.covers_collectives(layout)[0]:
+            error = public.widening * math.hypot(public.error, float(public.waiting(layout)[0]))
+            basis = f"{FORMULAS} and {len(public.sources)} public sources"
+            prior = ConstantsPrior(medians=prior.medians, width=prior.width * public.widening)
+        else:
+            hardware = find_hardware(str(row.get("device", "")))
+            of_device = _OF_DEVICES if hardware is None else _OF_CPUS if hardware is CPU else 0.0
+            error = math.hypot(PRIOR_ERROR, of_device)
+        return cls(roofline=Roofline(), history=None, prior=prior, error=error, basis=basis)
+
+    def log_step(self, row: Mapping[str, Value]) -> LogNormal | None:
+        """Return the distribution of the seconds of a step; ``None`` where the formulas do not cover it."""
+        layout = TrainingLayout.of(Facts.from_rows([row]))
+        if not layout.covered[0]:
+            return None
+        if self.history is None:
+            logarithm, deviation = log_step_seconds(layout, self.prior)
+            return LogNormal(float(logarithm[0]), math.hypot(float(deviation[0]), self.error))
+        predicted = self.roofline.predict(encode_rows(self.history.columns, [row]))
+        rate = float(predicted.logarithm[0])
+        per_sample = self.roofline.per_sample_
+        work = float(layout.tokens_per_step[0]) / (float(layout.sequence[0]) if per_sample else 1.0)
+        return LogNormal(math.log(work) - rate, float(predicted.spread[0])) if math.isfinite(rate) else None
+
+    def log_gain(self, row: Mapping[str, Value], changed: Mapping[str, Value]) -> LogNormal | None:
+        """Return the distribution of the throughput of a changed row over that of ``row``.
+
+        Both share the constants and the device: what is unknown of these cancels, as far as they count alike.
+        """
+        layout = TrainingLayout.of(Facts.from_rows([row, changed]))
+        if not layout.covered.all():
+            return None
+        logarithm, slopes = step_slopes(layout, self.prior)
+        work = np.log(layout.tokens_per_step)
+        shared = float(np.sqrt(np.square((slopes[:, 1] - slopes[:, 0]) * self.prior.width).sum()))
+        own = math.sqrt(2.0) * min(self.error, _WITHIN_A_MACHINE)
+        gain = float(work[1] - work[0] - (logarithm[1] - logarithm[0]))
+        return LogNormal(gain, math.hypot(shared, own))
+
+    def parts(self, row: Mapping[str, Value], step_s: float) -> dict[str, float]:
+        """Return part of the formulas -> seconds; they add up to ``step_s``. Empty where they do not cover the row."""
+        seconds = self.roofline.explain(row)
+        total = sum(seconds.values())
+        return {name: part * step_s / total for name, part in seconds.items()} if total > 0.0 else {}
+
+
+_WITHIN_A_MACHINE = 0.15  # log error of calibrated formulas between trainings of one source: see ``public_prior.json``

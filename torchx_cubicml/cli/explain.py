@@ -1,0 +1,151 @@
+"""Sub-command ``torchx cubicml explain``: tells of a command what its launch will need and take; launches nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import (
+    add_json,
+    add_launch,
+    add_scheduler,
+    add_store,
+    print_json,
+    split_command,
+    store_url,
+    wide_console,
+)
+from torchx_cubicml.cli.component_command import TORCHRUN, torchrun_arguments, with_scheduler
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from torchx_cubicml.advisor.command_explanation.levers import Lever
+    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
+    from torchx_cubicml.records.trial import Trial, Value
+
+_LOCAL = "local_cwd"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the facts that the user states, the store and the command."""
+    text = "fact that the command does not tell, such as n_layers=12; repeatable"
+    parser.add_argument("--fact", action="append", default=[], metavar="NAME=VALUE", help=text)
+    parser.add_argument("--device", default="", metavar="NAME", help='kind of device, such as "H100" or "cpu"')
+    parser.add_argument("--space", default="", metavar="FILE", help="space file (TOML): its changes are forecast")
+    add_store(parser)
+    add_scheduler(parser, default="")
+    add_json(parser)
+    add_launch(parser, or_torchrun=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the explanation."""
+    from torchx_cubicml.advisor.command_explanation.explanation import explain_command
+    from torchx_cubicml.cli.explanation_text import explanation_lines
+    from torchx_cubicml.launch.command_facts.command_facts import facts_of_command
+    from torchx_cubicml.launch.command_facts.recorded_commands import with_command_facts
+    from torchx_cubicml.launch.launch import workload_of
+    from torchx_cubicml.records.redaction import printable
+
+    name, words = split_command(args.command)
+    launch = _launch(name, words, args)
+    known = facts_of_command(launch, stated=_stated(args.fact), device=args.device)
+    trials = with_command_facts(_trials(args), launch)
+    program = str(workload_of(launch)["program"])
+    known = _completed(known, launch, trials, program, args)
+    explanation = explain_command(
+        known, program=program, trials=trials, levers=_levers(launch, args.space), device_gib=_host_gib(known, launch)
+    )
+    if args.json:
+        print_json(explanation.to_json())
+    else:
+        wide_console().print(printable("\n".join(explanation_lines(explanation))), soft_wrap=True)
+    return 0
+
+
+def _launch(name: str, words: Sequence[str], args: argparse.Namespace) -> Launch:
+    """Return the launch of a component, or of torchrun as ``cubicrun`` reads it, which starts on this machine."""
+    from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.launch import ComponentLaunch, TorchrunLaunch
+
+    if name in TORCHRUN:
+        launch = TorchrunLaunch.parse(torchrun_arguments(words), env={}).launch
+        return replace(launch, scheduler=launch.scheduler or _LOCAL)
+    launch = with_scheduler(ComponentLaunch.parse(name, words), args).launch
+    if not launch.program:
+        raise LaunchError(f"no training command was found in {name}: {launch.why_not_rewritten}")
+    return launch
+
+
+def _stated(texts: Sequence[str]) -> dict[str, Value]:
+    """Return the facts of ``--fact``.
+
+    Raises:
+        LaunchError: a text is not ``NAME=VALUE`` with a known name and a legal value.
+    """
+    from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.launch.command_facts.fact_names import FACTS, TABLE_LISTS, TABLE_WORDS, fact_name, stated_fact
+    from torchx_cubicml.launch.command_facts.stated_settings import typed_value
+
+    names = FACTS | TABLE_LISTS | TABLE_WORDS
+    stated: dict[str, Value] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        name = key if key in names else fact_name(key)
+        found = stated_fact(name, typed_value(value)) if name else None
+        if not equals or not name:
+            raise LaunchError(f"--fact must be NAME=VALUE with a name of {', '.join(sorted(names))}, got {text!r:.60}")
+        if found is None:
+            raise LaunchError(f"--fact {name} has no legal value in {text!r:.60}")
+        stated[name] = found
+    return stated
+
+
+def _trials(args: argparse.Namespace) -> list[Trial]:
+    """Return the recorded launches; none where the default store does not exist yet."""
+    from torchx_cubicml.store import absolute_url, read_trials
+    from torchx_cubicml.store.presence import read_recorded
+
+    url = absolute_url(store_url(args))
+    trials, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
+    return trials
+
+
+def _completed(
+    known: CommandFacts, launch: Launch, trials: Sequence[Trial], program: str, args: argparse.Namespace
+) -> CommandFacts:
+    """Return the facts with those of the nearest launch, and with the device of this machine for a local launch."""
+    from torchx_cubicml.advisor.command_explanation.recorded_facts import recorded_facts
+    from torchx_cubicml.advisor.command_explanation.recorded_tables import recorded_tables
+    from torchx_cubicml.launch.command_facts.local_device import local_device
+    from torchx_cubicml.store import absolute_url
+    from torchx_cubicml.store.digest_key import digest_keys
+
+    keys = digest_keys(absolute_url(store_url(args))) if trials else ()
+    found = {
+        **recorded_facts(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys),
+        **recorded_tables(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys),
+    }
+    return known.completed_by(found).completed_by(local_device(launch))
+
+
+def _levers(launch: Launch, path: str) -> list[Lever] | None:
+    if not path:
+        return None
+    from torchx_cubicml.advisor.command_explanation.space_levers import space_levers
+    from torchx_cubicml.launch import read_config
+    from torchx_cubicml.space.toml import load_space
+
+    space = load_space(path)
+    workload, current = read_config(launch, space)
+    return space_levers(space, workload=workload, current=current)
+
+
+def _host_gib(known: CommandFacts, launch: Launch) -> float | None:
+    """Return the memory of this machine for each process of a local launch on its CPU."""
+    from torchx_cubicml.launch.command_facts.local_device import host_gib_per_process
+
+    return host_gib_per_process(launch) if known.facts.get("device") == "cpu" else None

@@ -1,0 +1,107 @@
+"""Output of the commands on a terminal, in a file or a pipe: its width, lines that fit it, and tables that fit it."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.settings import columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+_PLAIN_WIDTH = 100  # columns of a file or a pipe
+_LEAST_WIDTH = 20  # of a text beside its indent
+_NATURAL = 100_000  # columns in which no table is cut
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as its terminal; a file or a pipe has ``COLUMNS``, else 100 columns."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, stderr=stderr)
+    if not console.is_terminal:
+        console.width = columns() or _PLAIN_WIDTH
+    return console
+
+
+def fitted(console: Console, make: Callable[[frozenset[str]], Table], optional: Sequence[str] = ()) -> Table:
+    """Return a table that fits the console: columns are left out, one after the other, until it does.
+
+    Args:
+        console: to print on.
+        make: function from the names of the columns to leave out to the table.
+        optional: names of the columns that may be left out, the least important first.
+    """
+    from rich.measure import Measurement
+
+    wide = console.options.update(max_width=_NATURAL)
+    table = make(frozenset())
+    for count in range(1, len(optional) + 1):
+        if Measurement.get(console, wide, table).maximum <= console.width:
+            break
+        table = make(frozenset(optional[:count]))
+    return table
+
+
+def wrapped(text: str, width: int, *, first: str = "", indent: str = "") -> list[str]:
+    """Return a text as lines of at most ``width`` characters, except for words that are longer.
+
+    Args:
+        text: one paragraph.
+        width: of a line.
+        first: what the first line begins with.
+        indent: what the others begin with.
+    """
+    return textwrap.wrap(
+        text,
+        max(width, len(indent) + _LEAST_WIDTH),
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first]
+
+
+def joined(texts: Sequence[str], width: int, *, first: str = "", indent: str = "") -> list[str]:
+    """Return texts as lines, separated by commas; none is broken over lines unless it is longer than one.
+
+    >>> joined(["batch 2 -> 16", "sharding DDP -> NO_SHARD"], 24, first="3 search ", indent="  ")
+    ['3 search batch 2 -> 16,', '  sharding DDP ->', '  NO_SHARD']
+    """
+    glue = "\N{NO-BREAK SPACE}"
+    whole = [text.replace(" ", glue) if len(indent) + len(text) < width else text for text in texts]
+    return [line.replace(glue, " ") for line in wrapped(", ".join(whole), width, first=first, indent=indent)]
+
+
+def say(console: Console, text: str, *, indent: str = "  ") -> None:
+    """Print sentences, each line of them broken where it is longer than the console is wide."""
+    for line in text.split("\n"):
+        start = line[: len(line) - len(line.lstrip())]
+        is_short = len(line) <= console.width
+        lines = [line] if is_short else wrapped(line.lstrip(), console.width, first=start, indent=start + indent)
+        console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
+
+
+def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> list[str]:
+    r"""Return a command for a shell, over several lines where it is longer than one.
+
+    >>> print("\n".join(command_lines(["torchx", "run", "a b", "--flag", "1"], 24)))
+      torchx run 'a b' \
+        --flag 1
+    """
+    quoted = [shlex.quote(word) for word in words]
+    lines, line = [], indent
+    for place, word in enumerate(quoted):
+        # A flag stands with its value.
+        follows = quoted[place + 1] if place + 1 < len(quoted) and word.startswith("-") else ""
+        needed = len(word) + (len(follows) + 1 if follows and not follows.startswith("-") else 0)
+        if line.strip() and len(line) + 1 + needed + 2 > width:
+            lines.append(f"{line} \\")
+            line = f"{indent}  "
+        line += word if not line.strip() else f" {word}"
+    return [*lines, line]

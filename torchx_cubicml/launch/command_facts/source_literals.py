@@ -1,0 +1,210 @@
+"""Values that the source of a program states: constants, defaults of flags and fields, arguments of calls."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+
+from torchx_cubicml.launch.config_text import MAX_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from torchx_cubicml.records.trial import Scalar
+
+Literal: TypeAlias = "Scalar | tuple[Scalar, ...]"
+"""Value that a source can state and a record can hold."""
+_MOST_POWER, _MOST_BASE = 64, 1024
+
+
+def _power(left: float, right: float) -> float:
+    if abs(right) > _MOST_POWER or abs(left) > _MOST_BASE:
+        raise ValueError("the power is too large")
+    result: float = left**right
+    return result
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Pow: _power,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParserFlag:
+    """Flag of an argument parser in the source.
+
+    Args:
+        default: its value without the flag; ``None`` where the source does not tell it.
+        switched: value that the bare flag sets; ``None`` for a flag with a value.
+        has_no_default: whether it is ``None`` without the flag.
+        has_own_type: whether the program converts its text by a function of its own.
+    """
+
+    default: Literal | None
+    switched: bool | None = None
+    has_no_default: bool = False
+    has_own_type: bool = False
+
+
+def literal(node: ast.expr | None, names: Mapping[str, object] = {}) -> Literal | None:
+    """Return the value of an expression of literals, arithmetic and known names; ``None`` for any other.
+
+    >>> literal(ast.parse("4 * n_embd", mode="eval").body, {"n_embd": 768})
+    3072
+    """
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, bool | int | float | str) else None
+    if isinstance(node, ast.Name):
+        value = names.get(node.id)
+        return value if is_plain(value) else None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = literal(node.operand, names)
+        return -value if isinstance(value, int | float) else None
+    if isinstance(node, ast.Tuple | ast.List):
+        entries = [literal(each, names) for each in node.elts]
+        scalars = [each for each in entries if isinstance(each, bool | int | float | str)]
+        return tuple(scalars) if len(scalars) == len(entries) else None
+    if isinstance(node, ast.Call) and _called(node) == "field":
+        default = next((each.value for each in node.keywords if each.arg == "default"), None)
+        return literal(default, names)
+    return _arithmetic(node, names) if isinstance(node, ast.BinOp) else None
+
+
+def _arithmetic(node: ast.BinOp, names: Mapping[str, object]) -> Scalar | None:
+    left, right = literal(node.left, names), literal(node.right, names)
+    operation = _OPERATIONS.get(type(node.op))
+    if operation is None or not (isinstance(left, int | float) and isinstance(right, int | float)):
+        return None
+    try:
+        return operation(left, right)
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def is_plain(value: object) -> TypeGuard[Literal]:
+    """Return whether a value is one that a record can hold."""
+    entries = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(each, bool | int | float | str) for each in entries)
+
+
+def module_constants(path: Path) -> dict[str, Literal]:
+    """Return the constants that a Python file assigns at its top, the last of each; none if it is no Python."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return {}
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return constants(tree.body)
+
+
+def constants(body: list[ast.stmt]) -> dict[str, Literal]:
+    """Return the constants that statements assign, the last assignment of each; a name with another value is left out.
+
+    >>> constants(ast.parse("width = 64; heads = width // 32; width = read()").body)
+    {'heads': 2}
+    """
+    found: dict[str, Literal] = {}
+    for statement in body:
+        for name, node in _assignments(statement):
+            value = literal(node, found)
+            if value is None:
+                found.pop(name, None)
+            else:
+                found[name] = value
+    return found
+
+
+def _assignments(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            if isinstance(target, ast.Name):
+                yield target.id, statement.value
+            elif isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                pairs = zip(target.elts, statement.value.elts, strict=False)
+                yield from ((each.id, value) for each, value in pairs if isinstance(each, ast.Name))
+    elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        yield statement.target.id, statement.value
+
+
+def parser_flags(tree: ast.Module) -> dict[str, ParserFlag]:
+    """Return the flags that a source adds to argument parsers, by their names with underscores and without dashes.
+
+    A flag that is added twice with two defaults has none.
+
+    >>> tree = ast.parse('p.add_argument("--n-layer", "-n", type=int, default=4)')
+    >>> parser_flags(tree)["n_layer"].default
+    4
+    """
+    found: dict[str, ParserFlag] = {}
+    known = constants(tree.body)
+    adders = {"add_argument", *_aliases_of_add(tree)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or _called(node) not in adders:
+            continue
+        words = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        flags = [word.lstrip("-").replace("-", "_").lower() for word in words if word.startswith("--")]
+        flag = _parser_flag(node, known)
+        for name in flags:
+            if name in found and found[name].default != flag.default:
+                flag = ParserFlag(default=None, switched=flag.switched)
+            found[name] = flag
+    return found
+
+
+def _aliases_of_add(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and node.value.attr == "add_argument":
+            yield from (each.id for each in node.targets if isinstance(each, ast.Name))
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
+    options = {each.arg: each.value for each in node.keywords if each.arg}
+    action = literal(options.get("action"))
+    switched = {"store_true": True, "store_false": False}.get(str(action))
+    default = literal(options["default"], known) if "default" in options else None
+    if switched is not None and "default" not in options:
+        default = not switched
+    kind = options.get("type")
+    if isinstance(default, str) and isinstance(kind, ast.Name) and kind.id in {"int", "float"}:
+        default = None
+    stated = options.get("default")
+    is_none = stated is None or (isinstance(stated, ast.Constant) and stated.value is None)
+    return ParserFlag(
+        default=default,
+        switched=switched,
+        has_no_default=is_none and default is None,
+        has_own_type=kind is not None
+        and not (isinstance(kind, ast.Name) and kind.id in {"int", "float", "str", "bool"}),
+    )
+
+
+def class_fields(tree: ast.Module) -> dict[str, dict[str, Literal]]:
+    """Return the constants that the bodies of classes assign, as dataclasses do with defaults, by class."""
+    return {node.name: constants(node.body) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+def call_keywords(tree: ast.Module) -> Iterator[tuple[str, dict[str, Literal]]]:
+    """Yield the name of each call with those of its keyword arguments that are literals or constants around it."""
+    known = constants(tree.body)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inside = {id(inner): function for function in functions for inner in ast.walk(function)}
+    of_function = {id(function): {**known, **constants(function.body)} for function in functions}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.keywords:
+            function = inside.get(id(node))
+            names = known if function is None else of_function[id(function)]
+            pairs = ((each.arg, literal(each.value, names)) for each in node.keywords if each.arg)
+            yield _called(node), {name: value for name, value in pairs if value is not None}

@@ -1,0 +1,169 @@
+"""Calls of builtin functions and methods on abstract values."""
+
+from __future__ import annotations
+
+import os.path
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch.source_models.abstract_values import (
+    UNKNOWN,
+    UNKNOWN_OBJECT,
+    Instance,
+    ModuleValue,
+    PartialCall,
+)
+from torchx_cubicml.launch.source_models.torch_modules import FUNCTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_PLAIN: Mapping[str, Callable[..., object]] = {
+    "int": int, "float": float, "bool": bool, "str": str, "abs": abs, "round": round, "len": len, "sum": sum,
+    "max": max, "min": min, "range": range, "list": list, "tuple": tuple, "dict": dict, "sorted": sorted,
+    "os.path.join": os.path.join, "os.path.basename": os.path.basename, **FUNCTIONS,
+}  # fmt: skip
+_LONGEST = 1_000
+_SAME = frozenset(
+    {
+        *("to", "cuda", "cpu", "train", "eval", "half", "bfloat16", "float", "double", "apply", "requires_grad_"),
+        *("to_empty", "share_memory", "compile"),
+    }
+)
+
+
+def builtin_call(path: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    """Return the value of a call of a builtin function, or of one of ``math`` and ``os.path``; unknown for others."""
+    special = _SPECIAL.get(path)
+    if special is not None:
+        return special(path, positional, keywords)
+    function = _PLAIN.get(path)
+    values = (*positional, *keywords.values())
+    if function is None or any(_has_unknown(each) for each in values):
+        return UNKNOWN
+    if path == "len" and isinstance(positional[0] if positional else None, ModuleValue):
+        return len(getattr(positional[0], "items", ())) or UNKNOWN
+    try:
+        result = function(*positional, **keywords)
+    except Exception:  # noqa: BLE001 - the arguments are the program's own, and any failure makes the result unknown
+        return UNKNOWN
+    return result
+
+
+def partial_call(positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    """Return the value of ``functools.partial``."""
+    if not positional:
+        return UNKNOWN_OBJECT
+    return PartialCall(function=positional[0], positional=tuple(positional[1:]), keywords=dict(keywords))
+
+
+def _sequence_call(path: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    tables = [each.items if isinstance(each, ModuleValue) else each for each in positional]
+    rows = [list(each) for each in tables if isinstance(each, list | tuple | range) and len(each) <= _LONGEST]
+    if path == "enumerate" and len(rows) == 1 and not keywords:
+        return list(enumerate(rows[0]))
+    if path == "reversed" and len(rows) == 1:
+        return rows[0][::-1]
+    return [tuple(each) for each in zip(*rows, strict=False)] if path == "zip" and len(rows) == len(tables) else UNKNOWN
+
+
+def _attribute_call(path: str, positional: Sequence[object], _: Mapping[str, object]) -> object:
+    owner = positional[0] if positional else UNKNOWN
+    if not isinstance(owner, Instance):
+        return UNKNOWN
+    if path == "vars":
+        return owner.attributes
+    name = positional[1] if len(positional) > 1 else UNKNOWN
+    if not isinstance(name, str):
+        return UNKNOWN
+    if path == "hasattr":
+        return True if name in owner.attributes else UNKNOWN
+    return owner.attributes.get(name, positional[2] if len(positional) > 2 and owner.kind is None else UNKNOWN)
+
+
+def _exists(path: str, positional: Sequence[object], _: Mapping[str, object]) -> object:
+    """Return whether a file exists here: the program starts in this folder, as far as the launcher knows."""
+    name = positional[0] if positional else UNKNOWN
+    if not isinstance(name, str):
+        return UNKNOWN
+    tests = {"os.path.exists": Path.exists, "os.path.isfile": Path.is_file, "os.path.isdir": Path.is_dir}
+    try:
+        return tests[path](Path(name))
+    except (OSError, ValueError):
+        return UNKNOWN
+
+
+_SPECIAL: Mapping[str, Callable[[str, Sequence[object], Mapping[str, object]], object]] = {
+    **dict.fromkeys(("enumerate", "zip", "reversed"), _sequence_call),
+    **dict.fromkeys(("getattr", "hasattr", "vars"), _attribute_call),
+    **dict.fromkeys(("os.path.exists", "os.path.isfile", "os.path.isdir"), _exists),
+    "copy.deepcopy": lambda path, positional, keywords: UNKNOWN_OBJECT,
+}
+
+
+def _has_unknown(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_unknown(each) for each in value)
+    return not (value is None or isinstance(value, bool | int | float | str | dict | range | ModuleValue))
+
+
+def _append(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    target = owner.items if isinstance(owner, ModuleValue) else owner
+    if isinstance(target, list):
+        target.append(positional[0] if positional else UNKNOWN)
+    return None
+
+
+def _extend(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    entries = positional[0] if positional else UNKNOWN
+    target = owner.items if isinstance(owner, ModuleValue) else owner
+    if isinstance(target, list) and isinstance(entries, list | tuple):
+        target.extend(entries)
+    elif isinstance(owner, ModuleValue):
+        owner.is_open = True
+    return None
+
+
+def _add_named(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    """Return nothing; a module or parameter is added by name."""
+    name, *rest = [*positional, UNKNOWN, UNKNOWN][:2]
+    if isinstance(owner, ModuleValue):
+        if isinstance(name, str):
+            owner.attributes[name] = rest[0]
+        owner.is_open = owner.is_open or not isinstance(name, str) or rest[0] is UNKNOWN
+    return None
+
+
+def _same_module(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    return owner if isinstance(owner, ModuleValue) else UNKNOWN
+
+
+def _lookup(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    if isinstance(owner, dict) and positional and isinstance(positional[0], str | int):
+        return owner.get(positional[0], positional[1] if len(positional) > 1 else None)
+    return UNKNOWN
+
+
+def _entries(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    return [tuple(each) for each in owner.items()] if isinstance(owner, dict) else UNKNOWN
+
+
+def _split(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    by = positional[0] if positional else None
+    return list(owner.split(by)) if isinstance(owner, str) and (by is None or isinstance(by, str)) else UNKNOWN
+
+
+CHANGING = frozenset({"append", "extend", "add_module", "register_module", "register_parameter", "insert"})
+"""Methods that add to their object."""
+METHODS: Mapping[str, Callable[..., object]] = {
+    "append": _append,
+    "extend": _extend,
+    "add_module": _add_named,
+    "register_module": _add_named,
+    "register_parameter": _add_named,
+    "get": _lookup,
+    "items": _entries,
+    "split": _split,
+    **dict.fromkeys(_SAME, _same_module),
+}
+"""Methods of known objects that are no functions of the program."""

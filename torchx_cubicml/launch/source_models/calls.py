@@ -1,0 +1,302 @@
+"""Calls, classes and attributes of a program as abstract values."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch.source_models.abstract_values import (
+    UNKNOWN,
+    UNKNOWN_NAMES,
+    UNKNOWN_OBJECT,
+    ClassValue,
+    FunctionValue,
+    Instance,
+    LibraryName,
+    ModuleValue,
+    PartialCall,
+)
+from torchx_cubicml.launch.source_models.builtin_calls import CHANGING, METHODS, builtin_call, partial_call
+from torchx_cubicml.launch.source_models.evaluator import AROUND, Evaluator
+from torchx_cubicml.launch.source_models.torch_modules import library_object
+from torchx_cubicml.launch.source_models.value_operations import either, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torchx_cubicml.launch.source_models.evaluator import Names
+
+RETURNED = "__returned__"
+"""Name under which a function has the values that it may have returned before."""
+_DEEPEST = 40  # calls inside calls
+
+
+class ReturnReached(Exception):  # noqa: N818 - control flow
+    """End of a function, with its value."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class DeadEnd(Exception):  # noqa: N818 - control flow
+    """End of a branch that raises, or leaves the program."""
+
+
+class RoundEnded(Exception):  # noqa: N818 - control flow
+    """End of a round of a loop, and with ``leaves`` of the loop."""
+
+    def __init__(self, *, leaves: bool) -> None:
+        self.leaves = leaves
+
+
+class Caller(Evaluator):
+    """Evaluator that follows the functions and classes of the program.
+
+    Args:
+        call_hook: returns the value of a call that the command decides, such as that of a parser; ``None`` for others.
+        on_exec: called with the names of a module where it executes another text.
+
+    Attributes:
+        built: modules that were built, in order.
+    """
+
+    def __init__(self, call_hook: Callable[[str, ast.Call], object | None], on_exec: Callable[[Names], None]) -> None:
+        super().__init__()
+        self._hook, self._on_exec = call_hook, on_exec
+        self._depth, self._doubts = 0, 0
+        self.built: list[ModuleValue] = []
+
+    def _body(self, body: Iterable[ast.stmt], names: Names) -> None:
+        raise NotImplementedError
+
+    def _attribute(self, node: ast.Attribute, names: Names) -> object:
+        return self._member(self.value(node.value, names), node.attr)
+
+    def _member(self, owner: object, name: str) -> object:
+        if isinstance(owner, LibraryName):
+            return LibraryName(f"{owner.path}.{name}")
+        if isinstance(owner, ClassValue):
+            return self._class_member(owner, name, bound_to=None)
+        if not isinstance(owner, Instance | ModuleValue):
+            return LibraryName(f"*.{name}") if not isinstance(owner, str | list | dict) else BoundMethod(owner, name)
+        if name in owner.attributes:
+            return owner.attributes[name]
+        if owner.kind is not None:
+            return self._class_member(owner.kind, name, bound_to=owner)
+        return BoundMethod(owner, name)
+
+    def _class_member(self, kind: ClassValue, name: str, *, bound_to: object) -> object:
+        for each in self._line(kind):
+            for statement in each.node.body:
+                if isinstance(statement, ast.FunctionDef) and statement.name == name:
+                    found = FunctionValue(node=statement, names=each.names, bound_to=bound_to)
+                    decorators = {getattr(decorator, "id", "") for decorator in statement.decorator_list}
+                    if "staticmethod" in decorators:
+                        return FunctionValue(node=statement, names=each.names)
+                    if "classmethod" in decorators:
+                        return FunctionValue(node=statement, names=each.names, bound_to=kind)
+                    return self._call_function(found, [], {}) if "property" in decorators else found
+            fields = self._fields(each)
+            if name in fields:
+                return fields[name]
+        return BoundMethod(bound_to, name) if bound_to is not None else UNKNOWN
+
+    def _line(self, kind: ClassValue) -> list[ClassValue]:
+        """Return a class and those of the program that it inherits from, in the order in which they are searched."""
+        found = [kind]
+        for base in kind.node.bases:
+            value = self.value(base, kind.names)
+            if isinstance(value, ClassValue) and value is not kind:
+                found += self._line(value)
+        return found
+
+    def _fields(self, kind: ClassValue) -> Names:
+        names: Names = {AROUND: kind.names}
+        for statement in kind.node.body:
+            if isinstance(statement, ast.Assign | ast.AnnAssign):
+                self._body([statement], names)
+        return {name: value for name, value in names.items() if name != AROUND}
+
+    def _call(self, node: ast.Call, names: Names) -> object:
+        function = self.value(node.func, names)
+        text = ast.unparse(node.func)
+        decided = self._hook(text, node)
+        if decided is not None:
+            return decided
+        if text == "exec":
+            self._on_exec(names)
+            return UNKNOWN
+        positional, keywords = self._arguments(node, names)
+        if self._is_super(node.func):
+            return self._call_super(text.rpartition(".")[2], names, positional, keywords)
+        return self.call(function, positional, keywords)
+
+    def _arguments(self, node: ast.Call, names: Names) -> tuple[list[object], Names]:
+        positional = self._sequence(ast.List(elts=node.args, ctx=ast.Load()), names)
+        keywords: Names = {}
+        for each in node.keywords:
+            value = self.value(each.value, names)
+            if each.arg is not None:
+                keywords[each.arg] = value
+            elif isinstance(value, dict):
+                keywords |= {str(key): inner for key, inner in value.items()}
+            elif isinstance(value, Instance):
+                keywords |= value.attributes
+            else:
+                keywords[UNKNOWN_NAMES] = UNKNOWN
+        return (positional, keywords) if isinstance(positional, list) else ([UNKNOWN], keywords)
+
+    @staticmethod
+    def _is_super(node: ast.expr) -> bool:
+        owner = node.value if isinstance(node, ast.Attribute) else None
+        return isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
+
+    def _call_super(self, name: str, names: Names, positional: Sequence[object], keywords: Names) -> object:
+        """Return the value of a method of the class above; one of a library may add parameters that are not seen."""
+        owner, kind = names.get("__self__"), names.get("__class__")
+        if not isinstance(kind, ClassValue):
+            return UNKNOWN_OBJECT
+        for base in self._line(kind)[1:]:
+            method = self._own_function(base, name)
+            if method is not None:
+                return self._call_function(FunctionValue(method, base.names, owner), positional, keywords, kind=base)
+        if isinstance(owner, ModuleValue):
+            owner.is_open = owner.is_open or not self._is_plain_module(kind)
+        return None
+
+    def _is_plain_module(self, kind: ClassValue) -> bool:
+        """Return whether the last of the classes is ``torch.nn.Module`` itself, or nothing else of a library."""
+        bases = [self.value(base, each.names) for each in self._line(kind) for base in each.node.bases]
+        paths = [each.path for each in bases if isinstance(each, LibraryName)]
+        harmless = ("torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module", "abc.ABC", "object")
+        return all(path in harmless or path.partition(".")[0] in {"typing", "Generic"} for path in paths)
+
+    @staticmethod
+    def _own_function(kind: ClassValue, name: str) -> ast.FunctionDef | None:
+        functions = (each for each in kind.node.body if isinstance(each, ast.FunctionDef) and each.name == name)
+        return next(functions, None)
+
+    def call(self, function: object, positional: Sequence[object], keywords: Names) -> object:
+        """Return the value of a call."""
+        if isinstance(function, ClassValue):
+            return self._instantiate(function, positional, keywords)
+        if isinstance(function, FunctionValue):
+            return self._call_function(function, positional, keywords)
+        if isinstance(function, PartialCall):
+            return self.call(function.function, [*function.positional, *positional], {**function.keywords, **keywords})
+        if isinstance(function, BoundMethod):
+            return self._call_method(function, positional, keywords)
+        if not isinstance(function, LibraryName):
+            return UNKNOWN_OBJECT
+        return self._call_library(function, positional, keywords)
+
+    def _call_method(self, function: BoundMethod, positional: Sequence[object], keywords: Names) -> object:
+        owner = function.owner
+        if self._doubts > getattr(owner, "doubts", 0) and function.name in CHANGING:
+            positional = [UNKNOWN_OBJECT]
+        return METHODS.get(function.name, _unknown)(owner, positional, keywords)
+
+    def _call_library(self, function: LibraryName, positional: Sequence[object], keywords: Names) -> object:
+        if function.path in {"exit", "quit", "sys.exit", "os._exit"}:
+            raise DeadEnd
+        if function.path in {"functools.partial", "partial"}:
+            return partial_call(positional, keywords)
+        if UNKNOWN_NAMES in keywords:
+            return UNKNOWN_OBJECT
+        if "." not in function.path or function.path.partition(".")[0] in {"math", "os", "copy"}:
+            return builtin_call(function.path, positional, keywords)
+        found = library_object(function.path, positional, keywords)
+        if isinstance(found, ModuleValue) and found not in positional:
+            found.doubts = self._doubts
+            self.built.append(found)
+        return found
+
+    def _instantiate(self, kind: ClassValue, positional: Sequence[object], keywords: Names) -> object:
+        line = self._line(kind)
+        bases = [self.value(base, each.names) for each in line for base in each.node.bases]
+        libraries = [each.path for each in bases if isinstance(each, LibraryName)]
+        is_module = any(path.startswith("torch.nn.") for path in libraries)
+        owner: Instance | ModuleValue = ModuleValue(name=kind.node.name, kind=kind) if is_module else Instance(kind)
+        owner.doubts = self._doubts
+        if isinstance(owner, ModuleValue):
+            if "torch.nn.Module" not in libraries:  # such as a subclass of ``torch.nn.Linear``
+                owner.is_open = True
+            self.built.append(owner)
+        for each in line:
+            init = self._own_function(each, "__init__")
+            if init is not None:
+                self._call_function(FunctionValue(init, each.names, owner), positional, keywords, kind=each)
+                return owner
+        fields = {name: value for each in reversed(line) for name, value in self._fields(each).items()}
+        if UNKNOWN_NAMES in keywords:
+            fields = dict.fromkeys(fields, UNKNOWN)
+        if isinstance(owner, Instance):
+            owner.attributes |= fields | dict(zip(self._field_names(line), positional, strict=False)) | keywords
+        return owner
+
+    @staticmethod
+    def _field_names(line: Sequence[ClassValue]) -> list[str]:
+        statements = [each for kind in reversed(line) for each in kind.node.body if isinstance(each, ast.AnnAssign)]
+        return [each.target.id for each in statements if isinstance(each.target, ast.Name)]
+
+    def _call_function(
+        self,
+        function: FunctionValue,
+        positional: Sequence[object],
+        keywords: Names,
+        kind: ClassValue | None = None,
+    ) -> object:
+        node = function.node
+        if self._depth >= _DEEPEST:
+            return UNKNOWN
+        given = [*([function.bound_to] if function.bound_to is not None else []), *positional]
+        names: Names = {AROUND: function.names, "__self__": function.bound_to, "__class__": kind}
+        if kind is None and isinstance(function.bound_to, Instance | ModuleValue):
+            names["__class__"] = function.bound_to.kind
+        names |= self._parameters(node.args, given, keywords, function.names)
+        if isinstance(node, ast.Lambda):
+            return self.value(node.body, names)
+        self._depth, doubts = self._depth + 1, self._doubts
+        value: object = None
+        try:
+            self._body(node.body, names)
+        except ReturnReached as found:
+            value = found.value
+        except DeadEnd:
+            value = UNKNOWN_OBJECT
+        finally:
+            self._depth, self._doubts = self._depth - 1, doubts
+        others = names.get(RETURNED, [])
+        for other in others if isinstance(others, list) else ():
+            value = value if same(value, other) else either(value, other)
+        return value
+
+    def _parameters(self, node: ast.arguments, given: Sequence[object], keywords: Names, around: Names) -> Names:
+        """Return the names that a call binds."""
+        places = [each.arg for each in (*node.posonlyargs, *node.args)]
+        found: Names = dict.fromkeys([*places, *(each.arg for each in node.kwonlyargs)], UNKNOWN)
+        for name, default in zip(reversed(places), reversed(node.defaults), strict=False):
+            found[name] = self.value(default, around)
+        for each, default_of in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+            if default_of is not None:
+                found[each.arg] = self.value(default_of, around)
+        if UNKNOWN_NAMES in keywords:
+            found = dict.fromkeys(found, UNKNOWN)
+        found |= dict(zip(places, given, strict=False))
+        found |= {name: value for name, value in keywords.items() if name in found}
+        if node.vararg is not None:
+            found[node.vararg.arg] = tuple(given[len(places) :])
+        if node.kwarg is not None:
+            found[node.kwarg.arg] = {name: value for name, value in keywords.items() if name not in found}
+        return found
+
+
+class BoundMethod:
+    """Method of a known object."""
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.owner, self.name = owner, name
+
+
+def _unknown(owner: object, positional: Sequence[object], keywords: Names) -> object:
+    return UNKNOWN if isinstance(owner, str | list | dict | ModuleValue) else UNKNOWN_OBJECT

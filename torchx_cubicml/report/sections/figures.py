@@ -29,7 +29,9 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b|rgb\(\d+, ?\d+, ?\d+\)")
 _PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
 _LABELLED = re.compile(r' aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="([^"]*)"')
-_LABELS = frozenset({"point", "bar", "circle", "square", "tick", "rect mark", "arc mark"})  # marks whose label is kept
+_LABELS = frozenset(
+    {"point", "bar", "circle", "square", "tick", "cell", "rect mark", "arc mark"}
+)  # whose label is kept
 _SPOKEN = re.compile(r' (?:role|aria-[a-z]+|class)="[^"]*"')
 _TAG = re.compile(r"<[a-zA-Z][^>]*>")
 _SIZE = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')

@@ -27,5 +27,5 @@ def numbers_html(
         for first, *others in rows
     ]
     table = element("table", head, element("tbody", *body), class_="changes")
-    scroll = element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+    scroll = element("div", table, class_="scroll", tabindex="0", role="group", aria_label=label)
     return joined(element("details", element("summary", label), scroll, class_="numbers", open="" if is_open else None))

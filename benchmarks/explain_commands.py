@@ -2,15 +2,8 @@
 
     nice -n 15 python benchmarks/explain_commands.py --torchrec-python PYTHON [--folder FOLDER] [--output FILE]
 
-Generated commands start small trainings of this repository (``lib/explained``) on one or two CPU processes with drawn
-sizes: a GPT, a Llama, an encoder, a recommender of plain torch, and TorchRec's DLRM under its planner. Some flags are
-left to their defaults. Each command is explained by itself, then launched under the recorder. It is explained twice:
-without any launch, and with the launches of this machine before it, all of which have other sizes. ``--folder`` keeps
-the launches, so that an interrupted run goes on.
-
-exact, range, wrong, untold: the number of parameters, beside the recorded one. Held: share of the 80 % intervals that
-hold the measured number, of how many, and the median ratio of an interval's ends. Peak: resident memory of a process,
-with Python and all libraries. Step: mean seconds of a step.
+Add ``--scripts FOLDER --stand-in FOLDER --python LIBRARY=PYTHON ...`` for the public commands. ``--folder`` keeps the
+launches, so that an interrupted run goes on. What the figures mean stands in the result.
 """
 
 from __future__ import annotations
@@ -20,16 +13,19 @@ import contextlib
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.explained.generated import generated
-from lib.explained.launches import HERE, Launched, launch_all, launched_commands
+from lib.explained.launches import HERE, launch_all, launch_public, launched_commands
+from lib.explained.public import public_commands
 from lib.explained.scoring import Score, facts_lines, score, table
 
 from torchx_cubicml.advisor.command_explanation.explanation import explain_command
 from torchx_cubicml.launch import ComponentLaunch, workload_of
 from torchx_cubicml.launch.command_facts.command_facts import facts_of_command
+from torchx_cubicml.launch.command_facts.local_device import local_device
 from torchx_cubicml.launch.command_facts.recorded_commands import with_command_facts
 
 if TYPE_CHECKING:
@@ -37,16 +33,93 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial
 
+_EXPLANATION = """\
+Generated commands start small trainings of this repository on one or two CPU processes with drawn sizes: a GPT, a
+Llama, an encoder, a recommender of plain torch (dlrm), and TorchRec's DLRM under its planner. Public commands start
+public scripts and trainers, in sizes that a CPU trains. Each was explained by itself, before its launch: without any
+launch, and with the launches of this machine before it, none of which has its sizes. (Of public commands: with the
+launches of the generated ones, which are other programs.)
 
-def explained(each: Launched, before: Sequence[Trial]) -> Score:
-    """Return the score of a command's explanation with the launches before it."""
-    command = each.command
-    words = ["-j", f"1x{command.processes}", "--script", command.script, "--", *command.words]
-    launch = ComponentLaunch.parse("dist.ddp", words).launch
-    known = facts_of_command(launch, device="cpu")
+exact, range, wrong, untold: the number of parameters, beside the recorded one. Held: share of the 80 % intervals that
+hold the measured number, of how many, and the median ratio of an interval's ends. Peak: resident memory of a process,
+with Python and all libraries. Step: mean seconds of a step. All launches are of one machine, so that intervals without
+any launch are right or wrong together: their share says little."""
+
+
+def explained(name: str, words: Sequence[str], processes: int, trial: Trial, before: Sequence[Trial]) -> Score:
+    """Return the score of a command's explanation with the launches before it; it is typed in the present folder."""
+    script, *own = words
+    launch = ComponentLaunch.parse("dist.ddp", ["-j", f"1x{processes}", "--script", script, "--", *own]).launch
+    launch = replace(launch, scheduler="local_cwd")
+    known = facts_of_command(launch).completed_by(local_device(launch))
     program = str(workload_of(launch).get("program", ""))
-    found = explain_command(known, program=program, trials=with_command_facts(before, launch))
-    return score(command.kind, found, each.trial)
+    found = explain_command(known, program=program, trials=with_command_facts(before, launch), levers=())
+    return score(name, found, trial)
+
+
+def generated_lines(folder: Path, args: argparse.Namespace) -> tuple[list[str], list[Trial]]:
+    """Launch and explain the generated commands; return the lines, and the trials."""
+    commands = generated(args.seed)[: args.commands or None]
+    launch_all(commands, folder, torchrec_python=args.torchrec_python, backwards=args.backwards)
+    launched = launched_commands(commands, folder)
+    trials = [each.trial for each in launched]
+    with contextlib.chdir(HERE):
+        scores = [
+            [
+                explained(
+                    each.command.kind,
+                    (each.command.script, *each.command.words),
+                    each.command.processes,
+                    each.trial,
+                    before(number),
+                )
+                for number, each in enumerate(launched)
+            ]
+            for before in (lambda _: (), lambda number: trials[:number])
+        ]
+    lines = [f"{len(launched)} of {len(commands)} generated commands ran to their end.", ""]
+    return [*lines, *_tables(*scores)], trials
+
+
+def public_lines(folder: Path, args: argparse.Namespace, others: Sequence[Trial]) -> list[str]:
+    """Launch and explain the public commands; return the lines.
+
+    Args:
+        folder: of their launches.
+        args: of the command line.
+        others: launches of the generated commands.
+    """
+    pythons = {"torch": sys.executable, "torchrec": args.torchrec_python, **dict(args.python or ())}
+    commands = public_commands(args.scripts, folder, list(pythons))
+    launched = launch_public(commands, folder, pythons=pythons, stand_in=str(args.stand_in))
+    scores: list[list[Score]] = [[], []]
+    for command, trial in launched:
+        with contextlib.chdir(command.folder):
+            for found, before in zip(scores, ((), others), strict=True):
+                found.append(
+                    explained(command.name, (command.script, *command.words), command.processes, trial, before)
+                )
+    lines = ["", f"{len(launched)} of {len(commands)} public commands ran to their end.", ""]
+    return [*lines, *_tables(*scores)]
+
+
+def _tables(alone: Sequence[Score], after: Sequence[Score]) -> list[str]:
+    return [
+        "without any launch",
+        *table(alone),
+        "",
+        "after launches of other sizes",
+        *table(after),
+        "",
+        *facts_lines(alone),
+    ]
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not value:
+        raise argparse.ArgumentTypeError(f"must be LIBRARY=PYTHON, got {text!r}")
+    return name, value
 
 
 def main() -> None:
@@ -54,36 +127,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--commands", type=int, default=0, help="the first so many; 0 for all")
-    parser.add_argument("--torchrec-python", default=sys.executable, help="interpreter with TorchRec")
     text = "launch the last command first, as a second process beside another on the same folder does"
     parser.add_argument("--backwards", action="store_true", help=text)
+    parser.add_argument("--torchrec-python", default=sys.executable, help="interpreter with TorchRec")
+    text = "interpreter with torchtitan, megatron, transformers (and Lightning) or deepspeed; repeatable"
+    parser.add_argument("--python", action="append", type=_named, metavar="LIBRARY=PYTHON", help=text)
+    parser.add_argument(
+        "--scripts", type=Path, help="folder with nanoGPT and pytorch_examples; without it, no public command"
+    )
+    text = "folder whose sitecustomize.py lets the CPU stand for the accelerators that scripts ask for"
+    parser.add_argument("--stand-in", type=Path, default=Path(), help=text)
     parser.add_argument("--folder", type=Path, help="keeps the launches (default: a temporary folder)")
     parser.add_argument("--output", type=Path, help="file that receives the result")
     args = parser.parse_args()
-    commands = generated(args.seed)[: args.commands or None]
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.folder or Path(temporary)).absolute()
-        launch_all(commands, folder, torchrec_python=args.torchrec_python, backwards=args.backwards)
-        launched = launched_commands(commands, folder)
-    with contextlib.chdir(HERE):
-        trials = [each.trial for each in launched]
-        alone = [explained(each, ()) for each in launched]
-        after = [explained(each, trials[:number]) for number, each in enumerate(launched)]
-    lines = [*(__doc__ or "").partition("\n\nexact")[1:][1].splitlines()]
-    lines = [
-        f"{len(launched)} of {len(commands)} commands ran to their end.",
-        "",
-        "without any launch",
-        *table(alone),
-        "",
-        "after the launches of other sizes before it",
-        *table(after),
-        "",
-        *facts_lines(alone),
-        "",
-        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the end",
-    ]
-    text = "\n".join(lines)
+        lines, trials = generated_lines(folder, args)
+        if args.scripts:
+            lines += public_lines(folder / "public", args, trials)
+    lines += ["", f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the end"]
+    text = "\n".join([*_EXPLANATION.splitlines(), "", *lines])
     print(text)
     if args.output:
         args.output.write_text(f"{text}\n")

@@ -5,12 +5,17 @@ Runs what a user would type, command by command, and prints each. Everything it 
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".demo"
@@ -18,6 +23,9 @@ SPACE = "examples/gpt.toml"
 STORE = ".demo/store"
 REPORT = ".demo/report.html"
 REPEATS = 3
+WIDTH = 100
+# torchrun warns of OMP_NUM_THREADS where it is not set.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TRAINING = shlex.split(
     "dist.ddp -j 1x2 --script examples/train_gpt.py -- --n_layer 4 --n_embd 128 --block_size 64 --steps 12 "
     "--batch_size 2 --accumulate 8 --sharding FULL_SHARD --activation_checkpointing full --out_dir .demo/out"
@@ -30,7 +38,7 @@ def main() -> int:
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
     say("Your command:")
-    print(f"  torchx run -s local_cwd {shlex.join(TRAINING)}")
+    show(["torchx", "run", "-s", "local_cwd", *TRAINING])
 
     say("1. Tune it. Each launch is a real two-process training, recorded in a local store.")
     run("torchx", "cubicml", "tune", "--space", SPACE, "--store", STORE, "--budget", "18 launches", "--", *TRAINING)
@@ -67,10 +75,19 @@ def say(text: str) -> None:
     print(f"\n{text}", flush=True)
 
 
+def show(command: Sequence[str], first: str = "  ") -> None:
+    """Print a command as one would type it, over several lines where it is long."""
+    from torchx_cubicml.cli.terminal import command_lines
+
+    lines = command_lines(command, WIDTH)
+    print("\n".join([f"{first}{lines[0].strip()}", *lines[1:]]), flush=True)
+
+
 def run(*command: str, quiet: bool = False) -> None:
     """Run one command in the checkout; a failure ends the demo with the command's own output."""
-    print(f"$ {shlex.join(command)}", flush=True)
-    done = subprocess.run(command, cwd=ROOT, check=False, text=True, stderr=subprocess.PIPE if quiet else None)
+    show(command, first="$ ")
+    stderr = subprocess.PIPE if quiet else None
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False, text=True, stderr=stderr)
     if done.returncode:
         print(done.stderr or "", file=sys.stderr)
         sys.exit(f"demo stopped: exit status {done.returncode}")
@@ -80,7 +97,7 @@ def compare_launches() -> None:
     """Compare the launches that were made outside the tune: the user's own config and the rewritten one."""
     from torchx_cubicml import Origin, TrialStore
     from torchx_cubicml.advisor.noise import repeat_noise
-    from torchx_cubicml.cli.base import wide_console
+    from torchx_cubicml.cli import terminal
     from torchx_cubicml.cli.tune_display import comparison_table
     from torchx_cubicml.tuner.comparison import Repeats, compare
 
@@ -94,9 +111,9 @@ def compare_launches() -> None:
             return
         sides.append(Repeats.of(chosen[0].config, chosen, objective=objective))
     comparison = compare(*sides, objective=objective, noise=repeat_noise(trials, objective=objective))
-    console = wide_console()
+    console = terminal.open_console()
     console.print(comparison_table(comparison))
-    console.print(str(comparison), soft_wrap=True)
+    terminal.say(console, str(comparison))
 
 
 if __name__ == "__main__":

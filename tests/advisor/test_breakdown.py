@@ -166,6 +166,17 @@ def test_parts_add_up_and_none_is_negative(n_launches: int, size: int, layers: t
         assert sum(parts) == pytest.approx(total, rel=0.02)
 
 
+def test_the_measured_time_between_steps_is_the_median_of_the_launches() -> None:
+    shares = (0.02, 0.3, 0.04, None)
+    launches = [launch(OWN) for _ in shares]
+    told = [
+        replace(each, measurement=replace(each.measurement, share_outside_steps=share))
+        for each, share in zip(launches, shares, strict=True)
+    ]
+    own, other = Breakdowns.estimate(study(told), {"your config": OWN, "proposed 1": OTHER}).of.values()
+    assert (own.measured_outside, other.measured_outside) == (0.04, None)
+
+
 def test_small_parts_are_shown_as_other() -> None:
     parts = Breakdown(seconds={"compute": 2.0, "optimizer": 0.01, "bubble": 0.0}, memory_gib={}, measured_s=1.9)
     lines = breakdown_lines(Breakdowns(of={"your config": parts}, time=Basis(n_launches=3, error=0.05)))
@@ -185,4 +196,6 @@ def test_json_holds_every_part() -> None:
     assert own["step_s"] == pytest.approx(sum(own["seconds"].values()))
     assert own["peak_gib"] == pytest.approx(sum(own["memory_gib"].values()))
     assert payload["time_estimated_from"]["n_launches"] == 1
+    assert own["hidden_seconds"]["data_parallel"] > 0.0
+    assert own["measured_share_outside_steps"] is None
     assert payload["missing"] == ""

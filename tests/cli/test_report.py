@@ -60,6 +60,11 @@ def tables(page: str) -> list[dict[str, Any]]:
 
 
 def values(column: dict[str, Any]) -> list[object]:
+    if "rest" in column:
+        texts = [""]
+        for shared, rest in zip(column["shared"], column["rest"], strict=True):
+            texts.append(texts[-1][:shared] + rest)
+        return [*texts[1:]]
     if "index" in column:
         return [column["levels"][place] for place in column["index"]]
     return list(column["values"])
@@ -251,6 +256,7 @@ def test_whatever_section_fails_the_page_is_written(name: str, tuned: str, tmp_p
         (["--out", "report.pdf"], "--out must name a file that ends in .html, got 'report.pdf'"),
         (["--out", "nowhere/report.html"], "cannot write nowhere/report.html: No such file or directory"),
         (["--workload", "nothing"], "no workload of store"),
+        (["--config", "nobody"], "--config 'nobody': no trial of store"),
     ],
 )
 def test_a_wrong_option_gets_one_sentence(tuned: str, tmp_path: Path, words: list[str], message: str) -> None:

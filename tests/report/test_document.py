@@ -18,7 +18,7 @@ from torchx_cubicml.report.markup import joined
 from torchx_cubicml.report.sections.all_trials import trials_html
 from torchx_cubicml.report.sections.figures import MOST_DRAWN, Colours, figures_html
 from torchx_cubicml.report.sections.headline import Headline, headline_html
-from torchx_cubicml.report.table_columns import Column
+from torchx_cubicml.report.table_columns import Column, to_json
 
 HOSTILE = (
     "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> \u2028 ' \" & {{x}} https://example.org/x"
@@ -171,18 +171,45 @@ def test_the_marks_of_an_interval_lie_on_its_axis(interval: tuple[float, float, 
 
 @pytest.mark.parametrize(
     "values",
-    [["x", "x", "x"], ["x", "y", "x", "x", None], [1, 2, 3], [1, None], [], ["x"], [None, None, 3.0, 3.0]],
+    [
+        ["x", "x", "x"],
+        ["x", "y", "x", "x", None],
+        [1, 2, 3],
+        [3, 2, 1],
+        [1, None],
+        [],
+        ["x"],
+        [None, None, 3.0, 3.0],
+        ["2026-01-01T00:00", "2026-01-01T00:01", "2026-01-01T00:01 \U0001f642", "2026-01-01T00:01 \U0001f642b", ""],
+    ],
     ids=repr,
 )
 def test_a_column_is_restored_from_its_json(values: list[str | float | None]) -> None:
     found: dict[str, Any] = json.loads(json.dumps(Column(name="a", values=values).to_json()))
-    if "all" in found:
-        restored = [found["all"]] * len(values)
-    elif "index" in found:
-        restored = [found["levels"][place] for place in found["index"]]
-    else:
-        restored = found["values"]
-    assert restored == values
+    assert restored(found, len(values)) == values
+
+
+def restored(column: dict[str, Any], rows: int) -> list[str | float | None]:
+    if "all" in column:
+        return [column["all"]] * rows
+    if "first" in column:
+        return [*range(column["first"], column["first"] + rows)]
+    if "index" in column:
+        return [column["levels"][place] for place in column["index"]]
+    if "rest" in column:
+        found = [""]
+        for shared, rest in zip(column["shared"], column["rest"], strict=True):
+            found.append(found[-1][:shared] + rest)
+        return [*found[1:]]
+    return [*column["values"]]
+
+
+def test_a_column_like_an_earlier_one_names_it() -> None:
+    columns = [Column(name=name, values=[2.5, 1.5, None]) for name in ("a", "b")]
+    first, second = to_json(columns)
+    assert first["values"] == [2.5, 1.5, None]
+    assert second["same"] == 0
+    assert second["number"] is True
 
 
 def test_many_points_are_sampled_and_the_subtitle_says_so() -> None:

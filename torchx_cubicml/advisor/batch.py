@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighted_by_fit
-from torchx_cubicml.advisor.explain import differences
 from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses_random_design
+from torchx_cubicml.advisor.suggestion_reasons import differences
 from torchx_cubicml.advisor.surrogates.base import LIKELY_TO_FIT, JointSurrogate
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors import PREDICTORS

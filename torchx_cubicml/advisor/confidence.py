@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, designed, searched
-from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import ranked, with_pinned_choices
+from torchx_cubicml.advisor.suggestion_reasons import build_suggestions
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 

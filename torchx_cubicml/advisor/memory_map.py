@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Scalar, Trial
 
 _MOST_FAILED = 8  # configs out of memory around which the effects on memory are compared, too
+_LEAST_EFFECT = 0.05  # range of the logit from which a parameter has an effect
 _LEAST_SHARE = 1e-6  # of a probability, whose logit is bounded
 
 
@@ -113,6 +114,8 @@ def _axes(posterior: Posterior, best: Config) -> list[ParameterAxis]:
     failed = [record.config for record in posterior.outcomes.values() if record.out_of_memory][:_MOST_FAILED]
     bases = [best, *failed]
     axes = [axis for name in names if (axis := _axis(posterior, best, name)) is not None]
+    if not axes:
+        return []
     configs = [
         _config(posterior, base, [(axis, step)]) for axis in axes for base in bases for step in range(len(axis.steps))
     ]
@@ -127,7 +130,7 @@ def _axes(posterior: Posterior, best: Config) -> list[ParameterAxis]:
         order = np.argsort(-means, kind="stable").tolist()
         found.append((effect, axis if axis.is_number else axis.reordered(order)))
     found.sort(key=lambda each: -each[0])
-    return [axis for effect, axis in found[:2] if effect > 0.0]
+    return [axis for effect, axis in found[:2] if effect >= _LEAST_EFFECT]
 
 
 def _axis(posterior: Posterior, best: Config, name: str) -> ParameterAxis | None:

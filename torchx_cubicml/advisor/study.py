@@ -23,9 +23,9 @@ from torchx_cubicml.advisor.batch import (
     without_doubtful_chains,
 )
 from torchx_cubicml.advisor.claims import claims_of
-from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.advisor.rule_facts import with_observed_counts
+from torchx_cubicml.advisor.suggestion_reasons import build_suggestions
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import migrated_trials, with_measured_objective
 from torchx_cubicml.launch.messages import best_word, better_word

@@ -1,4 +1,4 @@
-"""Sub-command ``torchx cubicml report``: writes a store as one HTML page that needs no network."""
+"""Sub-command ``torchx cubicml report``: writes a store as one HTML page that needs no network, or in other formats."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from torchx_cubicml.cli.report_sections.view import WorkloadView
+    from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.report.document import Chapter
     from torchx_cubicml.space import SearchSpace
 
-_MOST_ON_PAGE = 20  # workloads, those of most launches
+_MOST_ON_PAGE = 20  # workloads with a chapter, those of most launches
+_FORMATS = ("html", "md", "png", "json", "csv", "parquet")  # as in ``report_formats``, which this module loads late
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the store, the space file, the filter and the file to write."""
+    """Declare the store, the space file, the filter, the format and the file to write."""
     add_store(parser)
     text = "space file (TOML), for its objective, statistic and prices (default: what most trials were measured in)"
     parser.add_argument("--space", default="", metavar="FILE", help=text)
@@ -32,57 +32,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
     text = "trial whose config the breakdown of time and memory compares first (default: the best but one)"
     parser.add_argument("--config", default="", metavar="TRIAL_ID", help=text)
-    parser.add_argument("--out", default="report.html", metavar="FILE", help="file to write (default: report.html)")
+    text = "html, md, png, json, csv or parquet (default: by the ending of --out, else html)"
+    parser.add_argument("--format", default="", choices=_FORMATS, metavar="NAME", help=text)
+    text = "file to write, or - for standard output (default: report.html, or of the format)"
+    parser.add_argument("--out", default="", metavar="FILE", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page, and print how to open it."""
+    """Write the report, and print how to open it."""
+    from torchx_cubicml.cli.report_formats import STDOUT, check_packages, content, format_and_file
+
+    kind, out = format_and_file(args.format, args.out)
+    check_packages(kind)
+    made = content(kind, _report(args))
+    if out == STDOUT:
+        sys.stdout.buffer.write(made)
+        return 0
+    _write(Path(out), made)
+    how = ": open it in a browser" if kind == "html" else ""
+    print(f"torchx-cubicml: wrote {out}{how}", file=sys.stderr)  # noqa: T201 - the command's own output
+    return 0
+
+
+def _report(args: argparse.Namespace) -> StoreReport:
+    """Return what the options choose of the store."""
+    from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.report.document import document
     from torchx_cubicml.report.sections.figures import Colours, missing_renderer
     from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.predictor_choice import latest_choice
     from torchx_cubicml.store.presence import read_recorded
     from torchx_cubicml.tuner.results import read_results
 
-    path, url = Path(args.out), absolute_url(store_url(args))
-    if path.suffix.lower() not in {".html", ".htm"}:
-        raise LaunchError(f"--out must name a file that ends in .html, got {args.out!r:.200}")
+    url = absolute_url(store_url(args))
     space = _space(args.space)
     trials, warnings = read_recorded(url)
     _check_config(args.config, trials, where=mask(url))
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
-    shown, predictor = groups[:_MOST_ON_PAGE], latest_choice(url)
-    chapters = [
-        _chapter(
-            WorkloadView(
-                trials=group,
-                objective=_objective(group, space),
-                space=space,
-                notes=notes,
-                store=url,
-                recorded=trials,
-                colours=None if missing else colours,
-                place=place,
-                predictor=predictor,
-                chosen=args.config,
-            )
+    predictor = latest_choice(url)
+    views = [
+        WorkloadView(
+            trials=group,
+            objective=_objective(group, space),
+            space=space,
+            notes=notes,
+            store=url,
+            recorded=trials,
+            colours=None if missing else colours,
+            place=place,
+            predictor=predictor,
+            chosen=args.config,
         )
-        for place, group in enumerate(shown, start=1)
+        for place, group in enumerate(groups, start=1)
     ]
-    left_out = len(groups) - len(shown)
-    many = f"{left_out} workloads with fewer launches are left out: choose some with --workload." if left_out else ""
-    text = document(
-        chapters,
-        title=f"Launches in {printable(mask(url))}",
-        about=_about(sum(map(len, groups)), len(groups)),
-        notes=[printable(mask(note)) for note in (*warnings, many, missing) if note],
-        css=colours.css(),
+    return StoreReport(
+        store=printable(mask(url)),
+        read_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        trials=[trial for group in groups for trial in group],
+        views=views,
+        chapters=min(len(views), _MOST_ON_PAGE),
+        predictor=predictor,
+        notes=[printable(mask(warning)) for warning in warnings],
+        colours=colours,
+        missing=missing,
     )
-    _write(path, text)
-    print(f"torchx-cubicml: wrote {path}: open it in a browser", file=sys.stderr)  # noqa: T201 - the command's own output
-    return 0
 
 
 def _space(file: str) -> SearchSpace | None:
@@ -133,29 +147,8 @@ def _objective(trials: Sequence[Trial], space: SearchSpace | None) -> str:
     return table_objective(trials)
 
 
-def _chapter(view: WorkloadView) -> Chapter:
-    """Return the sections of one workload."""
-    from torchx_cubicml.cli.report_sections import sections_of, short_result
-    from torchx_cubicml.plots.round_figures import facts_text, heading
-    from torchx_cubicml.report.document import Chapter
-    from torchx_cubicml.report.markup import joined
-
-    trial = view.trials[0]
-    return Chapter(
-        heading=heading(trial),
-        note=facts_text(trial, view.objective),
-        summary=short_result(view),
-        body=joined(*sections_of(view)),
-    )
-
-
-def _about(trials: int, workloads: int) -> str:
-    many = f" of {workloads} workloads" if workloads > 1 else ""
-    return f"{trials:,} trial{'s' if trials != 1 else ''}{many}, read on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC"
-
-
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, made: bytes) -> None:
     try:
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        path.write_bytes(made)
     except OSError as error:
         raise LaunchError(f"cannot write {path}: {error.strerror or error}") from error

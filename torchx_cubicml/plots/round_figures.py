@@ -12,7 +12,7 @@ from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation
-from torchx_cubicml.report.rendering import Section
+from torchx_cubicml.report.sections.figures_page import Section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -77,7 +77,7 @@ def forecast_scores(trials: Sequence[Trial], *, objective: str, tune: str = "") 
     tau, pearson, spearman = correlations(values[:, 0], values[:, 1])
     if not np.isfinite((tau, pearson, spearman)).all():
         return None
-    intervals = [(ends, measured) for _, measured, trial in pairs if (ends := _interval(trial)) is not None]
+    intervals = [(ends, measured) for _, measured, trial in pairs if (ends := promised_interval(trial)) is not None]
     return ForecastScores(
         launches=len(pairs),
         tau=tau,
@@ -88,7 +88,8 @@ def forecast_scores(trials: Sequence[Trial], *, objective: str, tune: str = "") 
     )
 
 
-def _interval(trial: Trial) -> tuple[float, float] | None:
+def promised_interval(trial: Trial) -> tuple[float, float] | None:
+    """Return the 80 % interval of the true throughput that was stored with a launch; ``None`` where it was not."""
     low, high = ((trial.suggestion or {}).get(name) for name in ("low", "high"))
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high)):
         return None

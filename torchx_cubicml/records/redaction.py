@@ -138,6 +138,8 @@ def printable(text: str) -> str:
     >>> printable("train\x1b[2J.py\nline 2"), printable("tr\udcffin.py")
     ('train?[2J.py\nline 2', 'tr\\udcffin.py')
     """
+    if text.isprintable():
+        return text
     return "".join(each if each.isprintable() or each == "\n" else _escaped(each) for each in text)
 
 

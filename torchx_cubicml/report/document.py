@@ -34,14 +34,23 @@ class Chapter:
     body: Html
 
 
-def document(chapters: Sequence[Chapter], *, title: str, about: str, notes: Sequence[str] = (), css: str = "") -> str:
-    """Return the page; several chapters get an index on top.
+def document(
+    chapters: Sequence[Chapter],
+    *,
+    title: str,
+    about: str = "",
+    notes: Sequence[str] = (),
+    top: Html | None = None,
+    css: str = "",
+) -> str:
+    """Return the page.
 
     Args:
         chapters: in their order.
         title: plain text.
         about: line below the title, plain text.
         notes: sentences below it.
+        top: markup before the chapters; by default an index, where there are several.
         css: further rules, of this package's own making.
     """
     script = (_ASSETS / "report.js").read_text(encoding="utf-8")
@@ -55,12 +64,14 @@ def document(chapters: Sequence[Chapter], *, title: str, about: str, notes: Sequ
         element("title", title),
         element("style", Html(f"{_variables()}{(_ASSETS / 'report.css').read_text(encoding='utf-8')}{css}")),
     )
-    top = [element("h1", title), element("p", about, class_="about")]
-    top += [element("p", note, class_="note") for note in notes]
+    first = [element("h1", title), *([element("p", about, class_="about")] if about else [])]
+    first += [element("p", note, class_="note") for note in notes]
+    if top is None:
+        top = _index(chapters) if len(chapters) > 1 else Html("")
     body = joined(
         element("a", "Skip to the result", href="#main", class_="skip"),
-        element("header", *top),
-        *([_index(chapters)] if len(chapters) > 1 else []),
+        element("header", *first),
+        top,
         element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1)), id="main"),
         element("script", Html(script)),
     )

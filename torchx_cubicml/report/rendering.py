@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.report.page import page
+from torchx_cubicml.report.renderer import renderer
+from torchx_cubicml.report.sections.figures_page import Section, figures_page
 from torchx_cubicml.report.style import SCHEMA, theme
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
-
-    Figure = Mapping[str, Any]
 
 FORMATS = (".html", ".svg", ".png")
 _SCALE = 2.0  # pixels of a PNG per pixel of the figure
 _MOST_LETTERS = 120  # of a line above a picture
 _GAP = 36  # pixels between figures of one picture
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """Figures under one heading.
-
-    Args:
-        heading: plain text.
-        figures: Vega-Lite specifications.
-        note: plain text below the heading.
-    """
-
-    heading: str
-    figures: tuple[Figure, ...]
-    note: str = ""
 
 
 def check_format(path: Path) -> None:
@@ -69,11 +51,9 @@ def render(sections: Sequence[Section], path: Path, *, title: str) -> None:
 
 def rendered(sections: Sequence[Section], *, kind: str, title: str) -> bytes:
     """Return figures in one of ``FORMATS``, as bytes; see ``render``."""
-    drawing = renderer()
     if kind == ".html":
-        texts = [(section.heading, section.note, section.figures) for section in sections]
-        return page(texts, title=title, script=drawing.javascript_bundle()).encode()
-    picture = _one_picture(sections)
+        return figures_page(sections, title=title).encode("utf-8", errors="backslashreplace")
+    drawing, picture = renderer(), _one_picture(sections)
     options: dict[str, Any] = {"config": theme(), "allowed_base_urls": []}
     try:
         if kind == ".svg":
@@ -91,7 +71,7 @@ def _one_picture(sections: Sequence[Section]) -> dict[str, Any]:
         for section in sections
         for figure in section.figures
     ]
-    subtitle = [text[:_MOST_LETTERS] for section in sections if (text := section.note)]
+    subtitle = [line[:_MOST_LETTERS] for section in sections for line in section.note.splitlines()]
     return {
         "$schema": SCHEMA,
         "title": {"text": ", ".join(section.heading for section in sections)[:_MOST_LETTERS], "subtitle": subtitle}
@@ -100,15 +80,3 @@ def _one_picture(sections: Sequence[Section]) -> dict[str, Any]:
         "spacing": _GAP,
         "resolve": {"scale": {"color": "independent"}},
     }
-
-
-def renderer() -> Any:
-    """Return the package that draws figures.
-
-    Raises:
-        LaunchError: it is not installed.
-    """
-    try:
-        return import_module("vl_convert")
-    except ImportError as error:
-        raise LaunchError(f"figures need vl-convert-python: pip install 'torchx-cubicml[report]' ({error})") from error

@@ -48,8 +48,8 @@ def recorded_comparison(
             latest measured launch that ran as typed.
         elsewhere: trials of other workloads, for the noise from run to run.
     """
-    best = fastest_measured(trials, objective=objective)
     own = _own_config(trials, objective, baselines)
+    best = fastest_measured(trials, objective=objective) if own is not None else None
     if best is None or own is None:
         return None
     sides = []

@@ -119,18 +119,17 @@ def _recorded(
     words: Sequence[str], processes: int, *, folder: Path, cwd: Path, python: str, variables: Mapping[str, str]
 ) -> str:
     """Run a script under the recorder and return the id of its trial; empty if it failed."""
-    changes = {
+    own = {
         "TORCHX_CUBICML_STORE": str(folder / "store"),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
-        **variables,
     }
     launcher = [python, "-m", "torchx_cubicml.cubicrun", "--standalone", "--nproc_per_node", str(processes)]
     try:
         done = subprocess.run(
             [*launcher, *words],
             cwd=cwd,
-            env=child_environment(changes),
+            env=child_environment({**own, **variables}),
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -128,7 +128,7 @@ def _of_libraries(work: Path) -> list[PublicCommand]:
             library=library,
             folder=folder,
             script=str(JOBS / script),
-            words=(*text.split(), *(() if script.endswith("run_clm.py") else ("--outcome", "report.json"))),
+            words=(*text.split(), *(() if script.endswith("run_clm.py") else ("--outcome", "report.txt"))),
         )
         for name, (library, script, text) in words.items()
     ]

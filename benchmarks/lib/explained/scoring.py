@@ -39,7 +39,7 @@ class Interval:
 
     @property
     def holds(self) -> bool:
-        """Whether the interval holds the measured number."""
+        """Return whether the interval holds the measured number."""
         return self.low <= self.measured <= self.high
 
 
@@ -74,7 +74,7 @@ def score(kind: str, explained: CommandExplanation, trial: Trial) -> Score:
     seen = {name: trial.observed[name] for name in COMPARED if name in trial.observed}
     relevant = {name: value for name, value in seen.items() if not _is_of_other_kind(name, known.facts)}
     wrong = [name for name, value in relevant.items() if name in known.facts and not _equal(known.facts[name], value)]
-    absent = [name for name in relevant if name not in known.facts and not _is_implied(name, relevant)]
+    absent = [name for name in relevant if name not in known.facts and not _is_implied(name, relevant, known.facts)]
     unknown = {*known.unknown, *explained.unknown}
     measurement = trial.measurement
     return Score(
@@ -147,9 +147,13 @@ def _is_of_other_kind(name: str, known: Mapping[str, Value]) -> bool:
     return "embedding_rows" in known and name in {"n_layers", "activation_checkpointing", "gradient_accumulation_steps"}
 
 
-def _is_implied(name: str, seen: Mapping[str, Value]) -> bool:
-    """Return whether a fact that is not told has its default: as many heads of keys as of queries."""
-    return name == "n_kv_heads" and seen[name] == seen.get("n_heads")
+def _is_implied(name: str, seen: Mapping[str, Value], known: Mapping[str, Value]) -> bool:
+    """Return whether a fact that is not told has its default or follows from others.
+
+    There are as many heads of keys as of queries, and the batch of a step tells how often it is accumulated.
+    """
+    is_same = name == "n_kv_heads" and seen[name] == seen.get("n_heads")
+    return is_same or (name == "gradient_accumulation_steps" and "global_batch_size" in known)
 
 
 def _equal(told: Value, seen: Value) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from torchx_cubicml.advisor.command_explanation.explanation import explain_command
 from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
-from torchx_cubicml.advisor.command_explanation.recommender_time import RecommenderTimeForecast
+from torchx_cubicml.advisor.command_explanation.recommender_forecast import RecommenderTimeForecast
 from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
 from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline

@@ -116,6 +116,23 @@ class Model(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(a, rounded(b)) for a, b in zip(widths[:-1], widths[1:])])
 model = Model(12)
 """,
+    "loops_that_end": """
+class Model(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for i in range(10):
+            if i == 1:
+                continue
+            if i == depth:
+                break
+            self.layers.append(nn.Linear(4, i + 1))
+def main():
+    if not torch.ones(1).sum():
+        return None
+    return Model(5)
+model = main()
+""",
     "either_branch_is_the_same": LOOP
     + "if torch.cuda.is_available():\n    model = Model(Sizes()).cuda()\nelse:\n    model = Model(Sizes())",
     "flags": LOOP
@@ -148,6 +165,16 @@ UNKNOWN = {
     + "if torch.cuda.is_available():\n    model = Model(Sizes(depth=9))\nelse:\n    model = Model(Sizes(depth=1))",
     "subclass_of_a_layer": "class Model(nn.Linear):\n    def __init__(self):\n        super().__init__(4, 4)\n"
     "model = Model()",
+    "either_value_is_returned": LOOP
+    + "def make():\n    if torch.cuda.is_available():\n        return nn.Linear(2, 2)\n    return nn.Linear(3, 3)\n"
+    + "class Whole(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.part = make()\n"
+    + "model = Whole()",
+    "rounds_may_be_left_out": LOOP.replace(
+        "self.blocks.append", "if torch.cuda.is_available(): continue\n            self.blocks.append"
+    )
+    + "model = Model(Sizes())",
+    "depth_after_an_unknown_loop": LOOP
+    + "import os\nsizes = Sizes()\nfor _ in os.listdir():\n    sizes.depth += 1\nmodel = Model(sizes)",
     "no_python": "model = (",
     "no_model": "print('nothing')",
 }

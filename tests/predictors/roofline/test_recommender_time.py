@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from torchx_cubicml.predictors.roofline.embedding_load import SHARDINGS
 from torchx_cubicml.predictors.roofline.recommender_constants import RECOMMENDER_DEFAULTS
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
-from torchx_cubicml.predictors.roofline.recommender_time import RECOMMENDER_PARTS, recommender_step_time
+from torchx_cubicml.predictors.roofline.recommender_time import (
+    RECOMMENDER_PARTS,
+    recommender_hidden,
+    recommender_step_time,
+)
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
@@ -64,6 +68,30 @@ def test_exposed_time_is_as_counted_by_hand() -> None:
     wire = clock + 2 * 3 * gather
     clock = wire + gather + 2 * forward[0]
     assert seconds(DENSE)["data_parallel"] == pytest.approx(clock + gather - 3 * sum(forward))
+
+
+def hidden(row: dict[str, Value], constants: Constants = RECOMMENDER_DEFAULTS) -> dict[str, float]:
+    parts = recommender_hidden(RecommenderLayout.from_rows([row]), constants)
+    return {name: float(part[0]) for name, part in parts.items()}
+
+
+def test_hidden_collectives_are_the_rest_of_those_counted_by_hand() -> None:
+    gather = 2 * 100e6 * BYTE  # the first layer is gathered twice and scattered once; of the other twice as many bytes
+    whole = (2 + 1 + 3 * 2) * gather
+    assert hidden(DENSE)["data_parallel"] + seconds(DENSE)["data_parallel"] == pytest.approx(whole)
+
+
+def test_a_pipeline_hides_the_indices_of_the_next_step() -> None:
+    pipelined = {**TABLES, "train_pipeline": "TrainPipelineSparseDist", "layer_n_params": (50_000_000,)}
+    plain = {**pipelined, "train_pipeline": "TrainPipelineBase"}
+    assert hidden(plain)["embedding_input"] == 0.0
+    assert hidden(pipelined)["embedding_input"] > 0.0
+    whole = seconds(pipelined)["embedding_input"] + hidden(pipelined)["embedding_input"]
+    assert whole == pytest.approx(seconds(plain)["embedding_input"])
+
+
+def test_one_rank_hides_nothing() -> None:
+    assert set(hidden({**TABLES, "world_size": 1}).values()) == {0.0}
 
 
 def test_tables_that_are_alike_are_looked_up_and_exchanged_evenly() -> None:

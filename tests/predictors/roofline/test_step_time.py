@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchx_cubicml.predictors.roofline.computation import balanced_stage
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.model_parallel import context_parallel, tensor_parallel
-from torchx_cubicml.predictors.roofline.step_time import PARTS, step_time
+from torchx_cubicml.predictors.roofline.step_time import EXPLAINED_PARTS, PARTS, explained_parts, step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
@@ -48,6 +50,41 @@ def test_the_parts_add_up_to_the_step() -> None:
         assert tuple(parts) == PARTS
         assert sum(parts.values()) == pytest.approx(times.total(stall_s))
         assert all((value >= 0).all() for value in parts.values())
+
+
+@given(
+    checkpointing=st.sampled_from(["none", "selective", "full", ("full", "none") * 16, ("full",) * 31 + ("none",)]),
+    selective=st.sampled_from(["core_attn", "op", "2"]),
+    pp=st.sampled_from([1, 4, 8]),
+    schedule=st.sampled_from(["1F1B", "ZBV"]),
+    vocabulary=st.sampled_from([0, 50_304]),
+    kernel=st.sampled_from(["flash", "math"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_explained_parts_add_up_to_the_step(
+    checkpointing: Value, selective: str, pp: int, schedule: str, vocabulary: int, kernel: str
+) -> None:
+    facts: dict[str, Value] = {"pp_degree": pp, "pp_schedule": schedule, "vocab_size": vocabulary}
+    facts |= {"activation_checkpointing": checkpointing, "selective_recompute": selective, "attention_kernel": kernel}
+    layout = layout_of(**facts)
+    parts = explained_parts(layout, DEFAULTS)
+    assert tuple(parts) == EXPLAINED_PARTS
+    assert sum(parts.values())[0] == pytest.approx(step_time(layout, DEFAULTS).total()[0])
+    assert all(part[0] >= -1e-12 for part in parts.values())
+
+
+def test_recomputation_is_what_keeping_activations_would_save() -> None:
+    kept, again = (explained_parts(layout_of(activation_checkpointing=word), FREE) for word in ("none", "full"))
+    assert kept["recomputation"][0] == 0.0
+    assert again["recomputation"] == pytest.approx((kept["compute"] + kept["memory_traffic"]) / 3)
+    for name in ("compute", "memory_traffic"):
+        assert again[name] == pytest.approx(kept[name])
+
+
+def test_memory_traffic_is_bytes_over_the_memorys_bandwidth() -> None:
+    parts = explained_parts(layout_of(world_size=1), FREE)
+    moved = 8 * 2 * 2048 * 32 * 34 * 4096 * DEFAULTS["elementwise"]
+    assert parts["memory_traffic"] == pytest.approx(moved / 3352e9)
 
 
 def test_compute_counts_flops_over_efficiency() -> None:

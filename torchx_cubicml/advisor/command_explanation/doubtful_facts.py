@@ -27,11 +27,12 @@ _ALTERNATIVES: Mapping[str, tuple[Value, ...]] = {
     "gradient_accumulation_steps": (1, 4),
 }
 """Fact -> values that it may have; of unknown facts, each is as likely."""
+_INNER_WIDTHS = {8.0 / 3.0: 0.2, 2.0: 0.1}  # inner over model width -> probability, where four is counted
 _FACTOR = 2.0  # by which a number that the source suggests may differ
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class OtherValue:
     """Another value of one fact.
 
     Args:
@@ -45,24 +46,27 @@ class Alternative:
     probability: float
 
 
-def alternatives(known: CommandFacts) -> list[Alternative]:
+def alternatives(known: CommandFacts) -> list[OtherValue]:
     """Return the alternatives to the facts of a command: of its unknown facts, and of those that are assumed."""
     found = []
     for fact, values in _ALTERNATIVES.items():
         if fact in known.facts and fact in known.assumed:
             others = [value for value in values if value != known.facts[fact]]
-            found += [Alternative(fact, value, _ASSUMED / len(others)) for value in others]
+            found += [OtherValue(fact, value, _ASSUMED / len(others)) for value in others]
         elif fact in known.unknown:
-            found += [Alternative(fact, value, 1.0 / len(values)) for value in values]
+            found += [OtherValue(fact, value, 1.0 / len(values)) for value in values]
     for fact in known.assumed - _ALTERNATIVES.keys():
         value = known.facts[fact]
         if isinstance(value, int) and not isinstance(value, bool) and value > 1:
             sizes = (max(1, round(value / _FACTOR)), round(value * _FACTOR))
-            found += [Alternative(fact, each, _ASSUMED / len(sizes)) for each in sizes]
-    return [*found, *(Alternative(*each) for each in doubtful_tables(known))]
+            found += [OtherValue(fact, each, _ASSUMED / len(sizes)) for each in sizes]
+    width = known.facts.get("d_model")
+    if "d_ff" in known.unknown and isinstance(width, int):
+        found += [OtherValue("d_ff", max(1, round(width * ratio)), chance) for ratio, chance in _INNER_WIDTHS.items()]
+    return [*found, *(OtherValue(*each) for each in doubtful_tables(known))]
 
 
-def with_doubt(forecast: Forecast, row: Row, others: list[Alternative]) -> LogNormal | None:
+def with_doubt(forecast: Forecast, row: Row, others: list[OtherValue]) -> LogNormal | None:
     """Return the forecast of a row, shifted and widened by what the alternatives, one at a time, would change.
 
     Alternatives of different facts count as independent; those of one fact exclude each other.

@@ -11,8 +11,8 @@ from torchx_cubicml.advisor.command_explanation.estimates import Estimate
 from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
 from torchx_cubicml.advisor.command_explanation.levers import usual_levers
 from torchx_cubicml.advisor.command_explanation.memory_forecast import MemoryForecast
+from torchx_cubicml.advisor.command_explanation.recommender_forecast import RecommenderTimeForecast
 from torchx_cubicml.advisor.command_explanation.recommender_levers import recommender_levers
-from torchx_cubicml.advisor.command_explanation.recommender_time import RecommenderTimeForecast
 from torchx_cubicml.advisor.command_explanation.time_forecast import TimeForecast
 from torchx_cubicml.launch.command_facts.parameter_formula import open_facts, parameter_range
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
@@ -30,7 +30,7 @@ from torchx_cubicml.records.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.advisor.command_explanation.doubtful_facts import Alternative
+    from torchx_cubicml.advisor.command_explanation.doubtful_facts import OtherValue
     from torchx_cubicml.advisor.command_explanation.estimates import LogNormal
     from torchx_cubicml.advisor.command_explanation.levers import Lever
     from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
@@ -40,6 +40,11 @@ _GIB = float(1 << 30)
 _USABLE = 0.92  # share of a device's memory that a training can use: see ``MemoryCalibration``
 _SHOWN = 3  # changes
 _LEAST_GAIN = 0.01  # of a logarithm: a smaller one tells nothing
+_TABLES = ("embedding_rows", "embedding_dims", "micro_batch_size", "world_size")  # that a recommender needs
+_COUNTED_AS = {
+    "d_ff": "counted as four times d_model; the intervals are wider without it",
+    "n_heads": "counted as one per 128 of d_model",
+}
 _NO_FIT = 0.5  # probability to fit below which a change is worth nothing
 
 _BOUNDS = {
@@ -187,7 +192,7 @@ class _Forecasts:
 
     time: TimeForecast | RecommenderTimeForecast
     memory: MemoryForecast
-    others: list[Alternative]
+    others: list[OtherValue]
     device_gib: float | None
 
     @classmethod
@@ -263,9 +268,11 @@ def _parameters(known: CommandFacts) -> Estimate | None:
 
 def _unknown(known: CommandFacts, row: Mapping[str, Value], parameters: Estimate | None) -> dict[str, str]:
     """Return what nothing tells, with what that leaves unknown."""
-    missing = missing_facts(row)
+    is_recommender = "embedding_rows" in known.unknown
+    missing = [fact for fact in _TABLES if fact not in row] if is_recommender else missing_facts(row)
     found = dict.fromkeys(missing, "no forecast of time and memory without it")
-    found |= {fact: "the intervals are wider without it" for fact in known.unknown if fact not in found}
+    wider = "the intervals are wider without it"
+    found |= {fact: _COUNTED_AS.get(fact, wider) for fact in known.unknown if fact not in found}
     if parameters is not None and parameters.low < parameters.high:
         found |= dict.fromkeys(open_facts(known.facts), "the number of parameters is a range without it")
     if unplanned := tables_of_unknown_plan(row):

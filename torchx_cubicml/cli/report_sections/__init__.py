@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SECTIONS = (
     "result",
     "launch_order",
+    "accuracy",
     "worth",
     "response",
     "memory_limit",
@@ -49,10 +50,10 @@ def sections_of(view: WorkloadView) -> Iterator[Html]:
 
 def short_result(view: WorkloadView) -> str:
     """Return the result of a workload in few words; empty where finding it fails, as its section then says."""
-    from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
+    from torchx_cubicml.cli.report_sections.result import summary_of
 
     try:
-        return summary_of(headline_of(view))
+        return summary_of(view.headline)
     except Exception:  # noqa: BLE001 - the section of the result tells the cause
         return ""
 
@@ -62,3 +63,9 @@ def _failure(name: str, error: Exception) -> Html:
     cause = " ".join(printable(mask(f"{type(error).__name__}: {error}"[: 2 * _MOST_LETTERS])).split())[:_MOST_LETTERS]
     text = f"The section \u201c{name.replace('_', ' ')}\u201d is left out, as making it failed: {cause}"
     return element("p", text, class_="note failure")
+
+
+def data_of(view: WorkloadView) -> dict[str, object]:
+    """Return what the sections of a workload tell as JSON values, of those that have a function ``data``."""
+    modules = {name: import_module(f"{__name__}.{name}") for name in SECTIONS}
+    return {name: module.data(view) for name, module in modules.items() if hasattr(module, "data")}

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Trial
 
-_MOST = 500  # launches: the latest measured ones
-_MOST_LETTERS = 160
+_MOST = 300  # launches: the latest measured ones
+_MOST_LETTERS = 100  # of a config beside a point
 _TFLOPS = 1e12
 _PER_CENT = 100.0
 

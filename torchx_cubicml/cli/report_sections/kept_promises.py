@@ -239,14 +239,14 @@ def _table(promises: Sequence[_Promise], objective: str) -> Html:
 
 def _row(promise: _Promise, objective: str) -> list[str]:
     trial, started = promise.trial, parse_time(promise.trial.started_at)
-    gain = (trial.suggestion or {}).get("gain")
+    gain = _stored(trial, "gain")
     doubt = interval_text(trial.uncertainty(objective))
     ends = (promise.low, promise.high)
     measured = rate_text(promise.measured, objective) if promise.measured is not None else str(trial.state)
     return [
         f"{promise.number:,}",
         f"{started:%d %b %Y, %H:%M}" if started is not None else "-",
-        f"{100.0 * (gain - 1.0):+.0f} %" if isinstance(gain, int | float) and not isinstance(gain, bool) else "-",
+        f"{100.0 * (gain - 1.0):+,.0f} %" if gain is not None else "-",
         rate_text(promise.throughput, objective),
         " to ".join(rate_text(end, objective).partition(" ")[0] for end in ends if end is not None) or "-",
         " ".join(filter(None, (measured.replace("_", " "), doubt))),

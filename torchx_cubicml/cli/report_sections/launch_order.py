@@ -43,3 +43,8 @@ def _figures(view: WorkloadView, figures: Sequence[Mapping[str, Any]], name: str
     if view.colours is None:
         return joined(*(element("p", str(each["description"])) for each in figures))
     return figures_html(figures, colours=view.colours, name=f"{name}-{view.place}")
+
+
+def data(view: WorkloadView) -> dict[str, object]:
+    """Return the rounds as JSON values."""
+    return view.rounds.table.to_json()

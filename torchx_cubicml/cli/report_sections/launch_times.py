@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Trial
 
-_MOST_DRAWN = 400  # launches: the latest
+_MOST_DRAWN = 200  # launches: the latest
 _MOST_LANES = 16
 _LEAST_PAUSE_S = 600.0  # without a launch; a longer one is cut out where launches are shorter
 _PAUSE_LAUNCHES = 1.0  # pauses shorter than so many median launches stay
 _CUT = 0.012  # of the time that is drawn: the space left where a pause is cut out
 _MOST_SPAN_S = 366 * 86_400.0  # a longer launch is a wrong clock
-_MOST_LETTERS = 160
+_MOST_LETTERS = 100  # of a config beside a mark
 
 
 def section(view: WorkloadView) -> Html:

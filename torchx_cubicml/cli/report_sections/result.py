@@ -27,18 +27,16 @@ if TYPE_CHECKING:
 
 def section(view: WorkloadView) -> Html:
     """Return the result as a card."""
-    return headline_html(headline_of(view))
+    return headline_html(view.headline)
 
 
 def headline_of(view: WorkloadView) -> Headline:
     """Return the result of one workload."""
-    from torchx_cubicml.tuner.recorded_comparison import fastest_measured
-
     trials, objective, result = view.trials, view.objective, view.result
     if result is not None and result.comparison is not None:
         n_tunes = sum(any(map(each.made, trials)) for each in view.notes.results)
         return _of_tune(result, result.comparison, n_tunes=n_tunes, store=view.store)
-    best = fastest_measured(trials, objective=objective)
+    best = view.fastest
     if best is None:
         return Headline(meaning="No config was measured", sentence=_ends_text(trials), facts=_launches(trials))
     if view.comparison is None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.messages import worth_text
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.value_text import value_text
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Config, Trial
 
-_ORDINALS = ("", "2nd", "3rd", "4th", "5th", "6th", "7th", "8th", "9th")  # of the best configs that can be compared
+_ORDINALS = ("2nd", "3rd", "4th", "5th", "6th", "7th", "8th", "9th")  # of the best configs that can be compared
 _LATEST = 3  # launches whose configs can be
 _SHORT_S = 1.0  # longest step that is shown in milliseconds
-_MOST_LETTERS = 90  # of a config
+_MOST_LETTERS = 120  # of a config
 _NEGLIGIBLE_OUTSIDE = 0.001
 
 
@@ -46,16 +47,20 @@ def section(view: WorkloadView) -> Html:
     if not found.of:
         return joined(title, *(element("p", line, class_="note") for line in breakdown_lines(found)))
     told = {name: _short(configs[name], than=first.get("your config")) for name in configs}
-    return joined(title, *_parts(found, told, [name for name in configs if name in others]))
+    facts = [_rates(view, configs), *_waits(list(found.of.values()))]
+    return joined(title, *_parts(found, told, [name for name in configs if name in others], facts))
 
 
-def _parts(found: Breakdowns, told: Mapping[str, str], others: Sequence[str]) -> Iterable[Html]:
+def _parts(
+    found: Breakdowns, told: Mapping[str, str], others: Sequence[str], facts: Sequence[Sequence[str]]
+) -> Iterable[Html]:
     """Yield the sentence, the box, both breakdowns and the notes.
 
     Args:
         found: covers all configs.
         told: name of a config -> its values in few words.
         others: names of the further ones.
+        facts: further rows of the table of times, with a heading and a text for each config.
     """
     from torchx_cubicml.advisor.breakdown_text import basis_text, unplanned_lines
 
@@ -64,15 +69,15 @@ def _parts(found: Breakdowns, told: Mapping[str, str], others: Sequence[str]) ->
     how = (
         "Each bar is one step of the whole job, part by part, by formulas of the hardware; a vertical line is what was "
         "measured. A thin bar below is communication under computation: no step waits for it. The formulas know no "
-        "time between steps, in which the program loads data or logs: the table has the measured share."
+        "time between steps, in which the program loads data or logs: the table has the measured share. A step of a "
+        "larger batch does more work, so that throughput tells which config is better."
     )
     yield element("p", how, class_="note")
     if others:
         yield chooser_html([f"{name}: {told[name]}" if told[name] else name for name in others])
     yield element("h4", "Time of a step")
     times = [_time_bar(name, found, told[name], factor=factor, is_choice=name in others) for name in found.of]
-    waits = _waits(list(found.of.values()))
-    yield breakdown_html(times, unit=unit, label="Parts of the time of a step", facts=waits)
+    yield breakdown_html(times, unit=unit, label="Parts of the time of a step", facts=facts)
     yield element("p", f"Time: {basis_text(found, 'step')}.", class_="note")
     sizes = [
         _memory_bar(name, found, told[name], is_choice=name in others)
@@ -122,6 +127,18 @@ def _named(parts: Mapping[str, float], factor: float) -> dict[str, float]:
     return {name.replace("_", " "): factor * amount for name, amount in parts.items()}
 
 
+def _rates(view: WorkloadView, configs: Mapping[str, Config]) -> list[str]:
+    """Return the row of the measured throughput, median over the launches of each config."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for trial in view.trials:
+        value = trial.throughput(view.objective)
+        if value is not None and trial.config:
+            found[config_key(trial.config)].append(value)
+    rates = [found[config_key(config)] for config in configs.values()]
+    texts = [worth_text(median(values), view.objective) if values else "-" for values in rates]
+    return [f"{view.objective.replace('_', ' ')}, measured", *texts]
+
+
 def _waits(breakdowns: Sequence[Breakdown]) -> list[list[str]]:
     """Return the row of the measured time outside steps; none where no launch tells it."""
     shares = [each.measured_outside for each in breakdowns]
@@ -163,8 +180,9 @@ def _further(view: WorkloadView) -> Iterable[tuple[str, Config]]:
             groups[key].append(value)
             configs[key] = trial.config
     ranked = sorted(groups, key=lambda key: -median(groups[key]))
-    for place, key in enumerate(ranked[: len(_ORDINALS)]):
-        yield f"{_ORDINALS[place]} best".lstrip(), configs[key]
+    names = ("best measured", *(f"{place} best" for place in _ORDINALS))
+    for name, key in zip(names, ranked, strict=False):
+        yield name, configs[key]
     dated = sorted((trial for trial in with_config if trial.started_at), key=lambda trial: trial.started_at)
     for back, trial in enumerate(reversed(dated[-_LATEST:])):
         yield f"the latest launch{f' but {back}' if back else ''}{_end(trial)}", trial.config

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.suggestion import promised_round, promised_throughput
-from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.records.trial import Measurement, Trial
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.sections.all_trials import trials_html
 from torchx_cubicml.report.table_columns import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.report.markup import Html
     from torchx_cubicml.report.table_columns import Cell
 
 _MOST_PARAMETERS = 8  # columns of the table; the others are in the details
 _MOST_LETTERS = 2000  # of one text
 _TWO_SIDED_90 = 164.5  # per cent of a standard deviation
+_ALL_GROUPS = tuple(each.name for each in fields(Trial))
+_GROUPS = tuple(name for name in _ALL_GROUPS if name not in {"config", "reason"})  # those have columns of their own
+_MEASURED = tuple(each.name for each in fields(Measurement))
 
 
 def section(view: WorkloadView) -> Html:
@@ -92,39 +94,49 @@ def _parameters(trials: Sequence[Trial]) -> list[Column]:
 
 def _facts(trials: Sequence[Trial]) -> list[Column]:
     """Return a column for each recorded fact, for the details."""
-    rows = [dict(_recorded(trial)) for trial in trials]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [Column(name=printable(name), values=[_cell(row.get(name)) for row in rows]) for name in names]
+    columns: dict[str, list[Cell]] = {}
+    for row, trial in enumerate(trials):
+        for name, value in recorded_values(trial, _GROUPS):
+            if name not in columns:
+                columns[name] = [None] * len(trials)
+            columns[name][row] = _cell(value)
+    return [Column(name=printable(name), values=values) for name, values in columns.items()]
 
 
-def _recorded(trial: Trial) -> list[tuple[str, Any]]:
-    """Return name and value of each recorded fact of a trial, its config and its reason left out."""
-    rows: list[tuple[str, Any]] = []
-    for group in (each.name for each in fields(trial) if each.name not in {"config", "reason"}):
+def recorded_values(trial: Trial, groups: Sequence[str] = _ALL_GROUPS) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each recorded fact of a trial; facts in a group are named ``group.name``."""
+    for group in groups:
         value = getattr(trial, group)
         if group == "command":
-            rows.append((group, command_text(trial.command) or None))
-        if isinstance(value, Measurement):
-            value = {each.name: getattr(value, each.name) for each in fields(value)}
-        if isinstance(value, Mapping):
-            rows += [(f"{group}.{name}", item) for name, item in value.items() if (group, name) != ("command", WORDS)]
-        else:
-            rows.append((group, value))
-    return [(name, value) for name, value in rows if value not in (None, "", ())]
+            text = command_text(trial.command)
+            yield from ((group, text),) if text else ()
+        if group == "measurement":
+            value = {name: getattr(value, name) for name in _MEASURED} if value is not None else {}
+        if isinstance(value, dict) or (not isinstance(value, str) and isinstance(value, Mapping)):
+            prefix, left_out = f"{group}.", WORDS if group == "command" else None
+            for name, item in value.items():
+                if item is not None and item != "" and item != () and name != left_out:
+                    yield prefix + name, item
+        elif value is not None and value != "" and value != ():
+            yield group, value
 
 
 def _cell(value: Hashable) -> Cell:
     if value is None:
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if isinstance(value, float):
-            return _number(value)
+    kind = type(value)
+    if kind is float:
+        return _number(value)
+    if kind is int:
         return value if abs(value) <= 2**53 else str(value)  # JavaScript has no larger whole number
-    return _value_text(value)
+    entries = tuple(map(type, value)) if isinstance(value, tuple) else None
+    return _value_text(value, kind, entries)
 
 
 @lru_cache(maxsize=65_536)  # most values recur in a store
-def _value_text(value: Hashable) -> str:
+def _value_text(value: Hashable, kind: type, entries: tuple[type, ...] | None) -> str:
+    """Return a value as text; its kinds are part of the cache's key, as ``True`` equals 1."""
+    del kind, entries
     return _text(value_text(value))
 
 

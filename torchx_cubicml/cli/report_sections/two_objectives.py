@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config
 
 _MOST_ROWS = 20
-_MOST_LETTERS = 160
+_MOST_DRAWN = 300  # configs beside the frontier
+_MOST_LETTERS = 100  # of a config beside a point
 _ONE_SIDED_90 = 1.2816  # standard deviations: the ends of an 80 % interval
 _FEWEST = 2  # configs
 _ALIKE = 1e-9  # relative difference of ratios that tells two objectives apart
@@ -46,7 +47,8 @@ def section(view: WorkloadView) -> Html:
     figures = Html("")
     if view.colours is not None:
         units = tuple(name.replace("_", " ") for name in objectives)
-        drawn = objective_front(_rows(points, frontier), units=(units[0], units[1]))
+        rows = _rows(points, frontier)
+        drawn = objective_front(rows, units=(units[0], units[1]), left_out=len(points) - len(rows))
         figures = figures_html([drawn] if drawn else [], colours=view.colours, name=f"front-{view.place}")
     how = (
         f"Measured {units_text(objectives)} of {len(points):,} configs: geometric means over their launches. No config "
@@ -114,7 +116,8 @@ def _rows(points: Sequence[FrontierPoint], frontier: Frontier) -> list[dict[str,
         label = "; ".join(filter(None, (kind, *values, config_text(point.config)[:_MOST_LETTERS])))
         first, second = point.values
         rows.append({"first": first, "second": second, **ends, "kind": kind, "is_best": is_best, "label": label})
-    return rows
+    others = [row for row in rows if row["kind"] == OTHER]
+    return [row for row in rows if row["kind"] != OTHER] + others[:: math.ceil(len(others) / _MOST_DRAWN) or 1]
 
 
 def _table(frontier: Frontier, *, current: Config | None) -> Html:

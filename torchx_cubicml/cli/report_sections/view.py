@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.report.markup import Html
-    from torchx_cubicml.report.rendering import Figure
+    from torchx_cubicml.report.renderer import Figure
     from torchx_cubicml.report.sections.figures import Colours
+    from torchx_cubicml.report.sections.headline import Headline
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner.comparison import Comparison
     from torchx_cubicml.tuner.results import RecordedResult, TuneNotes
 
-_MOST_STUDIED = 2000  # trials of one workload that its study is fitted to: the latest
+_MOST_STUDIED = 1000  # trials of one workload that its study is fitted to: the latest
+_MOST_OTHERS = 300  # trials of other workloads, likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +88,23 @@ class WorkloadView:
     @cached_property
     def best(self) -> Config | None:
         """Best config; ``None`` where none was measured."""
-        from torchx_cubicml.tuner.recorded_comparison import fastest_measured
-
         if self.comparison is not None:
             return self.comparison.best.config
-        fastest = fastest_measured(self.trials, objective=self.objective)
-        return fastest.config if fastest is not None else None
+        return self.fastest.config if self.fastest is not None else None
+
+    @cached_property
+    def fastest(self) -> Trial | None:
+        """Trial of the config of highest median throughput; ``None`` where none was measured."""
+        from torchx_cubicml.tuner.recorded_comparison import fastest_measured
+
+        return fastest_measured(self.trials, objective=self.objective)
+
+    @cached_property
+    def headline(self) -> Headline:
+        """Result in plain texts."""
+        from torchx_cubicml.cli.report_sections.result import headline_of
+
+        return headline_of(self)
 
     @cached_property
     def own(self) -> Config | None:
@@ -143,7 +156,7 @@ class WorkloadView:
             return None
         latest = sorted(self.trials, key=lambda trial: trial.started_at)[-_MOST_STUDIED:]
         workload = latest[-1].workload
-        others = [trial for trial in self.recorded if trial.workload != workload][-_MOST_STUDIED:]
+        others = [trial for trial in self.recorded if trial.workload != workload][-_MOST_OTHERS:]
         try:
             return Study.of(
                 replace(space, objective=self.objective),

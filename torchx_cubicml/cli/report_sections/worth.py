@@ -41,6 +41,11 @@ def section(view: WorkloadView) -> Html:
     )
 
 
+def data(view: WorkloadView) -> list[dict[str, Any]]:
+    """Return the rows of the figure as JSON values."""
+    return worth_rows(view.sensitivities)
+
+
 def worth_rows(sensitivities: Sequence[ParameterSensitivity]) -> list[dict[str, Any]]:
     """Return the rows of ``parameter_worth``, what is worth most first; parameters without another value are left out.
 

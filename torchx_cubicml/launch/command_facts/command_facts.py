@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value
+from torchx_cubicml.launch.command_facts.hydra_files import hydra_files
 from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
 from torchx_cubicml.launch.command_facts.recommender_settings import (
     OF_RECOMMENDERS,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 STATED = "--fact"
 _ASKED = (
     *("n_layers", "d_model", "vocab_size", "seq_len", "micro_batch_size", "world_size", "device", "precision"),
-    *("gradient_accumulation_steps", "activation_checkpointing", "attention_kernel"),
+    *("gradient_accumulation_steps", "activation_checkpointing", "attention_kernel", "d_ff", "n_heads"),
 )
 """Facts of a transformer that count, named where they are unknown."""
 _BATCH = frozenset({"gradient_accumulation_steps", "global_batch_size"})
@@ -49,8 +50,8 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     >>> found.facts["n_layers"], found.sources["n_layers"], "d_model" in found.unknown
     (4, '--n_layer', True)
     """
-    settings = StatedSettings.of(launch)
     files = list(source_files(launch))
+    settings = StatedSettings.of(launch).with_defaults(list(hydra_files(files)))
     found = CommandFacts.of(_of_user(stated or {}, device))
     found = found.completed_by(_of_launch(launch))
     trainer = detect_trainer(launch, files[0].text if files else "")

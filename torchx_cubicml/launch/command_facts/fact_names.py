@@ -32,7 +32,7 @@ COUNTS = SIZES | frozenset(
 SWITCHES = frozenset(
     {
         *("compile", "sequence_parallel", "cpu_offload", "tied_embeddings", "gated_mlp", "linear_bias", "qkv_bias"),
-        *("norm_bias", "tp_overlap", "head_bias", "embedding_norm", "final_norm"),
+        *("norm_bias", "tp_overlap", "head_bias", "embedding_norm", "final_norm", "head_transform"),
     }
 )
 """Facts that are true or false."""
@@ -99,8 +99,8 @@ def _is_count(fact: str, value: Scalar) -> bool:
 def stated_fact(fact: str, value: Value | None) -> Value | None:
     """Return the value of a fact that a user states; lists of a recommender are spelled with commas.
 
-    >>> stated_fact("embedding_rows", "1000,200"), stated_fact("embedding_sharding", "table_wise"), stated_fact("n", 1)
-    ((1000, 200), ('table_wise',), 1)
+    >>> stated_fact("embedding_rows", "1000,200"), stated_fact("embedding_sharding", "table_wise")
+    ((1000, 200), ('table_wise',))
     """
     if fact in TABLE_LISTS:
         found = tuple(number(word) for word in str(value).split(","))

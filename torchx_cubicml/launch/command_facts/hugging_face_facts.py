@@ -42,7 +42,15 @@ _OTHER_KEYS = {
 
 def hugging_face_facts(settings: StatedSettings, files: Sequence[SourceFile]) -> dict[str, Setting]:
     """Return what the command and its source tell of a model of ``transformers`` and of ``TrainingArguments``."""
-    return {**_training_facts(settings), **_source_model(settings, files), **_model_facts(settings)}
+    facts = {**_training_facts(settings), **_source_model(settings, files), **_model_facts(settings)}
+    width = facts.get("d_model")
+    is_known = "d_ff" not in facts and facts.keys() >= {"gated_mlp", "n_layers"}
+    if is_known and width is not None and isinstance(width.value, int):  # GPT-2's own rule
+        facts["d_ff"] = Setting(value=4 * width.value, source=width.source)
+    for file in files:
+        if "ForMaskedLM" in file.text:
+            facts["head_transform"] = Setting(value=True, source=f"ForMaskedLM in {file.path.name}")
+    return facts
 
 
 def _source_model(settings: StatedSettings, files: Sequence[SourceFile]) -> dict[str, Setting]:
@@ -132,6 +140,9 @@ def config_facts(document: Mapping[str, object]) -> dict[str, Scalar]:
         fact: each for fact, each in known_facts(plain).items() if isinstance(each, int | float | str)
     }
     facts.pop("seq_len", None)
+    positions = facts.get("n_positions")
+    if kind == "opt" and isinstance(positions, int):
+        facts["n_positions"] = positions + 2  # its table of positions begins with two that are never used
     return {**FAMILIES.get(kind, {}), **DEFAULTS.get(kind, {}), **facts} if kind in FAMILIES else facts
 
 
@@ -151,6 +162,9 @@ def _training_facts(settings: StatedSettings) -> dict[str, Setting]:
         is None
     ):
         found["sharding_strategy"] = Setting(value="DDP", source="default of the trainer")
+    stage = settings.find("zero_optimization.stage", "deepspeed_config.zero_stage", "zero_stage")
+    if stage is not None and isinstance(stage.value, int) and not isinstance(stage.value, bool):
+        found["zero_stage"] = stage
     length = settings.find("block_size", "max_seq_length", "max_length")
     if length is not None and isinstance(length.value, int):
         found["seq_len"] = Setting(value=length.value, source=length.source)

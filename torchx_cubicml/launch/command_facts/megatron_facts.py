@@ -39,6 +39,10 @@ def megatron_facts_of_command(launch: Launch, settings: StatedSettings) -> dict[
         "vocab_size": (_vocabulary(settings), f"{flags('vocab_size')}, padded"),
         "precision": (_precision(settings), flags("bf16", "fp16", "fp8_format")),
         "n_kv_heads": (_groups(settings), flags("num_query_groups")),
+        "n_active_experts": (
+            (_number(settings, "moe_router_topk") or 2) if "num_experts" in settings.arguments else None,
+            flags("moe_router_topk"),
+        ),
         "expert_d_ff": (_number(settings, "moe_ffn_hidden_size"), flags("moe_ffn_hidden_size")),
         "zero_stage": (1 if has.get("use_distributed_optimizer", False) else None, flags("use_distributed_optimizer")),
         "sharding_strategy": (_sharding(has), flags("use_distributed_optimizer", "use_torch_fsdp2")),

@@ -18,6 +18,8 @@ _OPEN: Mapping[str, tuple[Value, ...]] = {
     "positions": ("rotary", "learned"),
 }
 """Facts of an architecture -> their usual values."""
+_HEAD = "head_transform"
+"""Fact of an encoder for masked words: its head has a layer and a norm before the vocabulary."""
 _DEFAULTS: Mapping[str, Value] = {"head_bias": False, "n_token_types": 0, "embedding_norm": False, "final_norm": True}
 NEEDED = ("n_layers", "d_model", "vocab_size")
 
@@ -35,17 +37,18 @@ def parameter_range(facts: Mapping[str, Value]) -> tuple[int, int] | None:
     """
     if any(not isinstance(facts.get(name), int) for name in NEEDED):
         return None
-    is_open = [name for name in _OPEN if name not in facts]
+    is_open = open_facts(facts)
     counts = [
         _count({**_DEFAULTS, **facts, **dict(zip(is_open, values, strict=True))})
-        for values in product(*(_OPEN[name] for name in is_open))
+        for values in product(*(_OPEN.get(name, (False, True)) for name in is_open))
     ]
     return min(counts), max(counts)
 
 
 def open_facts(facts: Mapping[str, Value]) -> tuple[str, ...]:
     """Return the facts of an architecture that would make the number of parameters exact."""
-    return tuple(name for name in _OPEN if name not in facts)
+    of_encoder = (_HEAD,) if facts.get("embedding_norm") is True else ()  # BERT has a head, or none
+    return tuple(name for name in (*_OPEN, *of_encoder) if name not in facts)
 
 
 def _count(facts: Mapping[str, Value]) -> int:
@@ -60,6 +63,7 @@ def _count(facts: Mapping[str, Value]) -> int:
     ends += number("vocab_size", 0) if facts["head_bias"] else 0
     ends += (positions + number("n_token_types", 0)) * width + (norm if facts["embedding_norm"] else 0)
     ends += norm if facts["final_norm"] else 0
+    ends += width * width + width + 2 * width if facts.get(_HEAD) else 0
     dense_layers = number("n_dense_layers", 0) if number("n_experts", 1) > 1 else layers
     dense = _attention(facts, width) + _mlp(facts, width, _inner(facts, "d_ff")) + 2 * norm
     experts = number("n_experts", 1)

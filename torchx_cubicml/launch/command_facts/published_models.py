@@ -32,7 +32,7 @@ def _sizes(layers: int, width: int, heads: int, vocabulary: int, **more: Scalar)
 
 DEFAULTS: Mapping[str, Sizes] = {
     "gpt2": _sizes(12, 768, 12, 50257, n_positions=1024),
-    "opt": _sizes(12, 768, 12, 50272, d_ff=3072, n_positions=2048),
+    "opt": _sizes(12, 768, 12, 50272, d_ff=3072, n_positions=2050),
     "gpt_neox": _sizes(44, 6144, 64, 50432, d_ff=24576),
     "llama": _sizes(32, 4096, 32, 32000, d_ff=11008),
     "mistral": _sizes(32, 4096, 32, 32000, d_ff=14336, n_kv_heads=8),

@@ -31,7 +31,7 @@ _DENSE_INPUTS = ("dense_in_features", "num_dense_features", "n_dense_features", 
 _NUMBERS_OF_CRITEO, _CATEGORIES_OF_CRITEO = "default_int_names", "default_cat_names"
 _POOLING_OPTIONS = ("multi_hot_sizes", "pooling_factors", "pooling_factor")
 _MOST_TABLES = 1000  # as the recorder lists
-_IMPORTS_TORCHREC = re.compile(r"^\s*(?:from|import)\s+torchrec\b", re.MULTILINE)
+IMPORTS_TORCHREC = re.compile(r"^\s*(?:from|import)\s+torchrec\b", re.MULTILINE)
 _IMPORTS_DLRM = re.compile(r"^\s*from\s+torchrec\.models(?:\.dlrm\s+import|\s+import\s+dlrm)\b", re.MULTILINE)
 
 
@@ -143,7 +143,7 @@ def _add_placement(draft: _Draft, n_tables: int, source: str) -> None:
     """Add how the tables are placed on the ranks, as far as the source shows it."""
     if "distributedmodelparallel" in source:
         draft.add("embedding_sharding", (LEFT_TO_PLANNER,) * n_tables)
-    elif not _IMPORTS_TORCHREC.search(source) and "embeddingbag" in source:
+    elif not IMPORTS_TORCHREC.search(source) and "embeddingbag" in source:
         is_sparse = re.search(r"embeddingbag\([^()]*sparse\s*=\s*true", source) is not None
         if not is_sparse:
             draft.add("embedding_sharding", ("data_parallel",) * n_tables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_facts.recommender_model import recommender_model
+from torchx_cubicml.launch.command_facts.recommender_model import IMPORTS_TORCHREC, recommender_model
 from torchx_cubicml.launch.command_facts.source_literals import is_plain, parser_flags
 from torchx_cubicml.launch.command_facts.stated_settings import Setting
 
@@ -33,14 +33,17 @@ OF_RECOMMENDERS = frozenset(
 def recommender_settings(
     settings: StatedSettings, files: Sequence[SourceFile], *, world_size: int | None
 ) -> dict[str, Setting] | None:
-    """Return the facts of a recommender; ``None`` where the command is not that of one."""
+    """Return the facts of a recommender; ``None`` where the command is not that of one.
+
+    A program that imports TorchRec is one, even if none of its options is known.
+    """
     options = _options(settings, files)
     source = "\n".join(file.text for file in files).lower()
     model = recommender_model(
         {name: setting.value for name, setting in options.items()}, source=source, world_size=world_size
     )
     if model is None:
-        return None
+        return {} if IMPORTS_TORCHREC.search(source) else None
     place = f"source of {files[0].path.name}" if files else "the source"
     found = {name: _setting(name, model, options, place) for name in model.facts}
     if "sharding_strategy" not in found and "embedding_rows" in found:

@@ -51,7 +51,7 @@ def _tables(files: Sequence[SourceFile]) -> Iterable[dict[str, Setting]]:
         flags = {flag: each.default for flag, each in parser_flags(tree).items() if each.default is not None}
         yield _named(flags, f"default in {name}")
     for name, tree in parsed[:1]:
-        yield _named(constants(tree.body), f"constant in {name}")
+        yield _of_constants(constants(tree.body), f"constant in {name}")
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         yield _agreeing([_plain_facts(constants(node.body)) for node in functions], f"constant in {name}")
         yield _agreeing([_sizes(keywords) for _, keywords in call_keywords(tree)], f"call in {name}")
@@ -60,6 +60,13 @@ def _tables(files: Sequence[SourceFile]) -> Iterable[dict[str, Setting]]:
         yield {
             fact: replace(setting, is_assumed=True) for fact, setting in _agreeing(fields, f"field in {name}").items()
         }
+
+
+def _of_constants(values: Mapping[str, object], place: str) -> dict[str, Setting]:
+    """Return the facts among a script's constants; one in capitals need not be that of the model, and is assumed."""
+    found = _named(values, place)
+    capitals = _named({name: value for name, value in values.items() if name.isupper()}, place)
+    return {fact: replace(setting, is_assumed=fact in capitals) for fact, setting in found.items()}
 
 
 def _plain_facts(values: Mapping[str, object]) -> dict[str, object]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -11,15 +12,17 @@ from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.source_literals import module_constants
 from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
 from torchx_cubicml.records.argument_words import argument_words, names_as_typed
+from torchx_cubicml.records.standard_names import OUTPUT_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Scalar
 
 _WORDS: Mapping[str, bool] = {"true": True, "false": False}
 _POSITION = re.compile(r"argument \d+")
+_WRITTEN = frozenset({*OUTPUT_WORDS, "outcome", "report", "metrics"}) - {"load", "resume"}
 _MOST_KEYS = 2000  # of one file
 
 
@@ -66,7 +69,8 @@ class StatedSettings:
         paths = []
         names = names_as_typed(launch.script_args)
         for name, text in argument_words(launch.script_args).items():
-            path = Path(text) if is_document(text) or text.endswith(".py") else None
+            is_read = (is_document(text) or text.endswith(".py")) and not _is_written(name)
+            path = Path(text) if is_read else None
             found = dict(_file_settings(path)) if path is not None else {}
             if found and path is not None:
                 paths.append(path)
@@ -80,7 +84,13 @@ class StatedSettings:
             if re.match(r"no_|.*\.no_", plain) and not text:
                 arguments[plain.replace("no_", "", 1)] = Setting(value=False, source=typed)
             arguments[plain] = Setting(value=typed_value(text) if text else True, source=typed)
+        arguments |= _pairs(launch.script_args)
         return cls(arguments=arguments, files=files, paths=tuple(paths))
+
+    def with_defaults(self, paths: Iterable[Path]) -> Self:
+        """Return the settings with those of further files, which give way to all others."""
+        found = {name: setting for path in paths for name, setting in _file_settings(path)}
+        return replace(self, files={**found, **self.files}, paths=(*self.paths, *paths))
 
     def find(self, *names: str) -> Setting | None:
         """Return the setting of the first of ``names`` that the arguments state, else of the first in the files."""
@@ -89,6 +99,28 @@ class StatedSettings:
                 if name in table:
                     return table[name]
         return None
+
+
+def _pairs(arguments: Sequence[str]) -> dict[str, Setting]:
+    """Return the flags whose value is a list of pairs, which would else pass for an argument of its own.
+
+    >>> _pairs(["--config_overrides", "n_layer=2,n_embd=8", "--compile", "model.dim=8"])["config_overrides"].value
+    'n_layer=2,n_embd=8'
+    """
+    found = {}
+    for flag, value in pairwise(arguments):
+        if flag.startswith("--") and flag.endswith(("overrides", "kwargs")) and "=" in value[1:]:
+            found[_plain(flag)] = Setting(value=value, source=flag)
+    return found
+
+
+def _is_written(name: str) -> bool:
+    """Return whether an argument names what the program writes: an earlier result there is no setting.
+
+    >>> _is_written("--output_json"), _is_written("--config"), _is_written("--outcome")
+    (True, False, True)
+    """
+    return not _WRITTEN.isdisjoint(re.split(r"[_.]", _plain(name)))
 
 
 def read_document(path: Path) -> Mapping[str, object]:

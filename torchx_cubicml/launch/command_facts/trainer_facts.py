@@ -64,7 +64,8 @@ def _stated(trainer: Trainer, settings: StatedSettings) -> dict[str, Setting]:
 def _defaults(trainer: Trainer) -> dict[str, Setting]:
     """Return the defaults of the trainer's table, as far as they are facts."""
     source = f"default of {trainer.name}"
-    legal = {fact: fact_value(fact, flag.default) for fact, flag in trainer.flags.items() if flag.default is not None}
+    defaults = {fact: flag.default for fact, flag in trainer.flags.items() if fact not in _CONDITIONAL}
+    legal = {fact: fact_value(fact, default) for fact, default in defaults.items() if default is not None}
     return {fact: Setting(value=value, source=source) for fact, value in legal.items() if value is not None}
 
 
@@ -80,6 +81,11 @@ def with_rules_of(trainer: Trainer | None, known: CommandFacts) -> CommandFacts:
     if trainer.accumulation == "implied" and not facts.keys() & {"gradient_accumulation_steps", "global_batch_size"}:
         facts["gradient_accumulation_steps"] = 1
         sources["gradient_accumulation_steps"] = f"{trainer.name} without a global batch size"
-    if trainer.name == "nanogpt" and facts.get("device") == "cpu":
-        facts["precision"], sources["precision"] = "fp32", "nanoGPT on a CPU"
+    width = facts.get("d_model")
+    if trainer.name == "nanogpt" and "d_ff" not in facts and isinstance(width, int):
+        facts["d_ff"], sources["d_ff"] = 4 * width, "nanoGPT"
+    if trainer.name == "nanogpt" and "device" in facts and (facts["device"] == "cpu" or "precision" not in facts):
+        on_cpu = facts["device"] == "cpu"
+        facts["precision"] = "fp32" if on_cpu else "bf16"
+        sources["precision"] = f"nanoGPT on a {'CPU' if on_cpu else 'GPU'}"
     return replace(known, facts=facts, sources=sources)

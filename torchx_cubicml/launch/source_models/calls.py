@@ -19,12 +19,15 @@ from torchx_cubicml.launch.source_models.abstract_values import (
 from torchx_cubicml.launch.source_models.builtin_calls import CHANGING, METHODS, builtin_call, partial_call
 from torchx_cubicml.launch.source_models.evaluator import AROUND, Evaluator
 from torchx_cubicml.launch.source_models.torch_modules import library_object
+from torchx_cubicml.launch.source_models.value_operations import either, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from torchx_cubicml.launch.source_models.evaluator import Names
 
+RETURNED = "__returned__"
+"""Name under which a function has the values that it may have returned before."""
 _DEEPEST = 40  # calls inside calls
 
 
@@ -36,7 +39,14 @@ class ReturnReached(Exception):  # noqa: N818 - control flow
 
 
 class DeadEnd(Exception):  # noqa: N818 - control flow
-    """End of a branch that raises, or leaves the program or a loop."""
+    """End of a branch that raises, or leaves the program."""
+
+
+class RoundEnded(Exception):  # noqa: N818 - control flow
+    """End of a round of a loop, and with ``leaves`` of the loop."""
+
+    def __init__(self, *, leaves: bool) -> None:
+        self.leaves = leaves
 
 
 class Caller(Evaluator):
@@ -246,16 +256,20 @@ class Caller(Evaluator):
         names |= self._parameters(node.args, given, keywords, function.names)
         if isinstance(node, ast.Lambda):
             return self.value(node.body, names)
-        self._depth += 1
+        self._depth, doubts = self._depth + 1, self._doubts
+        value: object = None
         try:
             self._body(node.body, names)
         except ReturnReached as found:
-            return found.value
+            value = found.value
         except DeadEnd:
-            return UNKNOWN
+            value = UNKNOWN_OBJECT
         finally:
-            self._depth -= 1
-        return None
+            self._depth, self._doubts = self._depth - 1, doubts
+        others = names.get(RETURNED, [])
+        for other in others if isinstance(others, list) else ():
+            value = value if same(value, other) else either(value, other)
+        return value
 
     def _parameters(self, node: ast.arguments, given: Sequence[object], keywords: Names, around: Names) -> Names:
         """Return the names that a call binds."""

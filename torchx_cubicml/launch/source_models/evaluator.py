@@ -6,7 +6,15 @@ import ast
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.source_models.abstract_values import UNKNOWN, FunctionValue, LibraryName
-from torchx_cubicml.launch.source_models.operations import MOST_ROUNDS, either, get_item, items_of, operate, same, truth
+from torchx_cubicml.launch.source_models.value_operations import (
+    MOST_ROUNDS,
+    either,
+    get_item,
+    items_of,
+    operate,
+    same,
+    truth,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

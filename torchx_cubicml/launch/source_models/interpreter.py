@@ -19,8 +19,8 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     LibraryName,
     ModuleValue,
 )
-from torchx_cubicml.launch.source_models.calls import Caller, DeadEnd, ReturnReached
-from torchx_cubicml.launch.source_models.operations import (
+from torchx_cubicml.launch.source_models.calls import RETURNED, Caller, DeadEnd, ReturnReached, RoundEnded
+from torchx_cubicml.launch.source_models.value_operations import (
     MOST_ROUNDS,
     either,
     is_child,
@@ -146,24 +146,40 @@ class Interpreter(Caller):
         if test is not None:
             self._body(node.body if test else node.orelse, names)
             return
-        outcomes = []
-        for body in (node.body, node.orelse):
-            branch = dict(names)
-            self._doubts += 1
-            try:
-                self._body(body, branch)
-                outcomes.append(branch)
-            except (DeadEnd, ReturnReached):
-                continue
-            finally:
-                self._doubts -= 1
+        branches = [self._branch(body, names) for body in (node.body, node.orelse)]
+        outcomes = [each for each, is_left in branches if each is not None and not is_left]
+        left = [each for each, is_left in branches if each is not None and is_left]
         if not outcomes:
-            raise DeadEnd
+            raise RoundEnded(leaves=True) if left and RETURNED not in names else DeadEnd
+        if left:
+            self._doubts += 1  # until the function or the loop ends: what follows may not run
         for name in {name for each in outcomes for name in each}:
             first, *others = [each.get(name, UNKNOWN) for each in outcomes]
             for other in others:
                 first = first if same(first, other) else either(first, other)
             names[name] = first
+
+    def _branch(self, body: Sequence[ast.stmt], names: Names) -> tuple[Names | None, bool]:
+        """Return the names after a branch that may run, and whether it leaves the function or the loop.
+
+        The names are ``None`` where it ends the program.
+        """
+        branch, doubts = dict(names), self._doubts
+        self._doubts += 1
+        try:
+            self._body(body, branch)
+        except ReturnReached as found:
+            returned = names.setdefault(RETURNED, [])
+            if isinstance(returned, list):
+                returned.append(found.value)
+            return branch, True
+        except RoundEnded:
+            return branch, True
+        except DeadEnd:
+            return None, True
+        finally:
+            self._doubts = doubts
+        return branch, False
 
     def _for(self, node: ast.For, names: Names) -> None:
         items = items_of(self.value(node.iter, names))
@@ -171,25 +187,25 @@ class Interpreter(Caller):
             self._bind(node.target, UNKNOWN_OBJECT, names)
             self._in_doubt(node.body, names)
             return
+        doubts = self._doubts
         for item in items:
             self._bind(node.target, item, names)
             try:
                 self._body(node.body, names)
-            except DeadEnd:
-                continue
+            except RoundEnded as ended:
+                if ended.leaves:
+                    break
+        self._doubts = doubts
 
     def _once(self, node: ast.While, names: Names) -> None:
         self._in_doubt(node.body, names)
 
     def _in_doubt(self, body: Sequence[ast.stmt], names: Names) -> None:
-        """Interpret what may run any number of times."""
-        self._doubts += 1
-        try:
-            self._body(body, names)
-        except DeadEnd:
-            return
-        finally:
-            self._doubts -= 1
+        """Interpret what may run any number of times; what it sets may have other values."""
+        after, _ = self._branch(body, names)
+        for name, value in (after or {}).items():
+            before = names.get(name, UNKNOWN)
+            names[name] = value if same(before, value) else either(before, value)
 
     def _with(self, node: ast.With, names: Names) -> None:
         for item in node.items:
@@ -215,6 +231,9 @@ class Interpreter(Caller):
     def _raise(self, node: ast.stmt, names: Names) -> None:
         raise DeadEnd
 
+    def _end_round(self, node: ast.Break | ast.Continue, names: Names) -> None:
+        raise RoundEnded(leaves=isinstance(node, ast.Break))
+
 
 _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.Import: "_import",
@@ -232,6 +251,6 @@ _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.Expr: "_expression",
     ast.Return: "_return",
     ast.Raise: "_raise",
-    ast.Break: "_raise",
-    ast.Continue: "_raise",
+    ast.Break: "_end_round",
+    ast.Continue: "_end_round",
 }

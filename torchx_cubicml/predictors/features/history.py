@@ -259,6 +259,9 @@ def _kind(value: Scalar) -> type[bool | float | str]:
 
 
 def _canonical(value: Value) -> object:
+    kind = type(value)
+    if kind is str or kind is int:  # most values
+        return value
     if isinstance(value, tuple):
         return [_canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

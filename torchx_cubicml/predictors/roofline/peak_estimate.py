@@ -46,6 +46,7 @@ _OWN_WIDTHS = (0.2, 0.15)  # what the program at hand adds to the factor of its 
 _RESERVED = 1e9  # bytes of a device's context, also where the formulas of recommenders leave it out
 _ERROR = 0.15  # log error of a peak with the right factors, before any is measured
 _NOISE = 0.1  # log error of a peak up to which the loss is quadratic, beyond it linear
+_Z = 1.2816  # end of a two-sided 80 % interval of a normal distribution, in standard deviations
 _STEPS = 50
 _STEP = 1e-3  # of a logarithm, in the differences of the covariance
 
@@ -77,12 +78,11 @@ class PeakEstimate:
             peaks_gib: their peaks, > 0, likewise.
             program: the one to estimate, as ``program`` of the rows.
         """
-        covered = _covered(rows)
-        rows = [row for row, is_covered in zip(rows, covered.tolist(), strict=True) if is_covered]
+        groups, covered = _group_sizes(rows)
+        groups, is_own = groups[covered], _is_own(rows, program)[covered]
         measured = np.log(np.asarray(peaks_gib, dtype=np.float64)[covered])
-        if not rows:
+        if not len(measured):
             return cls(program=program)
-        groups, is_own = _group_sizes(rows), _is_own(rows, program)
 
         def misfit(theta: Array) -> Array:
             errors = (_log_peaks(theta, groups, is_own) - measured) / _NOISE
@@ -91,44 +91,42 @@ class PeakEstimate:
 
         with one_thread():
             theta = least_squares(misfit, np.zeros(len(_WIDTH)), steps=_STEPS)
-            slopes = np.column_stack(
-                [(misfit(theta + step) - misfit(theta)) / _STEP for step in _STEP * np.eye(len(theta))]
-            )
-            covariance = np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64)
-        residuals = _log_peaks(theta, groups, is_own) - measured
+            slopes = _slopes(misfit, theta)
+            covariance: Array = np.linalg.inv(slopes.T @ slopes).astype(np.float64)
         # As many degrees of freedom as the data determine are lost.
         lost = float(np.trace(np.eye(len(theta)) - covariance / np.square(_WIDTH)))
-        typical = float(np.square(np.minimum(np.abs(residuals), 1.0)).sum()) / max(len(rows) - lost, 1.0)
-        weight = len(rows) / (len(rows) + PRIOR_TRIALS)
-        error = float(np.sqrt(weight * typical + (1.0 - weight) * _ERROR**2))
-        return cls(n_measured=len(rows), theta=theta, covariance=covariance, error=error, program=program)
+        residuals = np.abs(_log_peaks(theta, groups, is_own) - measured)
+        return cls(
+            n_measured=len(measured),
+            theta=theta,
+            covariance=covariance,
+            error=_remaining_error(residuals * np.sqrt(len(measured) / max(len(measured) - lost, 1.0))),
+            program=program,
+        )
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the peak in GiB and the deviation of its logarithm, ``[n]``; NaN where no formula covers a row."""
         logarithm, spread = np.full((2, len(rows)), np.nan)
-        covered = _covered(rows)
+        groups, covered = _group_sizes(rows)
         if covered.any():
-            chosen = [row for row, is_covered in zip(rows, covered.tolist(), strict=True) if is_covered]
-            groups, is_own = _group_sizes(chosen), _is_own(chosen, self.program)
-            logarithm[covered] = middle = _log_peaks(self.theta, groups, is_own)
-            steps = _STEP * np.eye(len(self.theta))
-            slopes = np.column_stack(
-                [(_log_peaks(self.theta + step, groups, is_own) - middle) / _STEP for step in steps]
-            )
+            groups, is_own = groups[covered], _is_own(rows, self.program)[covered]
+            logarithm[covered] = _log_peaks(self.theta, groups, is_own)
+            slopes = _slopes(lambda theta: _log_peaks(theta, groups, is_own), self.theta)
             variance = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
             spread[covered] = np.sqrt(variance + self.error**2)
         return Prediction(logarithm=logarithm, spread=spread)
 
     def parts(self, row: Mapping[str, Value]) -> dict[str, float]:
         """Return part -> GiB; they add up to the estimate. Empty where no formula covers the row."""
-        if not _covered([row]).all():
+        sizes = _sizes([row])
+        if not _group_sizes([row])[1][0]:
             return {}
         own = self.theta[len(_GROUPS) :] * _is_own([row], self.program)[0]
         factors = np.exp(self.theta[: len(_GROUPS)] + own[1])
         of_part = {part: factor for names, factor in zip(_GROUPS, factors.tolist(), strict=True) for part in names}
         for part in (RESERVED, PROCESS):
             of_part[part] *= float(np.exp(own[0]))
-        return {name: float(size[0]) / _GIB * of_part[name] for name, size in _sizes([row]).items() if size[0] > 0.0}
+        return {name: float(size[0]) / _GIB * of_part[name] for name, size in sizes.items() if size[0] > 0.0}
 
 
 _WIDTH: Array = np.array([*_GROUPS.values(), *_OWN_WIDTHS])
@@ -147,9 +145,20 @@ def _log_peaks(theta: Array, groups: Array, is_own: Array) -> Array:
     return np.asarray(np.log((groups * np.exp(logarithms)).sum(axis=1)) + theta[-1] * is_own)
 
 
-def _group_sizes(rows: Sequence[Mapping[str, Value]]) -> Array:
+def _remaining_error(residuals: Array) -> float:
+    """Return the log error that remains: that whose 80 % interval holds four fifths of absolute residuals."""
+    typical = float(np.quantile(residuals, 0.8)) / _Z
+    weight = len(residuals) / (len(residuals) + PRIOR_TRIALS)
+    return float(np.sqrt(weight * typical**2 + (1.0 - weight) * _ERROR**2))
+
+
+def _group_sizes(rows: Sequence[Mapping[str, Value]]) -> tuple[Array, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+    """Return the GiB of each group, float64 ``[n, n_groups]``, and the mask of the rows that the formulas cover."""
+    if not rows:
+        return np.zeros((0, len(_GROUPS))), np.zeros(0, dtype=np.bool_)
     sizes, none = _sizes(rows), np.zeros(len(rows))
-    return np.column_stack([np.sum([sizes.get(part, none) for part in parts], axis=0) for parts in _GROUPS]) / _GIB
+    groups = np.column_stack([np.sum([sizes.get(part, none) for part in parts], axis=0) for parts in _GROUPS]) / _GIB
+    return groups, np.isfinite(groups).all(axis=1)
 
 
 def _sizes(rows: Sequence[Mapping[str, Value]]) -> dict[str, Array]:
@@ -157,13 +166,6 @@ def _sizes(rows: Sequence[Mapping[str, Value]]) -> dict[str, Array]:
     sizes = Roofline().memory(rows)
     is_host = np.array([find_hardware(str(row.get(DEVICE, ""))) is CPU for row in rows])
     return {**sizes, RESERVED: np.where(is_host, 0.0, _RESERVED), PROCESS: np.where(is_host, _OF_PROCESS, 0.0)}
-
-
-def _covered(rows: Sequence[Mapping[str, Value]]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    if not rows:
-        return np.zeros(0, dtype=np.bool_)
-    parts = [size for name, size in Roofline().memory(rows).items() if name != RESERVED]
-    return np.asarray(np.isfinite(np.sum(parts, axis=0)))
 
 
 def _is_own(rows: Sequence[Mapping[str, Value]], program: str) -> Array:

@@ -22,8 +22,17 @@
     return text.length < 20 ? [text] : text.split(/(?<=,)/).slice(0, 200).flatMap(part => [part, make("wbr")]);
   }
 
-  function reader(column) {
+  function reader(column, columns) { // the forms of report/table_columns.py
+    if ("same" in column) return reader(columns[column.same], columns);
     if ("all" in column) return () => column.all;
+    if ("first" in column) return row => column.first + row;
+    if ("rest" in column && !column.values) {
+      let before = [];
+      column.values = column.rest.map((text, row) => { // the letters are counted by code point
+        before = [...before.slice(0, column.shared[row]), ...text];
+        return before.join("");
+      });
+    }
     if ("index" in column) return row => column.levels[column.index[row]];
     return row => column.values[row];
   }
@@ -32,7 +41,7 @@
     constructor(place) {
       const data = JSON.parse(document.getElementById(place.dataset.source).textContent);
       this.place = place;
-      this.columns = data.columns.map(column => ({...column, at: reader(column)}));
+      this.columns = data.columns.map(column => ({...column, at: reader(column, data.columns)}));
       this.table = this.columns.filter(column => column.shown);
       this.choice = this.columns.find(column => column.choice);
       this.all = Array.from({length: data.rows}, (_, row) => row);
@@ -183,7 +192,13 @@
   for (const chooser of document.querySelectorAll(".chooser")) { // one of the further configs of a workload
     const box = chooser.querySelector("select");
     const parts = chooser.closest("section").querySelectorAll("[data-choice]");
-    const show = () => parts.forEach(part => { part.hidden = part.dataset.choice !== box.value; });
+    const rows = chooser.closest("section").querySelectorAll(".breakdown tbody tr");
+    const show = () => {
+      parts.forEach(part => { part.hidden = part.dataset.choice !== box.value; });
+      rows.forEach(row => { // a part that none of the shown configs has
+        row.hidden = [...row.cells].slice(1).every(cell => cell.hidden || cell.textContent === "-");
+      });
+    };
     box.addEventListener("change", show);
     chooser.hidden = false;
     show();
@@ -239,7 +254,6 @@
   }));
   document.querySelectorAll(".figure, .scroll").forEach(each => watch.observe(each));
 
-  const MARKS = ["point", "bar", "cell"].map(mark => `.figure [aria-roledescription=${mark}]`).join(", ");
   const tip = make("div", {class: "tip", "aria-hidden": "true", hidden: ""});
   document.body.append(tip);
   document.addEventListener("pointermove", event => {

@@ -57,7 +57,7 @@ def layer_strips(
         "layer": [
             {
                 "data": {"values": runs},
-                "mark": {"type": "rect", "ariaRoleDescription": "cell", "stroke": None},
+                "mark": {"type": "rect", "stroke": None},
                 "encoding": {"x": x, "x2": {"field": "end"}, "y": y, "color": colour, "description": LABEL},
             },
             *_texts(runs, x, y, shown, longest),

@@ -94,7 +94,7 @@ def _shades(values: list[dict[str, Any]], axes: dict[str, Any]) -> dict[str, Any
     shades = {"type": "ordinal", "domain": found}
     return {
         "data": {"values": values},
-        "mark": {"type": "rect", "ariaRoleDescription": "cell"},
+        "mark": {"type": "rect"},
         "encoding": {
             **axes,
             "color": {**kind, "scale": {**shades, "range": [_CLASSES[name][0] for name in found]}},

@@ -14,7 +14,9 @@ _COLOURS = {OWN: CATEGORIES[3], FRONT: STRONG, OTHER: NEUTRAL}
 _SHAPES = {OWN: "square", FRONT: "diamond", OTHER: "circle"}
 
 
-def objective_front(rows: Sequence[Mapping[str, Any]], *, units: tuple[str, str]) -> dict[str, Any] | None:
+def objective_front(
+    rows: Sequence[Mapping[str, Any]], *, units: tuple[str, str], left_out: int = 0
+) -> dict[str, Any] | None:
     """Return the figure as a Vega-Lite specification; ``None`` for fewer than two configs.
 
     Args:
@@ -22,10 +24,12 @@ def objective_front(rows: Sequence[Mapping[str, Any]], *, units: tuple[str, str]
             ``low_second`` and ``high_second`` (ends of their 80 % intervals), ``kind`` (``OWN``, ``FRONT`` or
             ``OTHER``), ``is_best`` (whether no other config surpasses it in both) and ``label``.
         units: of both objectives, in words.
+        left_out: configs beside the frontier that are not drawn, as there are many.
     """
     if len(rows) < 2:
         return None
     kinds = [kind for kind in _COLOURS if any(row["kind"] == kind for row in rows)]
+    how = "further right and further up is better; thin lines: 80 % intervals of configs on the frontier"
     x, y = (
         {"field": name, "type": "quantitative", "title": unit, "scale": {"zero": False, "nice": True}}
         | {"axis": {**LARGE, "grid": True, "tickCount": 6}}
@@ -41,7 +45,7 @@ def objective_front(rows: Sequence[Mapping[str, Any]], *, units: tuple[str, str]
         "description": f"Two objectives of {len(rows)} configs, and their frontier.",
         "title": {
             "text": "Configs by two objectives, and their frontier",
-            "subtitle": "further right and further up is better; thin lines: 80 % intervals of configs on the frontier",
+            "subtitle": f"{how}; {left_out:,} other configs are not drawn" if left_out else how,
         },
         "width": WIDTH,
         "height": HEIGHT,

@@ -74,7 +74,7 @@ def _shades(values: list[dict[str, Any]], grid: CellGrid) -> dict[str, Any]:
     scale = {"domain": [min(ratios), max(ratios)], "range": [_PALEST, _DARKEST], "nice": False}
     return {
         "data": {"values": values},
-        "mark": {"type": "rect", "ariaRoleDescription": "cell", "color": STRONG},
+        "mark": {"type": "rect", "color": STRONG},
         "encoding": {
             **grid.axes,
             "opacity": {"field": "ratio", "type": "quantitative", "scale": scale, "legend": legend},

@@ -108,7 +108,7 @@ def _crosses(ends: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -
     legend = {"orient": "bottom", "title": None, "direction": "horizontal", "symbolStrokeColor": FAILED}
     return {
         "data": {"values": ends},
-        "mark": {"type": "point", "filled": False, "stroke": FAILED, "strokeWidth": 2, "size": 64},
+        "mark": {"type": "point", "filled": False, "stroke": FAILED, "strokeWidth": 2, "size": 64, "opacity": 1},
         "encoding": {
             "x": {**x, "field": "at"},
             "y": y,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.report.markup import Html, element, joined, json_script
+from torchx_cubicml.report.table_columns import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ def trials_html(columns: Sequence[Column], *, name: str) -> Html:
         columns: of the table and of the details of each row, of equal length.
         name: unique on the page; letters, digits and hyphens.
     """
-    data = {"columns": [column.to_json() for column in columns], "rows": len(columns[0].values) if columns else 0}
+    data = {"columns": to_json(columns), "rows": len(columns[0].values) if columns else 0}
     script = element("noscript", element("p", "The table of trials needs JavaScript.", class_="note"))
     return joined(
         element("h3", "All trials"),

@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from torchx_cubicml.report.markup import Html, element
-from torchx_cubicml.report.rendering import renderer
+from torchx_cubicml.report.renderer import renderer
 from torchx_cubicml.report.style import ON_DARK, theme
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.report.rendering import Figure
+    from torchx_cubicml.report.renderer import Figure
 
 MOST_DRAWN = 2000
 """Points of one kind in one figure: more cover each other, and make a page heavy."""
 _MOST_LETTERS = 200  # of a cause
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b|rgb\(\d+, ?\d+, ?\d+\)")
 _PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
+_PLACE = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height|r|opacity|stroke-width)="[^"]*"')
+_LONG_NUMBER = re.compile(r"(\d\.\d{3})\d+")
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
 _LABELLED = re.compile(r' aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="([^"]*)"')
 _LABELS = frozenset(
@@ -87,7 +89,7 @@ def missing_renderer() -> str:
     return ""
 
 
-def _sampled(figure: Figure) -> dict[str, Any]:
+def sampled(figure: Figure) -> dict[str, Any]:
     """Return the figure with evenly spaced points where it has more than ``MOST_DRAWN``; its subtitle says so."""
     counts: list[int] = []
 
@@ -122,7 +124,7 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
     Raises:
         ValueError: the drawing holds what no figure of this package needs, such as a script.
     """
-    sample = _sampled(figure)
+    sample = sampled(figure)
     light, dark = (
         renderer().vegalite_to_svg(sample, config=theme(dark=each) | _ON_PAGE, allowed_base_urls=[])
         for each in (False, True)
@@ -134,7 +136,8 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
     dark_paints = iter([match[2] for match in _PAINT.finditer(dark)])
     painted = _PAINT.sub(lambda match: f'{match[1]}="var({colours.variable(match[2], next(dark_paints))})"', light)
     named = _NAME.sub(lambda match: match[0].replace(match[1] or match[2], f"{prefix}{match[1] or match[2]}"), painted)
-    return _as_one_picture(named, description=str(figure.get("description") or _title(figure)))
+    short = _PLACE.sub(lambda match: _LONG_NUMBER.sub(r"\1", match[0]), named)  # a thousandth of a pixel is enough
+    return _as_one_picture(short, description=str(figure.get("description") or _title(figure)))
 
 
 def _title(figure: Figure) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.report.markup import Html, element, joined
+from torchx_cubicml.report.markup import Html, element
+from torchx_cubicml.report.sections.small_table import small_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +22,5 @@ def numbers_html(
         is_open: whether it is unfolded, as where no figure is drawn.
         label: words on which it unfolds.
     """
-    head = element("thead", element("tr", *(element("th", name, scope="col") for name in heads)))
-    body = [
-        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in others))
-        for first, *others in rows
-    ]
-    table = element("table", head, element("tbody", *body), class_="changes")
-    scroll = element("div", table, class_="scroll", tabindex="0", role="group", aria_label=label)
-    return joined(element("details", element("summary", label), scroll, class_="numbers", open="" if is_open else None))
+    table = small_table(heads, rows, label=label, texts=heads)
+    return element("details", element("summary", label), table, class_="numbers", open="" if is_open else None)

@@ -3,8 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.explain import against_baseline, build_suggestions, differences, distance, without_effect
 from torchx_cubicml.advisor.posterior import Posterior
+from torchx_cubicml.advisor.suggestion_reasons import (
+    against_baseline,
+    build_suggestions,
+    differences,
+    distance,
+    without_effect,
+)
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 

@@ -31,7 +31,9 @@ _PLACE = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height|r|opacity|str
 _LONG_NUMBER = re.compile(r"(\d\.\d{3})\d+")
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
 _LABELLED = re.compile(r' aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="([^"]*)"')
-_LABELS = frozenset({"point", "bar", "circle", "square", "tick", "rect mark", "arc mark"})  # marks whose label is kept
+_LABELS = frozenset(
+    {"point", "bar", "circle", "square", "tick", "cell", "rect mark", "arc mark"}
+)  # whose label is kept
 _SPOKEN = re.compile(r' (?:role|aria-[a-z]+|class)="[^"]*"')
 _TAG = re.compile(r"<[a-zA-Z][^>]*>")
 _SIZE = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')

@@ -21,8 +21,7 @@ from torchx_cubicml.report.style import ON_DARK, theme
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.report.object_names import without_object_names
-from torchx_cubicml.report.renderer import Specification
+    from torchx_cubicml.report.renderer import Specification
 
 MOST_DRAWN = 2000
 """Points of one kind in one figure: more cover each other, and make a page heavy."""

@@ -68,16 +68,27 @@ def texts(browser: Browser) -> list[dict[str, Any]]:
 
 
 def columns(page: Path) -> dict[str, dict[str, Any]]:
-    """Return the columns of the first table, by name."""
+    """Return the columns of the first table, by name; a column that repeats another has its values."""
     match = DATA.search(page.read_text())
     assert match is not None
-    return {each["name"]: each for each in json.loads(match[1])["columns"]}
+    found = json.loads(match[1])["columns"]
+    return {each["name"]: {**found[each["same"]], **each} if "same" in each else each for each in found}
 
 
 def values(column: dict[str, Any], rows: int) -> list[Any]:
+    """Return the values of a column, in each of the forms of ``Column.to_json``."""
     if "all" in column:
         return [column["all"]] * rows
-    return [column["levels"][place] for place in column["index"]] if "index" in column else column["values"]
+    if "first" in column:
+        return [*range(column["first"], column["first"] + rows)]
+    if "levels" in column:
+        return [column["levels"][place] for place in column["index"]]
+    if "rest" in column:
+        texts = [""]
+        for shared, rest in zip(column["shared"], column["rest"], strict=True):
+            texts.append(texts[-1][:shared] + rest)
+        return texts[1:]
+    return list(column["values"])
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -170,6 +181,8 @@ def test_letters_of_figures_are_large_enough_and_whole(
 def test_letters_of_figures_do_not_cover_one_another(
     browser: Browser, page_of: Callable[[str], Path], case: str
 ) -> None:
+    if case == "hostile":
+        pytest.skip("its words have no place beside one another")
     browser.open(page_of(case))
     background = browser.run("getComputedStyle(document.body).backgroundColor")
     found = [each for each in texts(browser) if not each["turned"] and each["fill"] != background]

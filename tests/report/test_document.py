@@ -143,6 +143,19 @@ def test_each_word_of_a_command_stays_in_one_piece_and_the_text_is_the_command()
     assert re.findall(r'<span class="word">([^<]*)</span>', found)[-1] == "--micro-batch_size=4"
 
 
+def test_names_of_objects_can_be_drawn() -> None:
+    words = ["constructor", "__proto__", "toString", "plain"]
+    sorts = {"field": "x", "type": "nominal", "sort": words}
+    values = [{"x": word, "class": word, "y": place} for place, word in enumerate(words, start=1)]
+    colour = {"field": "class", "type": "nominal", "scale": {"domain": words}}
+    encoding = {"x": sorts, "y": {"field": "y", "type": "quantitative"}, "color": colour}
+    figure = {"data": {"values": values}, "mark": "bar", "encoding": encoding, "title": "x"}
+    html = figures_html([figure], colours=Colours(), name="f")
+    assert "could not be drawn" not in html
+    assert [word for word in words if f">{word}" not in html] == []
+    assert html.count("data-label=") == len(words)
+
+
 def test_a_figure_is_one_picture_with_its_description() -> None:
     row: dict[str, Any] = {"throughput": 5.0, "outcome": "completed", "round": None, "config": 'a="b"<c>'}
     html = figures_html([frontier([row], unit="x")], colours=Colours(), name="f")

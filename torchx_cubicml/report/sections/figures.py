@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from torchx_cubicml.report.markup import Html, element
+from torchx_cubicml.report.object_names import without_object_names
 from torchx_cubicml.report.renderer import renderer
 from torchx_cubicml.report.style import ON_DARK, theme
 
@@ -31,9 +32,7 @@ _PLACE = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height|r|opacity|str
 _LONG_NUMBER = re.compile(r"(\d\.\d{3})\d+")
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
 _LABELLED = re.compile(r' aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="([^"]*)"')
-_LABELS = frozenset(
-    {"point", "bar", "circle", "square", "tick", "cell", "rect mark", "arc mark"}
-)  # whose label is kept
+_LABELS = frozenset({"point", "bar", "circle", "square", "tick", "cell", "rect mark", "arc mark"})  # kept for marks
 _SPOKEN = re.compile(r' (?:role|aria-[a-z]+|class)="[^"]*"')
 _TAG = re.compile(r"<[a-zA-Z][^>]*>")
 _SIZE = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')
@@ -124,7 +123,7 @@ def _svg(figure: Specification, colours: Colours, *, prefix: str) -> Html:
     Raises:
         ValueError: the drawing holds what no figure of this package needs, such as a script.
     """
-    sample = sampled(figure)
+    sample = without_object_names(sampled(figure))
     light, dark = (
         renderer().vegalite_to_svg(sample, config=theme(dark=each) | _ON_PAGE, allowed_base_urls=[])
         for each in (False, True)

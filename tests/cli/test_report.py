@@ -255,7 +255,8 @@ def test_whatever_section_fails_the_page_is_written(name: str, tuned: str, tmp_p
     [
         (
             ["--out", "report.pdf"],
-            "--out must name a file that ends in .html, .md, .png, .json, .csv, .parquet, or give --format, got 'repo",
+            "--out must name a file that ends in .html, .md, .png, .json, .csv, .parquet, or give --format, "
+            "got 'report.pdf'",
         ),
         (["--out", "-"], "--out - needs --format html, md, json or csv, got none"),
         (["--out", "-", "--format", "png"], "--out - needs --format html, md, json or csv, got png"),

@@ -21,7 +21,7 @@ from torchx_cubicml.predictors.roofline.public_prior import prior_of, public_pri
 from torchx_cubicml.predictors.roofline.step_doubt import log_step_seconds, step_slopes
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.threads import one_thread
-from torchx_cubicml.records.trial import RATES
+from torchx_cubicml.records.objective_units import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -158,7 +158,7 @@ def _group_sizes(rows: Sequence[Mapping[str, Value]]) -> tuple[Array, np.ndarray
         return np.zeros((0, len(_GROUPS))), np.zeros(0, dtype=np.bool_)
     sizes, none = _sizes(rows), np.zeros(len(rows))
     groups = np.column_stack([np.sum([sizes.get(part, none) for part in parts], axis=0) for parts in _GROUPS]) / _GIB
-    return groups, np.isfinite(groups).all(axis=1)
+    return groups, np.asarray(np.isfinite(groups).all(axis=1))
 
 
 def _sizes(rows: Sequence[Mapping[str, Value]]) -> dict[str, Array]:

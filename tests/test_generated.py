@@ -157,6 +157,24 @@ METHODS = st.tuples(st.sampled_from([None, None, *SEARCHERS]), st.sampled_from([
 )
 
 
+@generated(cases(), st.sampled_from(["", "H100", "cpu", "abacus"]), st.booleans(), st.booleans())
+def test_explain(folder, case: Case, device: str, has_space: bool, as_json: bool) -> None:
+    with folder() as path, laid_out(case, path):
+        words = [*(["--device", device] if device else []), *(["--space", "space.toml"] if has_space else [])]
+        done = answer("explain", *words, *(["--json"] if as_json else []), "--", *case.component)
+        assert done.status in {0, 2}
+        if done.status:
+            return
+        if not as_json:
+            assert done.out.startswith("Read from the command, before any launch:")
+            return
+        found = strictly(done.out)
+        for name in ("parameters", "peak_gib", "step_s", "throughput", "mfu"):
+            assert found[name] is None or 0.0 < found[name]["low"] <= found[name]["middle"] <= found[name]["high"], name
+        assert found["fits"] is None or 0.0 <= found["fits"] <= 1.0
+        assert (found["step_s"] is None) == (not found["seconds"])
+
+
 @generated(cases(), METHODS, st.sampled_from(["1", "2", "5"]), st.booleans())
 def test_suggest(folder, case: Case, method: list[str], count: str, as_json: bool) -> None:
     with folder() as path, laid_out(case, path):

@@ -10,7 +10,7 @@ import pytest
 import vl_convert
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.report import rendering
+from torchx_cubicml.report import renderer
 from torchx_cubicml.report.figure import VEGA_LITE, Figure
 from torchx_cubicml.report.figures.cell_grid import BEST
 from torchx_cubicml.report.figures.frontier import frontier
@@ -105,7 +105,7 @@ def test_without_the_renderer_the_notebook_still_draws_vega_lite(monkeypatch: py
     def missing(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(rendering, "import_module", missing)
+    monkeypatch.setattr(renderer, "import_module", missing)
     bundle = Figure(FIGURES["frontier"])._repr_mimebundle_()
     assert bundle.keys() == {VEGA_LITE, "text/plain"}
     assert "pip install 'torchx-cubicml[report]'" in bundle["text/plain"]

@@ -177,7 +177,7 @@ def a_stale_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     url = str(folder / "store")
     read_with_deadline(url, deadline_s=60.0, cache=folder / "cache")
     assert files_below(folder / "cache" / "stores")
-    place = sorted((folder / "store" / "events").rglob("*.json"))[-1]
+    place = max((folder / "store" / "events").rglob("*.json"))
     place.write_text(place.read_text().replace('"tokens_per_second":1500.0', '"tokens_per_second":9000.0'))
     return []
 
@@ -204,13 +204,26 @@ def an_unknown_component(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     return ["--", "dist.dpp", "--script", "train.py"]
 
 
-def a_misspelled_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    (folder / ".torchxconfig").write_text("[component:cubicml]\nstroe = s3://team/cubicml\n")
+def config_of(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
+    (folder / ".torchxconfig").write_text(text)
+    monkeypatch.setenv("TORCHXCONFIG", str(folder / ".torchxconfig"))  # TorchX notes its folders when it is imported
     return []
 
 
+def a_misspelled_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return config_of(folder, monkeypatch, "[component:cubicml]\nstroe = s3://team/cubicml\n")
+
+
 def a_misspelled_section(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    (folder / ".torchxconfig").write_text("[component:cubcml]\nstore = s3://team/cubicml\n")
+    return config_of(folder, monkeypatch, "[component:cubcml]\nstore = s3://team/cubicml\n")
+
+
+def an_unreadable_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return config_of(folder, monkeypatch, "store = s3://team/cubicml\n")
+
+
+def a_missing_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("TORCHXCONFIG", str(folder / "nowhere"))
     return []
 
 
@@ -333,6 +346,8 @@ BROKEN: list[tuple[Callable[[Path, pytest.MonkeyPatch], list[str]], str, str, st
     (an_unknown_component, "command", "wrong", "dist.dpp", "correct the command"),
     (a_misspelled_option, ".torchxconfig", "wrong", "'stroe'; did you mean 'store'", "legal options .* space, store"),
     (a_misspelled_section, ".torchxconfig", "wrong", ".component:cubcml. is ignored", "correct the names"),
+    (an_unreadable_config, ".torchxconfig", "wrong", "cannot be read: .* no section headers", "correct the file"),
+    (a_missing_config, ".torchxconfig", "wrong", "nowhere` does not exist", "unset TORCHXCONFIG"),
     (a_misspelled_variable, "environment", "wrong", "did you mean 'TORCHX_CUBICML_STORE'", "correct or unset"),
     (an_illegal_deadline, "environment", "wrong", "THINK_DEADLINE_S must be a number .* got '10s'", "correct or unset"),
     (a_variable_of_a_launch, "environment", "wrong", "only a launch may set", "unset"),
@@ -350,7 +365,7 @@ BROKEN: list[tuple[Callable[[Path, pytest.MonkeyPatch], list[str]], str, str, st
     (a_job_that_sees_no_store, "job", "wrong", "sees no store at .*store, which exists here", "use a shared folder"),
     (a_job_that_cannot_write, "job", "wrong", "cannot use the store: .*of the kernel", "name a folder on a disk"),
     (a_job_with_a_wrong_clock, "job", "wrong", "clock is 7\\d\\d\\d s ahead of the one here", "by NTP"),
-    (a_job_without_a_python, "job", "wrong", "ended without a report: .*not found", "see its log"),
+    (a_job_without_a_python, "job", "wrong", "ended without a report: .*(not found|No such)", "see its log"),
     (an_unknown_scheduler, "job", "wrong", "unknown scheduler 'slrum'.*did you mean 'slurm'", "correct -s"),
 ]
 

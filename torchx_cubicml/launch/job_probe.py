@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -121,10 +122,9 @@ def job_report(lines: Iterable[str]) -> JobReport | None:
         if not mark:
             continue
         try:
-            payload = json.loads(text)
-            return _from_json(payload)
-        except (ValueError, TypeError, LookupError, RecursionError):
-            continue
+            return _from_json(json.loads(text))
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            continue  # a line of the same beginning, or one that is cut
     return None
 
 
@@ -138,14 +138,20 @@ def _from_json(payload: dict[str, object]) -> JobReport:
             presence=text("presence"),
             obstacle=text("obstacle"),
             is_written=payload.get("is_written") is True,
-            clock_offset_s=float(offset) if isinstance(offset, int | float) else None,
+            clock_offset_s=_finite(offset) if offset is not None else None,
         )
     return JobReport(
         python=text("python"),
         executable=text("executable"),
-        time=float(str(payload["time"])),
+        time=_finite(payload["time"]),
         versions={name: text(name) for name in ("torch", "torchx-cubicml") if text(name)},
         contract=contract if isinstance(contract, int) else None,
         error=text("error"),
         store=store,
     )
+
+
+def _finite(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"no finite number: {value!r:.40}")
+    return float(value)

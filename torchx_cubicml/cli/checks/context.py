@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import configparser
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import configured, split_command, store_url
+from torchx_cubicml.cli.base import configured, split_command
 from torchx_cubicml.cli.component_command import TORCHRUN, with_scheduler
 from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError
 from torchx_cubicml.records.event import Event, fold_events
-from torchx_cubicml.settings import option
+from torchx_cubicml.settings import default_store_url, option
 from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.deadline import within
 from torchx_cubicml.store.probe import StoreProbe, probe_store
@@ -59,12 +60,20 @@ class CheckContext:
         Raises:
             StoreError: the URL is not legal.
         """
-        return absolute_url(store_url(self.args), for_launch=True)
+        return absolute_url(self._setting("store") or default_store_url(), for_launch=True)
 
     @cached_property
     def space_file(self) -> str:
         """Path of the space file; empty without one."""
-        return self.args.space or configured("space") or option("space") or ""
+        return self._setting("space")
+
+    def _setting(self, name: str) -> str:
+        """Return an option as a launch settles it; a ``.torchxconfig`` that cannot be read is another check's."""
+        try:
+            in_file = configured(name)
+        except (OSError, ValueError, configparser.Error):
+            in_file = None
+        return getattr(self.args, name) or in_file or option(name) or ""
 
     @cached_property
     def scheduler(self) -> str:

@@ -73,7 +73,7 @@ def _run(context: CheckContext) -> tuple[JobReport | None, str]:
         end = time.monotonic() + (0.0 if jobs.is_local else _LOG_WAIT_S)
         while (report := job_report(lines := jobs.last_lines(handle, role))) is None and time.monotonic() < end:
             time.sleep(1.0)
-    return report, state.why or next(filter(None, reversed(lines)), "")
+    return report, next(filter(None, reversed(lines)), state.why)
 
 
 def _ended(look: Callable[[], JobState], *, timeout_s: float, what: str) -> JobState:

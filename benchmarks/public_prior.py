@@ -4,14 +4,16 @@ python benchmarks/public_prior.py [--nanotron FILE] [--foundry FILE] [--output b
 
 Each row of a source counts as the first launch of a person, predicted by the formulas with the prior of all other
 sources (benchmarks/priors/, written by scripts/learn-public-prior). Beside it stand the hand-set constants and their
-widths, carried over to the step alike. Those were set by people who knew these sources, so they are no rival that never
-saw the answer. error: of the logarithm of tokens per second, or of the peak in GiB. inside: rows that the other sources
-cover; for no others is anything claimed. coverage: of 80 % intervals. width: half the interval, as a logarithm, the
-median. Each source counts alike in the means; all are too few for an error of these.
+widths, carried over to the step alike, on the same rows. Those were set by people who knew these sources, so they are
+no rival that never saw the answer. error: of the logarithm of tokens per second, or of the peak in GiB. inside: rows
+that the other sources cover; for no others is anything claimed. coverage: of 80 % intervals. width: half the interval,
+as a logarithm, the median. Each source counts alike in the means; all are too few for an error of these. BigScience is
+in no prior and in no mean. No rule was chosen by it: it was added when wait and factor stood, and is predicted by the
+shipped prior.
 
 After n launches: the ``roofline`` predictor is calibrated on n random rows of the source, under either prior, and
-predicts others of it. Of fewer than 10 launches, the interval is no wider than that without any, where the prior says
-one. Mean over 10 draws, the same for both.
+predicts others of it. Of fewer than 10 launches, the public prior's interval is as wide as that without any, where it
+says one. Mean over 10 draws, the same for both.
 
 Devices: median log error of the hand-set formulas per source that used a device. An offset of a device, or of another
 category, would be worth shipping if sources agreed on it.
@@ -32,12 +34,14 @@ from lib.priors import prior_without, use_hand_set, use_prior_without
 from lib.public_sources import public_sources
 from lib.random_effects import HAND_SET_SOURCES, NOISE, Z, device_of
 from lib.tables import add_tables
+from lib.unused_jobs import NAME as UNUSED
+from lib.unused_jobs import unused_source
 
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import HAND_SET
-from torchx_cubicml.predictors.roofline.public_prior import PublicPrior, public_prior
+from torchx_cubicml.predictors.roofline.public_prior import SHIPPED, PublicPrior, public_prior
 from torchx_cubicml.records.trial import Trial
 
 if TYPE_CHECKING:
@@ -87,9 +91,11 @@ def errors_of(source: Source, prior: PublicPrior) -> Iterator[Errors]:
     """Yield the errors of both methods on one source; those of the peak where it is stated."""
     layout = source.layout
     measured = np.log(layout.tokens_per_step) - source.log_seconds
-    hand_set = replace(prior, constants=HAND_SET, error=NOISE, widening=1.0)
-    for method, each in ((PRIOR, prior), (HAND, hand_set)):
-        yield _errors(source.name, SPEED, method, measured, each.tokens_per_second(source.rows))
+    hand_set = replace(prior, constants=HAND_SET, error=NOISE, widening=1.0, wait_s=0.0)
+    by_prior, by_hand = (each.tokens_per_second(source.rows) for each in (prior, hand_set))
+    same = replace(by_hand, logarithm=np.where(np.isfinite(by_prior.logarithm), by_hand.logarithm, np.nan))
+    for method, predicted in ((PRIOR, by_prior), (HAND, same)):
+        yield _errors(source.name, SPEED, method, measured, predicted)
     stated = np.flatnonzero(np.isfinite(source.log_peak_gib)).tolist()
     if stated and len(prior.memory_sources) > 1:
         known = source.at(stated)
@@ -146,7 +152,7 @@ def _after(
     rows = [training_row(trials[at]) for at in asked]
     predicted = predictor.predict(encode_rows(history.columns, rows))
     if prior is not None:
-        predicted = prior.narrowed(predicted, rows, n_launches=len(known))
+        predicted = prior.after_few_launches(predicted, rows, n_launches=len(known))
     speeds = [trials[at].measurement.tokens_per_second for at in asked]
     return np.log(np.array(speeds, dtype=np.float64)) - predicted.logarithm, predicted.spread
 
@@ -175,11 +181,15 @@ def lines_of(found: Sequence[Errors]) -> Iterator[str]:
             f"{'coverage':>10s}{'width':>8s}"
         )
         group = [each for each in found if (each.figure, each.method) == (figure, method)]
-        rows = [each.numbers for each in group if len(each.errors)]
         for each in group:
             yield f"{each.source:26s}{each.n_rows:6d}" + (_numbers(each.numbers) if len(each.errors) else f"{0.0:8.2f}")
+        rows = [each.numbers for each in group if len(each.errors) and each.source != UNUSED]
         yield f"{'mean of the sources':26s}{'':6s}" + _numbers(tuple(np.mean(rows, axis=0).tolist()))
         yield ""
+
+
+def _width_text(prior: PublicPrior) -> str:
+    return f"factor {prior.widening:.2f}, wait {prior.wait_s:g} s"
 
 
 def _numbers(numbers: Sequence[float]) -> str:
@@ -198,11 +208,16 @@ def main() -> int:
         return 1
     warnings.filterwarnings("ignore")
     sources = public_sources(args.nanotron, args.foundry)
-    found = [each for source in sources for each in errors_of(source, PublicPrior.read(prior_without(source.name)))]
+    priors = {source.name: PublicPrior.read(prior_without(source.name)) for source in sources}
+    shipped = PublicPrior.read(SHIPPED)
+    found = [each for source in sources for each in errors_of(source, priors[source.name])]
+    found += errors_of(unused_source(), shipped)
     found += [each for source in sources for each in after_launches(source)]
     notes = [
         "\n\n".join(__doc__.split("\n\n")[2:]),
         f"{len(sources)} sources; the hand-set constants count as {HAND_SET_SOURCES:g}.",
+        *(f"without {name}: {_width_text(prior)}" for name, prior in priors.items()),
+        f"shipped: {_width_text(shipped)}",
     ]
     text = "\n".join(["\n".join(notes), "", *lines_of(found), *device_lines(sources)])
     print(text)

@@ -39,7 +39,7 @@ from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.event import trial_events
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.rewrite.rewriter import Options, rewrite_component
 from torchx_cubicml.searchers import SEARCHERS
 from torchx_cubicml.space.toml import load_space, parse_space

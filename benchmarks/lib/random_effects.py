@@ -3,6 +3,7 @@
 Each source has constants of its own, drawn around a common mean. The E step calibrates the formulas on each source, as
 the product does, under the current mean and deviation. The M step updates these from the calibrated constants and their
 Laplace variances. The hand-set priors count as a few sources, so a constant that no source informs about keeps them.
+How wide an interval must be is learned in ``left_out``.
 """
 
 from __future__ import annotations
@@ -50,11 +51,16 @@ class SourceFit:
     error: float
 
 
-def learned_prior(sources: Sequence[Source]) -> dict[str, object]:
-    """Return the summary of two or more sources as the JSON of ``PublicPrior``."""
+def learned_prior(sources: Sequence[Source], *, rounds: int = ROUNDS) -> dict[str, object]:
+    """Return the summary of sources as the JSON of ``PublicPrior``, neither widened nor waiting.
+
+    Args:
+        sources: one or more.
+        rounds: of EM.
+    """
     chosen = [sampled(source) for source in sources]
     prior, error = HAND_SET, 0.0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         fits = [fitted(source, prior) for source in chosen]
         prior, error = updated(fits, prior), float(np.median([fit.error for fit in fits]))
     memory_sources, mean, spread = memory_effects(sources)
@@ -62,7 +68,7 @@ def learned_prior(sources: Sequence[Source]) -> dict[str, object]:
     ends = {name: [getattr(layout, name) for layout in layouts] for name in RANGE_COLUMNS}
     constants = zip(NAMES, prior.medians.values(), prediction_width(prior, len(sources)).tolist(), strict=True)
     return {
-        "format": 1,
+        "format": 2,
         "sources": [source.name for source in sources],
         "devices": sorted({device_of(row) for source in sources for row in source.rows}),
         "ranges": {name: [float(min(map(np.min, each))), float(max(map(np.max, each)))] for name, each in ends.items()},
@@ -70,10 +76,12 @@ def learned_prior(sources: Sequence[Source]) -> dict[str, object]:
         "memory_sources": memory_sources,
         "numbers": {
             "error": rounded(error),
-            "widening": rounded(float(student(len(sources) - 1).ppf(0.9)) / Z),
+            "widening": 1.0,
+            "wait_s": 0.0,
             "memory_mean": rounded(mean),
             "memory_spread": rounded(spread),
         },
+        "held": {},
     }
 
 

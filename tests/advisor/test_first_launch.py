@@ -53,8 +53,10 @@ def launch(speed: float, micro: int, **facts: Value) -> Trial:
 
 def test_a_first_launch_is_predicted_from_public_sources() -> None:
     found = estimated()
-    (line,) = found.first_launch.lines
-    assert breakdown_lines(found)[-1] == line
+    line, held = found.first_launch.lines
+    assert breakdown_lines(found)[-2:] == [line, held]
+    shares = found.first_launch.held.values()
+    assert held == f"Such intervals held {int(100 * min(shares))} % or more of each of 6 public sources left out."
     basis, *numbers, peak = PREDICTED.fullmatch(line).groups()
     assert basis == "7 public sources, no measured launch of yours"
     low, middle, high = (float(number.replace(",", "")) for number in (numbers[1], numbers[0], numbers[2]))
@@ -74,7 +76,7 @@ def test_a_first_launch_is_predicted_from_public_sources() -> None:
 def test_nothing_is_claimed_beyond_the_sources(facts: dict[str, Value], what: str) -> None:
     found = estimated(**facts)
     assert found.first_launch.lines == [
-        f"No prediction of your config: you have no measured launch, and no public source covers {what}."
+        f"No prediction of your config: you have no measured launch, and the public sources tell too little of {what}."
     ]
     assert ("public sources)" in breakdown_lines(found)[0]) == (what != "the device cpu")
 
@@ -110,7 +112,13 @@ def test_without_the_prior_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> N
 def test_sources_are_told_where_they_cover_one_device_of_two() -> None:
     known, unknown = ({**OWN, "device": name} for name in (WORKLOAD["device"], "Foo chip"))
     rows = {name: {**WORKLOAD, **config} for name, config in {"your config": known, "next launch": unknown}.items()}
-    predicted, lacking = FirstLaunch.by_public_prior(rows).lines
+    predicted, lacking, _ = FirstLaunch.by_public_prior(rows).lines
     assert PREDICTED.fullmatch(predicted).group(1) == "7 public sources, no measured launch of yours"
     assert lacking.startswith("No prediction of next launch: ")
-    assert lacking.endswith("covers the device Foo chip.")
+    assert lacking.endswith("too little of the device Foo chip.")
+
+
+def test_memory_is_told_where_the_throughput_is_not() -> None:
+    facts: dict[str, Value] = {"world_size": 16, "tp_degree": 16, "sharding_strategy": "NO_SHARD"}
+    (line,) = FirstLaunch.by_public_prior({"your config": {**WORKLOAD, **OWN, **facts}}).lines
+    assert "too little of tensor parallelism across nodes; a peak of " in line

@@ -48,11 +48,12 @@ def request(folder: Path, device: str) -> TuneRequest:
 
 def test_a_tune_says_what_it_expects_before_its_first_launch(tmp_path: Path) -> None:
     prepared = prepare(request(tmp_path, "NVIDIA H100 80GB HBM3"))
-    (line,) = first_launch_lines(prepared, [])
+    line, held = first_launch_lines(prepared, [])
     assert line.startswith(
         "Predicted for your config, from formulas and 7 public sources, no measured launch of yours: "
     )
     assert " tokens/s (80 % interval: " in line
+    assert held.startswith("Such intervals held ")
     launched = Trial.completed(workload=prepared.workload, config=prepared.current, tokens_per_second=50_000.0)
     assert first_launch_lines(prepared, [launched]) == []
 
@@ -78,8 +79,8 @@ def test_suggest_says_it_in_words_and_as_json(
     if device == "cpu":
         assert (found["sources"], found["throughput"]) == ([], {})
         assert (
-            "No prediction of your config: you have no measured launch, and no public source covers the device cpu."
-            in words
+            "No prediction of your config: you have no measured launch, "
+            "and the public sources tell too little of the device cpu." in words
         )
     else:
         low, middle, high = found["throughput"]["your config"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Self
 
@@ -31,7 +32,10 @@ class FirstLaunch:
         objective: unit of ``throughput``.
         throughput: name of a config -> 80 % interval of the whole job; configs that are not covered are left out.
         peak_gib: name of a config -> 80 % interval of the peak memory of one device, likewise.
-        uncovered: name of a config -> what of it no public source covers, where there are no other launches either.
+        uncovered: name of a config -> facts of which the public sources do not tell enough for its throughput, where
+            there are no other launches either.
+        held: name of a public source -> share of its trainings in such intervals, predicted without it; empty where
+            other launches count, too, or where the prior does not say it.
     """
 
     sources: tuple[str, ...] = ()
@@ -40,6 +44,7 @@ class FirstLaunch:
     throughput: Mapping[str, Interval] = field(default_factory=dict)
     peak_gib: Mapping[str, Interval] = field(default_factory=dict)
     uncovered: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def by_public_prior(cls, rows: Mapping[str, Mapping[str, Value]]) -> Self:
@@ -49,9 +54,11 @@ class FirstLaunch:
             return cls()
         each = list(rows.values())
         speeds, peaks = prior.tokens_per_second(each).intervals(), prior.peak_gib(each).intervals()
+        throughput = _known(rows, speeds)
         return cls(
             sources=prior.sources if prior.knows_devices(Facts.from_rows(each)).any() else (),
-            throughput=_known(rows, speeds),
+            held=prior.held if throughput else {},
+            throughput=throughput,
             peak_gib=_known(rows, peaks),
             uncovered={name: text for name, row in rows.items() if (text := prior.uncovered(row))},
         )
@@ -66,7 +73,7 @@ class FirstLaunch:
         sources: tuple[str, ...] = ()
         prior = public_prior()
         if prior is not None and roofline.prior_ is prior.constants:
-            predicted = prior.narrowed(predicted, each, n_launches=len(history.measured))
+            predicted = prior.after_few_launches(predicted, each, n_launches=len(history.measured))
             sources = prior.sources
         return cls(
             sources=sources,
@@ -77,7 +84,7 @@ class FirstLaunch:
 
     @property
     def lines(self) -> list[str]:
-        """Lines for people, one per config; empty where nothing is predicted."""
+        """Lines for people: one per config, then how often such intervals held; empty where nothing is predicted."""
         basis = [_count(self.n_launches, "launch", "launches") + " of other workloads"] if self.n_launches else []
         basis += [_count(len(self.sources), "public source", "public sources")] if self.sources else []
         none = "no measured launch of this workload" if self.n_launches else "no measured launch of yours"
@@ -86,9 +93,13 @@ class FirstLaunch:
             text = f"{_speed_text(speed, self.objective)}{_peak_text(self.peak_gib.get(name))}"
             lines.append(f"Predicted for {name}, from formulas and {' and '.join(basis)}, {none}: {text}.")
         lines += [
-            f"No prediction of {name}: you have no measured launch, and no public source covers {text}."
+            f"No prediction of {name}: you have no measured launch, and the public sources tell too little of {text}"
+            f"{_peak_text(self.peak_gib.get(name))}."
             for name, text in self.uncovered.items()
         ]
+        if self.held:
+            least = f"{math.floor(100.0 * min(self.held.values()))} %"
+            lines.append(f"Such intervals held {least} or more of each of {len(self.held)} public sources left out.")
         return lines
 
     def to_json(self) -> dict[str, object]:

@@ -26,9 +26,11 @@ from torchx_cubicml.records.trial import Trial
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
+from lib.left_out import WAITS, LeftOut
 from lib.priors import FOLDER, VARIABLE, leave_out, prior_without, use_hand_set, use_prior_without
 from lib.public_sources import Source
 from lib.random_effects import learned_prior
+from lib.unused_jobs import unused_source
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
@@ -59,12 +61,49 @@ def test_the_shipped_file_is_small_and_holds_constants_only() -> None:
     table = json.loads(SHIPPED.read_text())
     assert SHIPPED.stat().st_size < 4096
     assert table.keys() == {
-        *("format", "sources", "devices", "ranges", "constants", "memory_sources", "numbers"),
+        *("format", "sources", "devices", "ranges", "constants", "memory_sources", "numbers", "held"),
     }
     assert tuple(table["constants"]) == NAMES
     assert tuple(table["ranges"]) == RANGE_COLUMNS
     assert all(len(pair) == 2 and min(pair) > 0.0 for pair in table["constants"].values())
     assert len(table["sources"]) == 7
+
+
+def test_intervals_held_on_each_source_that_was_left_out() -> None:
+    prior = PublicPrior.read(SHIPPED)
+    assert {*prior.held} == {*prior.sources} - {"DLPerf"}  # its devices are those of no other source
+    assert min(prior.held.values()) >= 0.7
+
+
+def test_intervals_hold_on_a_source_that_nothing_was_learned_from() -> None:
+    source = unused_source()
+    predicted = PublicPrior.read(SHIPPED).tokens_per_second(source.rows)
+    inside = np.isfinite(predicted.logarithm)
+    assert inside.sum() >= 90
+    measured = np.log(source.layout.tokens_per_step) - source.log_seconds
+    held = np.abs(measured - predicted.logarithm)[inside] <= 1.2816 * predicted.spread[inside]
+    assert held.mean() >= 0.8
+
+
+def test_short_micro_batches_across_nodes_are_told_less_surely() -> None:
+    prior = PublicPrior.read(SHIPPED)
+    small: dict[str, Value] = {**ROW, "n_layers": 16, "d_model": 1024, "n_heads": 8, "micro_batch_size": 1}
+    rows = [{**row, "world_size": world} for row in (ROW, small) for world in (8, 16)]
+    within, across, small_within, small_across = prior.tokens_per_second(rows).spread.tolist()
+    assert across < 1.5 * within
+    assert not small_across <= 2.0 * small_within  # NaN where only the order of magnitude is known
+    shortest = {**small, "seq_len": 512, "n_layers": 12, "world_size": 16, "sharding_strategy": "NO_SHARD"}
+    assert prior.uncovered(shortest).startswith("micro batches of 0.0")
+    assert np.isnan(prior.tokens_per_second([shortest]).spread[0])
+    assert np.isfinite(prior.peak_gib([shortest]).logarithm[0])
+
+
+def test_tensor_parallelism_across_nodes_has_no_throughput() -> None:
+    prior = PublicPrior.read(SHIPPED)
+    row = {**ROW, "world_size": 16, "tp_degree": 16, "sharding_strategy": "NO_SHARD"}
+    assert prior.uncovered(row) == "tensor parallelism across nodes"
+    assert np.isnan(prior.tokens_per_second([row]).logarithm[0])
+    assert np.isfinite(prior.peak_gib([row]).logarithm[0])
 
 
 def test_no_constant_is_surer_than_a_mean_of_its_sources_may_be() -> None:
@@ -108,13 +147,17 @@ def test_the_variance_between_sources_sets_the_width() -> None:
     assert prior.widening * prior.error < near.spread[0] < far.spread[0] < 2.0 * near.spread[0]
 
 
-def test_a_few_launches_never_make_a_prediction_less_sure() -> None:
+def test_a_few_launches_are_as_sure_as_none() -> None:
     prior = PublicPrior.read(SHIPPED)
-    rows = [ROW, ROW, {**ROW, "device": "cpu"}]
+    on_cpu: dict[str, Value] = {**ROW, "device": "cpu"}
+    across: dict[str, Value] = {**on_cpu, "world_size": 128}  # two nodes of processes that share a host
+    rows: list[dict[str, Value]] = [ROW, ROW, on_cpu, across, {"dlrm": True}]
     first = prior.tokens_per_second(rows)
-    known = Prediction(logarithm=np.zeros(3), spread=np.array([2.0, 0.01, 2.0]))
-    assert prior.narrowed(known, rows, n_launches=9).spread.tolist() == [first.spread[0], 0.01, 2.0]
-    assert prior.narrowed(known, rows, n_launches=10) is known  # their own errors have set the spread
+    known = Prediction(logarithm=np.zeros(5), spread=np.array([2.0, 0.01, 2.0, 2.0, 2.0]))
+    near, too_sure, told, waiting, other = prior.after_few_launches(known, rows, n_launches=9).spread.tolist()
+    assert near == too_sure == first.spread[0]
+    assert told == other == 2.0 < waiting
+    assert prior.after_few_launches(known, rows, n_launches=10) is known  # their own errors have set the spread
 
 
 def test_the_formulas_start_from_the_prior_on_its_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,3 +268,14 @@ def test_learning_finds_the_mean_and_the_variance_between_sources(tmp_path: Path
     assert different.spread[0] > 1.15 * same.spread[0]
     assert priors[0].memory_sources == ()
     assert np.isnan(priors[0].peak_gib(asked).logarithm).all()
+
+
+def test_the_width_is_what_the_farthest_source_needs_that_the_prior_has_seen() -> None:
+    sources = [made_up(f"s{n}", speed, n) for n, speed in enumerate((0.9, 0.9, 0.1))]
+    found = LeftOut(sources=sources, rounds=1)
+    whole, alike = found.table(), found.table("s2")
+    assert alike == LeftOut(sources=sources[:2], rounds=1).table()
+    assert PublicPrior.of(alike).widening == 1.0  # no surer than the variance between constants
+    assert PublicPrior.of(whole).widening > 2.0
+    # All are on one node: nothing tells the wait across nodes, so the cautious end counts.
+    assert PublicPrior.of(whole).wait_s == max(WAITS)

@@ -21,7 +21,7 @@ from torchx_cubicml.predictors.roofline.public_prior import prior_of, public_pri
 from torchx_cubicml.predictors.roofline.step_doubt import log_step_seconds, step_slopes
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.threads import one_thread
-from torchx_cubicml.records.trial import RATES
+from torchx_cubicml.records.objective_units import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,8 +79,9 @@ class TimeForecast:
     def _without_launches(cls, row: Mapping[str, Value], facts: Facts) -> Self:
         public, layout = public_prior(), TrainingLayout.of(facts)
         prior, basis = prior_of(facts), FORMULAS
-        if public is not None and public.covers(facts, layout)[0]:
-            error, basis = public.error, f"{FORMULAS} and {len(public.sources)} public sources"
+        if public is not None and public.covers(facts, layout)[0] and public.covers_collectives(layout)[0]:
+            error = public.widening * math.hypot(public.error, float(public.waiting(layout)[0]))
+            basis = f"{FORMULAS} and {len(public.sources)} public sources"
             prior = ConstantsPrior(medians=prior.medians, width=prior.width * public.widening)
         else:
             hardware = find_hardware(str(row.get("device", "")))

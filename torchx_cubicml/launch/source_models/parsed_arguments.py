@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.source_literals import parser_flags
+from torchx_cubicml.launch.source_files import nodes_of
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
     UNKNOWN_NAMES,
@@ -91,6 +92,6 @@ def _plain(flag: str) -> str:
 
 def _adds_unnamed_flags(tree: ast.Module) -> bool:
     """Return whether a source adds flags to a parser whose names it does not spell out, as in a loop."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    calls = (node for node in nodes_of(tree) if isinstance(node, ast.Call) and node.args)
     added = (node for node in calls if getattr(node.func, "attr", "") == "add_argument")
     return any(not isinstance(each, ast.Constant) for node in added for each in node.args)

@@ -2,13 +2,18 @@
 
 The file beside this module holds constants only; ``scripts/learn-public-prior`` writes it. A source is one table of
 measurements or the pages of one repository. Sources differ in more than the formulas know: cluster, software, tuning.
-So the variance between them sets the width of a prediction for a person without any launch, and nothing is predicted
-outside what they cover.
+So the variance between them sets the width of a prediction for a person without any launch. Two numbers of that width
+are learned by predicting each source without itself: a wait per micro batch across nodes, and one factor for all.
+
+Nothing is predicted outside what the sources cover. Two kinds of layout have no predicted throughput. With tensor
+parallelism across nodes, the two sources that have it have one and eight network cards a node, and intervals held half
+of one. Of other layouts, no more than the order of magnitude is known.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +29,7 @@ from torchx_cubicml.predictors.roofline.constants import HAND_SET, NAMES, Consta
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import memory_parts
 from torchx_cubicml.predictors.roofline.step_doubt import log_step_seconds
+from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.settings import option
 
@@ -39,7 +45,8 @@ OPTION = "public_prior"
 RANGE_COLUMNS = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "experts")
 """Fields of a layout in which nothing is predicted outside the range of the sources."""
 _OFFLOADED = ("offloaded_params", "offloaded_optimizer", "offloaded_activations")  # by no source
-_FORMAT = 1
+_MOST_SPREAD = math.log(10.0) / 1.2816  # an 80 % interval of ten times as much either way tells nothing
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +59,10 @@ class PublicPrior:
         ranges: name of ``RANGE_COLUMNS`` -> least and most over the sources.
         constants: mean over the sources, with the standard deviation of a new source around it.
         error: log error of one training around the formulas calibrated on its source.
-        widening: Student's factor on spreads, as few sources tell the variance between them badly.
+        widening: factor on spreads with which 80 % intervals held on each source that was left out.
+        wait_s: seconds that a micro batch across nodes may wait besides, as jobs of some clusters do: a deviation.
+        held: name of a source -> share of its trainings in their 80 % intervals, predicted without it; empty where the
+            file does not say it.
         memory_sources: names of the sources that state peak memory.
         memory: logarithm of measured over predicted peak: mean over these, and its deviation for a new training.
     """
@@ -63,6 +73,8 @@ class PublicPrior:
     constants: ConstantsPrior
     error: float
     widening: float
+    wait_s: float
+    held: Mapping[str, float]
     memory_sources: tuple[str, ...]
     memory: tuple[float, float]
 
@@ -74,13 +86,18 @@ class PublicPrior:
             RecordError: the file is missing, or not such a file.
         """
         try:
-            return cls._from_json(json.loads(path.read_text(encoding="utf-8")))
+            return cls.of(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             cause = error.strerror if isinstance(error, OSError) else "its content is another one"
             raise RecordError(f"{path} is no file of scripts/learn-public-prior: {cause}") from error
 
     @classmethod
-    def _from_json(cls, table: Mapping[str, Any]) -> Self:
+    def of(cls, table: Mapping[str, Any]) -> Self:
+        """Return the prior in the JSON of such a file.
+
+        Raises:
+            ValueError: it is of another format; ``KeyError`` or ``TypeError`` where it is no such table.
+        """
         if table["format"] != _FORMAT:
             raise ValueError(f"format {table['format']}, not {_FORMAT}")
         # A constant of another version keeps its hand-set prior.
@@ -97,6 +114,8 @@ class PublicPrior:
             ),
             error=float(numbers["error"]),
             widening=float(numbers["widening"]),
+            wait_s=float(numbers["wait_s"]),
+            held={name: float(share) for name, share in table["held"].items()},
             memory_sources=tuple(table["memory_sources"]),
             memory=(float(numbers["memory_mean"]), float(numbers["memory_spread"])),
         )
@@ -118,8 +137,12 @@ class PublicPrior:
             inside = inside & (value >= low * (1.0 - 1e-9)) & (value <= high * (1.0 + 1e-9))
         return np.asarray(inside & (np.sum([getattr(layout, name) for name in _OFFLOADED], axis=0) == 0.0))
 
+    def covers_collectives(self, layout: TrainingLayout) -> NDArray[np.bool_]:
+        """Return whether tensor parallelism stays inside a node, bool ``[n]``."""
+        return np.asarray(layout.tp <= layout.per_node)
+
     def uncovered(self, row: Mapping[str, Value]) -> str:
-        """Return the facts of a training that no source covers, in words; empty where they cover it."""
+        """Return the facts of a training of which sources do not tell enough, in words; empty where they do."""
         facts = Facts.from_rows([row])
         layout = TrainingLayout.of(facts)
         if not layout.covered[0]:
@@ -130,29 +153,46 @@ class PublicPrior:
             value = float(getattr(layout, name)[0])
             if not low * (1.0 - 1e-9) <= value <= high * (1.0 + 1e-9):
                 return f"{_WORDS.get(name, name)} of {value:g} (only {low:g} to {high:g})"
-        return "" if self.covers(facts, layout)[0] else "offloading"
+        if not self.covers(facts, layout)[0]:
+            return "offloading"
+        return self._too_unsure(row, layout)
+
+    def _too_unsure(self, row: Mapping[str, Value], layout: TrainingLayout) -> str:
+        """Return why a covered training has no predicted throughput, in words; empty where it has one."""
+        if not self.covers_collectives(layout)[0]:
+            return "tensor parallelism across nodes"
+        if np.isnan(self.tokens_per_second([row]).logarithm[0]):
+            seconds = float(step_time(layout, self.constants.medians).micro_batch[0])
+            return f"micro batches of {seconds:.1g} s across nodes, each of which may wait for longer"
+        return ""
 
     def tokens_per_second(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the prediction of whole jobs on a machine without any launch, ``[n]``; NaN where it is not covered."""
         facts = Facts.from_rows(rows)
         layout = TrainingLayout.of(facts)
-        covered = self.covers(facts, layout)
-        chosen = layout.rows(covered)
+        covered = self.covers(facts, layout) & self.covers_collectives(layout)
         logarithm, spread = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         if covered.any():
-            seconds, deviation = log_step_seconds(chosen, self.constants)
-            logarithm[covered] = np.log(chosen.tokens_per_step) - seconds
-            spread[covered] = self.widening * np.hypot(deviation, self.error)
+            chosen = layout.rows(covered)
+            seconds, deviation = self.log_seconds(chosen)
+            told = self.widening * deviation <= _MOST_SPREAD
+            logarithm[covered] = np.where(told, np.log(chosen.tokens_per_step) - seconds, np.nan)
+            spread[covered] = np.where(told, self.widening * deviation, np.nan)
         return Prediction.of_measurement(logarithm, spread)
 
-    def narrowed(self, prediction: Prediction, rows: Sequence[Mapping[str, Value]], *, n_launches: int) -> Prediction:
-        """Return a prediction after a few launches with no more spread than without any, ``[n]``.
+    def after_few_launches(
+        self, prediction: Prediction, rows: Sequence[Mapping[str, Value]], *, n_launches: int
+    ) -> Prediction:
+        """Return a prediction after a few launches with the spread that it has without any, ``[n]``.
 
-        From ``FEWEST`` launches on, their own errors have set the spread, and it stays.
+        Where that is not told, its own spread counts, with the wait across nodes. From ``FEWEST`` launches on, their
+        own errors have set the spread, and it stays.
         """
         if n_launches >= FEWEST:
             return prediction
-        return replace(prediction, spread=np.fmin(prediction.spread, self.tokens_per_second(rows).spread))
+        waiting = np.nan_to_num(self.waiting(TrainingLayout.of(Facts.from_rows(rows))))
+        first = self.tokens_per_second(rows).spread
+        return replace(prediction, spread=np.where(np.isnan(first), np.hypot(prediction.spread, waiting), first))
 
     def peak_gib(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the prediction of the peak memory of one device in GiB, ``[n]``; NaN where it is not covered."""
@@ -163,6 +203,16 @@ class PublicPrior:
             total = np.log(sum(memory_parts(layout).values(), np.zeros(len(rows))) / 2.0**30)
         mean, spread = self.memory
         return Prediction(logarithm=np.where(covered, total + mean, np.nan), spread=np.where(covered, spread, np.nan))
+
+    def log_seconds(self, layout: TrainingLayout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the logarithm of the seconds of a step, and its deviation before it is widened, ``[n]`` each."""
+        logarithm, of_constants = log_step_seconds(layout, self.constants)
+        return logarithm, np.asarray(np.sqrt(of_constants**2 + self.error**2 + self.waiting(layout) ** 2))
+
+    def waiting(self, layout: TrainingLayout) -> NDArray[np.float64]:
+        """Return by how much a step may be longer as its micro batches wait across nodes, as a logarithm, ``[n]``."""
+        lasting = step_time(layout, self.constants.medians).micro_batch
+        return np.where(layout.world > layout.per_node, np.log1p(self.wait_s / lasting), 0.0)
 
 
 _WORDS = {

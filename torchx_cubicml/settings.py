@@ -18,9 +18,11 @@ ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
 KEEP_COMMAND = "keep_command"  # option
 PRINT_TRIAL = "print_trial"  # option: the job prints its trial, wherever it is recorded
 DEFAULT_STORE = "~/.torchx-cubicml"
+COMPONENT_OPTIONS = ("space", "store", "mode", KEEP_COMMAND)
+"""Options of the component, which ``[component:cubicml]`` of ``.torchxconfig`` may set, too."""
 USER_OPTIONS = (
-    *("space", "store", "mode", KEEP_COMMAND, PRINT_TRIAL, "think_deadline_s", "decision_deadline_s"),
-    *("write_deadline_s", "cache", "public_prior"),
+    *COMPONENT_OPTIONS,
+    *(PRINT_TRIAL, "think_deadline_s", "decision_deadline_s", "write_deadline_s", "cache", "public_prior"),
 )
 """Options that a user may set as ``TORCHX_CUBICML_<NAME>``."""
 _TEMPORARY_VARIABLES = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS", "LOCAL_SCRATCH")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +23,11 @@ from torchx.specs import finder
 from torchx_cubicml import Trial, TrialStore
 from torchx_cubicml.cli import doctor
 from torchx_cubicml.cli.checks import all_checks
+from torchx_cubicml.components.cubicml import cubicml
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.event import Event, EventKind, trial_events
 from torchx_cubicml.records.provenance import SPACE
-from torchx_cubicml.settings import PREFIX, USER_OPTIONS
+from torchx_cubicml.settings import COMPONENT_OPTIONS, PREFIX, USER_OPTIONS
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store.deadline import read_with_deadline
 
@@ -485,6 +488,38 @@ def test_the_known_variables_are_those_of_the_page() -> None:
     page = (ROOT / "docs" / "launching.md").read_text()
     documented = set(re.findall(rf"^\| `({PREFIX}\w+)` \|", page, re.MULTILINE))
     assert documented == {f"{PREFIX}{name.upper()}" for name in USER_OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "level"),
+    [
+        ("torchx", "0.6.0", "wrong"),
+        ("torchx", "0.7.0", "ok"),
+        ("torchx-nightly", "2026.10.26", "ok"),
+        ("torchx", "0.9.0", "warning"),
+    ],
+)
+def test_the_version_of_torchx(
+    name: str,
+    version: str,
+    level: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    distribution(folder / "packages", name, version)
+    installed = [PathDistribution(path) for path in (folder / "packages").iterdir()]
+    monkeypatch.setattr("torchx_cubicml.cli.checks.torchx_version.distributions", lambda: installed)
+    monkeypatch.setattr("torchx.version.__version__", version)
+    _, found = doctored(capsys=capsys)
+    assert found["TorchX"]["level"] == level, found["TorchX"]
+    assert f"({name} {version})" in found["TorchX"]["found"]
+    assert ("torchx>=0.7" in found["TorchX"]["cure"]) == (level == "wrong")
+
+
+def test_the_known_options_are_those_of_the_component() -> None:
+    names = [each.name for each in inspect.signature(cubicml).parameters.values() if each.name != "args"]
+    assert names == list(COMPONENT_OPTIONS)
 
 
 def test_the_page_lists_each_check() -> None:

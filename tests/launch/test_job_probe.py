@@ -62,7 +62,7 @@ def test_the_job_reports_what_its_python_finds(component: str, tmp_path: Path) -
 
 
 def test_a_component_of_no_training_has_no_job() -> None:
-    with pytest.raises(LaunchError, match="utils.echo cannot be recorded"):
+    with pytest.raises(LaunchError, match=r"utils\.echo cannot be recorded"):
         job_probe(ComponentLaunch.parse("utils.echo", []), store="/data", writes=False)
 
 

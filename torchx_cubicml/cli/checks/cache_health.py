@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.cli.checks.context import READ_DEADLINE_S
 from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, some, warning, wrong
 from torchx_cubicml.settings import cache_folder
+from torchx_cubicml.store.deadline import within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,10 +50,12 @@ def _stale_trials(context: CheckContext, folder: Path) -> list[str]:
     from torchx_cubicml.store.reader import StoreReader
     from torchx_cubicml.store.trial_store import TrialStore
 
-    if context.stored.problem:
+    path = _index_path(context, folder)
+    if context.stored.problem or not path.exists():
         return []
-    index = load_index(_index_path(context, folder), context.url)
-    StoreReader(TrialStore(context.url), index).read()  # in memory alone
+    index = load_index(path, context.url)
+    reader = StoreReader(TrialStore(context.url), index)  # in memory alone
+    within(READ_DEADLINE_S, reader.read, what="reading the store")
     fresh = {trial.trial_id: trial for trial in context.trials if trial.state.ended}
     cached = {trial.trial_id: trial for trial in index.groups.trials() if trial.state.ended}
     return sorted(name for name in fresh.keys() & cached.keys() if fresh[name] != cached[name])

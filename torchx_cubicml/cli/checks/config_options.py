@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import configparser
-import inspect
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.finding import Finding, ok, some, wrong
+from torchx_cubicml.settings import COMPONENT_OPTIONS
 
 if TYPE_CHECKING:
     from torchx_cubicml.cli.checks.context import CheckContext
@@ -36,7 +36,9 @@ def check(context: CheckContext) -> Finding:
         has_section |= file.has_section(_SECTION)
         problems += [f"{path}: {text}" for text in _problems(file)]
     if problems:
-        return wrong(some(problems), f"correct the names; legal options of [{_SECTION}] are {', '.join(_legal())}")
+        return wrong(
+            some(problems), f"correct the names; legal options of [{_SECTION}] are {', '.join(COMPONENT_OPTIONS)}"
+        )
     where = ", ".join(files) or "no file"
     return ok(f"{where}{'' if has_section else f' (no [{_SECTION}])'}")
 
@@ -51,15 +53,10 @@ def _problems(file: configparser.RawConfigParser) -> list[str]:
         if section != _SECTION and get_close_matches(section.rpartition(":")[2].strip(), ["cubicml"], cutoff=0.8)
     ]
     own = dict(file.items(_SECTION)) if file.has_section(_SECTION) else {}
-    found += [f"unknown option {name!r}{closest(name, _legal())}" for name in own if name not in _legal()]
+    found += [
+        f"unknown option {name!r}{closest(name, COMPONENT_OPTIONS)}" for name in own if name not in COMPONENT_OPTIONS
+    ]
     mode = own.get("mode")
     if mode and mode not in MODES:
         found.append(f"mode must be one of {', '.join(MODES)}, got {mode!r:.40}")
     return found
-
-
-def _legal() -> list[str]:
-    from torchx_cubicml.components.cubicml import cubicml
-
-    parameters = inspect.signature(cubicml).parameters.values()
-    return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]

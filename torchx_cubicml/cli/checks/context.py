@@ -85,17 +85,24 @@ class CheckContext:
     @cached_property
     def probe(self) -> StoreProbe:
         """Probe of the store from this process."""
+        return self._probed[0]
+
+    @cached_property
+    def _probed(self) -> tuple[StoreProbe, bool]:
+        """Probe of the store, and whether the store answers at all."""
         try:
             url, writes = self.url, not self.args.no_probe
-            return within(_PROBE_DEADLINE_S, lambda: probe_store(url, writes=writes), what="reaching the store")
+            return within(_PROBE_DEADLINE_S, lambda: probe_store(url, writes=writes), what="reaching the store"), True
         except CubicMLError as error:
-            return StoreProbe(presence="", obstacle=str(error))
+            return StoreProbe(presence="", obstacle=str(error)), False
 
     @cached_property
     def stored(self) -> StoredEvents:
         """All objects of the store, read without the cache."""
         if self.probe.presence == Presence.ABSENT.name.lower():
             return StoredEvents(problem="the store does not exist yet")
+        if not self._probed[1]:
+            return StoredEvents(problem="the store does not answer")
         try:
             url = self.url
             return within(READ_DEADLINE_S, lambda: _read(url), what="reading the store")

@@ -13,6 +13,7 @@ from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, warning, wro
 from torchx_cubicml.cli.checks.python_version import LEAST_PYTHON, LEAST_TORCH, is_older
 from torchx_cubicml.cli.checks.store_clock import MAX_OFFSET_S, clock_finding
 from torchx_cubicml.cli.checks.store_write import write_cure
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.contract import CONTRACT_VERSION
 
@@ -65,6 +66,8 @@ def _run(context: CheckContext) -> tuple[JobReport | None, str]:
         JobRunner(context.scheduler, scheduler_args=args.scheduler_args, log_dir=logs) as jobs,
     ):
         handle = jobs.submit(app, launch_id=name)
+        if not jobs.is_local:
+            say(open_console(stderr=True), f"torchx-cubicml: waiting for job {handle}")
         try:
             state = _ended(lambda: jobs.look(handle), timeout_s=args.timeout, what=f"job {handle}")
         except BaseException:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, some, wrong
-from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.event import TUNER, Event, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ def check(context: CheckContext) -> Finding:
         return skipped(context.stored.problem)
     groups: defaultdict[str, list[Event]] = defaultdict(list)
     for event in context.stored.events.values():
-        if event.trial_id and event.kind is not EventKind.PLANNED:
+        if event.trial_id and event.kind is not EventKind.PLANNED and event.writer != TUNER:
             groups[event.trial_id].append(event)
     found = [f"{name} has {why}" for name, events in groups.items() if (why := _conflict(events))]
     if found:

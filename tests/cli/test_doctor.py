@@ -135,6 +135,12 @@ def an_unreadable_object(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     return []
 
 
+def a_store_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    (folder / "other" / "segments").mkdir(parents=True)
+    (folder / "other" / "events").touch()
+    return ["--store", str(folder / "other")]
+
+
 def another_program_under_the_same_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     other = trial_of(1, trial_id="twice", workload={"program": "other.py", "world_size": 2})
     for trial in (trial_of(1, trial_id="twice"), other):
@@ -332,9 +338,10 @@ BROKEN: list[tuple[Callable[[Path, pytest.MonkeyPatch], list[str]], str, str, st
     (a_store_of_the_kernel, "store: write", "wrong", "those of the kernel", "name a folder on a disk"),
     (a_mistyped_store, "store: write", "warning", "holds other files and no store", "check --store for a typing"),
     (an_unknown_protocol, "store: URL", "wrong", "unknown protocol 's4'", "correct --store"),
-    (a_missing_client, "store: URL", "wrong", "needs s3fs", "install the client"),
+    (a_missing_client, "store: URL", "wrong", "needs s3fs", "install it here and"),
     (a_local_store_for_containers, "store: URL", "warning", "may not be visible to jobs on kubernetes", "object store"),
     (an_unreadable_object, "store: objects", "warning", "1 unreadable object: .*-0.json .not JSON", "move them out"),
+    (a_store_that_cannot_be_read, "store: objects", "wrong", "cannot read store .*other", "check the network"),
     (another_program_under_the_same_id, "trials: conflicts", "wrong", "twice has the programs other.py", "move its"),
     (another_measurement_under_the_same_id, "trials: conflicts", "wrong", "different measurement", "LAUNCH"),
     (a_trial_of_the_future, "trials: clocks", "wrong", "job-1 by 7[12]\\d\\d s", "set the clock .* by NTP"),

@@ -13,7 +13,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
-.PHONY: test-report test-integrations test-torchrec test-releases test-nightly check
+.PHONY: test-report screenshots test-integrations test-torchrec test-releases test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -52,6 +52,9 @@ test-slurm-short: setup ## the same without the real trainings on machines of tw
 test-report: setup ## the report in a headless Chromium (root and apt-get install it where it is missing)
 	scripts/test-report
 
+screenshots: setup ## the pictures of the report in README.md: of the demo's store, which `make demo` writes (a quiet machine)
+	$(BIN)/python scripts/write-screenshots
+
 test-kill: setup ## the tuner killed at fifty random instants, on this machine and on Slurm
 	CUBICML_KILLS=50 scripts/test-slurm -k killed_at_random
 
@@ -79,7 +82,7 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .venv-axe .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
+import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.explained.generated import generated
-from lib.explained.launches import HERE, launch_all, launch_public, launched_commands
+from lib.explained.launches import HERE, ROOT, launch_all, launch_public, launched_commands
 from lib.explained.public import public_commands
 from lib.explained.scoring import Score, facts_lines, score, table
 
@@ -27,18 +29,23 @@ from torchx_cubicml.launch import ComponentLaunch, workload_of
 from torchx_cubicml.launch.command_facts.command_facts import facts_of_command
 from torchx_cubicml.launch.command_facts.local_device import local_device
 from torchx_cubicml.launch.command_facts.recorded_commands import with_command_facts
+from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from lib.explained.generated import Command
+    from lib.explained.public import PublicCommand
 
     from torchx_cubicml.records.trial import Trial
 
 _EXPLANATION = """\
 Generated commands start small trainings of this repository on one or two CPU processes with drawn sizes: a GPT, a
 Llama, an encoder, a recommender of plain torch (dlrm), and TorchRec's DLRM under its planner. Public commands start
-public scripts and trainers, in sizes that a CPU trains. Each was explained by itself, before its launch: without any
-launch, and with the launches of this machine before it, none of which has its sizes. (Of public commands: with the
-launches of the generated ones, which are other programs.)
+public scripts and trainers, in sizes that a CPU trains. Each is explained from its command and source: without any
+launch, and with the launches of this machine before its own, none of which has its sizes. (Of public commands: with the
+launches of the generated ones, which are other programs.) The explanations are made when all launches have ended, but
+read nothing of the launch itself or of later ones.
 
 exact, range, wrong, untold: the number of parameters, beside the recorded one. Held: share of the 80 % intervals that
 hold the measured number, of how many, and the median ratio of an interval's ends. Peak: resident memory of a process,
@@ -46,59 +53,68 @@ with Python and all libraries. Step: mean seconds of a step. All launches are of
 any launch are right or wrong together: their share says little."""
 
 
-def explained(name: str, words: Sequence[str], processes: int, trial: Trial, before: Sequence[Trial]) -> Score:
-    """Return the score of a command's explanation with the launches before it; it is typed in the present folder."""
-    script, *own = words
-    launch = ComponentLaunch.parse("dist.ddp", ["-j", f"1x{processes}", "--script", script, "--", *own]).launch
-    launch = replace(launch, scheduler="local_cwd")
+def explained(command: Command, trial: Trial, before: Sequence[Trial]) -> Score:
+    """Return the score of a generated command's explanation with the launches before it."""
+    words = ["-j", f"1x{command.processes}", "--script", command.script, "--", *command.words]
+    launch = replace(ComponentLaunch.parse("dist.ddp", words).launch, scheduler="local_cwd")
     known = facts_of_command(launch).completed_by(local_device(launch))
     program = str(workload_of(launch).get("program", ""))
     found = explain_command(known, program=program, trials=with_command_facts(before, launch), levers=())
-    return score(name, found, trial)
+    return score(command.kind, found.to_json(), trial)
 
 
-def generated_lines(folder: Path, args: argparse.Namespace) -> tuple[list[str], list[Trial]]:
-    """Launch and explain the generated commands; return the lines, and the trials."""
+def explained_by_command_line(command: PublicCommand, trial: Trial, *, python: str, store: Path) -> Score:
+    """Return the score of what ``explain`` prints of a public command, in the environment that runs it."""
+    words = ["-j", f"1x{command.processes}", "--script", command.script, "--", *command.words]
+    torchx = str(Path(python).with_name("torchx"))
+    done = subprocess.run(
+        [torchx, "cubicml", "explain", "--json", "--store", str(store), "-s", "local_cwd", "--", "dist.ddp", *words],
+        cwd=command.folder,
+        env=child_environment({"PYTHONPATH": str(ROOT)}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"explain failed for {command.name}:\n{done.stderr[-2000:]}")
+    return score(command.name, json.loads(done.stdout), trial)
+
+
+def generated_lines(folder: Path, args: argparse.Namespace) -> list[str]:
+    """Launch and explain the generated commands; return the lines."""
     commands = generated(args.seed)[: args.commands or None]
-    launch_all(commands, folder, torchrec_python=args.torchrec_python, backwards=args.backwards)
+    if not args.as_is:
+        launch_all(commands, folder, torchrec_python=args.torchrec_python, backwards=args.backwards)
     launched = launched_commands(commands, folder)
     trials = [each.trial for each in launched]
     with contextlib.chdir(HERE):
         scores = [
-            [
-                explained(
-                    each.command.kind,
-                    (each.command.script, *each.command.words),
-                    each.command.processes,
-                    each.trial,
-                    before(number),
-                )
-                for number, each in enumerate(launched)
-            ]
+            [explained(each.command, each.trial, before(number)) for number, each in enumerate(launched)]
             for before in (lambda _: (), lambda number: trials[:number])
         ]
     lines = [f"{len(launched)} of {len(commands)} generated commands ran to their end.", ""]
-    return [*lines, *_tables(*scores)], trials
+    return [*lines, *_tables(*scores)]
 
 
-def public_lines(folder: Path, args: argparse.Namespace, others: Sequence[Trial]) -> list[str]:
+def public_lines(folder: Path, args: argparse.Namespace, others: Path) -> list[str]:
     """Launch and explain the public commands; return the lines.
 
     Args:
         folder: of their launches.
         args: of the command line.
-        others: launches of the generated commands.
+        others: store with the launches of the generated commands.
     """
     pythons = {"torch": sys.executable, "torchrec": args.torchrec_python, **dict(args.python or ())}
     commands = public_commands(args.scripts, folder, list(pythons))
     launched = launch_public(commands, folder, pythons=pythons, stand_in=str(args.stand_in))
-    scores: list[list[Score]] = [[], []]
-    for command, trial in launched:
-        with contextlib.chdir(command.folder):
-            for found, before in zip(scores, ((), others), strict=True):
-                found.append(
-                    explained(command.name, (command.script, *command.words), command.processes, trial, before)
-                )
+    with tempfile.TemporaryDirectory() as empty:
+        scores = [
+            [
+                explained_by_command_line(command, trial, python=pythons[command.library], store=store)
+                for command, trial in launched
+            ]
+            for store in (Path(empty), others)
+        ]
     lines = ["", f"{len(launched)} of {len(commands)} public commands ran to their end.", ""]
     return [*lines, *_tables(*scores)]
 
@@ -129,6 +145,7 @@ def main() -> None:
     parser.add_argument("--commands", type=int, default=0, help="the first so many; 0 for all")
     text = "launch the last command first, as a second process beside another on the same folder does"
     parser.add_argument("--backwards", action="store_true", help=text)
+    parser.add_argument("--as-is", action="store_true", help="launch no generated command that the folder lacks")
     parser.add_argument("--torchrec-python", default=sys.executable, help="interpreter with TorchRec")
     text = "interpreter with torchtitan, megatron, transformers (and Lightning) or deepspeed; repeatable"
     parser.add_argument("--python", action="append", type=_named, metavar="LIBRARY=PYTHON", help=text)
@@ -142,9 +159,9 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.folder or Path(temporary)).absolute()
-        lines, trials = generated_lines(folder, args)
+        lines = generated_lines(folder, args)
         if args.scripts:
-            lines += public_lines(folder / "public", args, trials)
+            lines += public_lines(folder / "public", args, folder / "store")
     lines += ["", f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the end"]
     text = "\n".join([*_EXPLANATION.splitlines(), "", *lines])
     print(text)

@@ -39,7 +39,7 @@ from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.event import trial_events
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.rewrite.rewriter import Options, rewrite_component
 from torchx_cubicml.searchers import SEARCHERS
 from torchx_cubicml.space.toml import load_space, parse_space
@@ -155,6 +155,24 @@ METHODS = st.tuples(st.sampled_from([None, None, *SEARCHERS]), st.sampled_from([
         word for flag, name in zip(("--searcher", "--acquisition"), names, strict=True) if name for word in (flag, name)
     ]
 )
+
+
+@generated(cases(), st.sampled_from(["", "H100", "cpu", "abacus"]), st.booleans(), st.booleans())
+def test_explain(folder, case: Case, device: str, has_space: bool, as_json: bool) -> None:
+    with folder() as path, laid_out(case, path):
+        words = [*(["--device", device] if device else []), *(["--space", "space.toml"] if has_space else [])]
+        done = answer("explain", *words, *(["--json"] if as_json else []), "--", *case.component)
+        assert done.status in {0, 2}
+        if done.status:
+            return
+        if not as_json:
+            assert done.out.startswith("Read from the command, before any launch:")
+            return
+        found = strictly(done.out)
+        for name in ("parameters", "peak_gib", "step_s", "throughput", "mfu"):
+            assert found[name] is None or 0.0 < found[name]["low"] <= found[name]["middle"] <= found[name]["high"], name
+        assert found["fits"] is None or 0.0 <= found["fits"] <= 1.0
+        assert (found["step_s"] is None) == (not found["seconds"])
 
 
 @generated(cases(), METHODS, st.sampled_from(["1", "2", "5"]), st.booleans())

@@ -11,6 +11,8 @@ TYPE_CHECKING = False  # in place of typing's: in a job, the program's folder ma
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import ProposalMethod, suggest
     from torchx_cubicml.errors import CubicMLError
+    from torchx_cubicml.plots.space_plots import plot_memory, plot_parameter_worth
+    from torchx_cubicml.plots.trial_plots import plot_frontier, plot_predicted
     from torchx_cubicml.predictors.evaluation import ReportCard, evaluate
     from torchx_cubicml.recorder.steps.measure_api import measure
     from torchx_cubicml.records.suggestion import Suggestion
@@ -33,6 +35,10 @@ __all__ = [
     "evaluate",
     "load_space",
     "measure",
+    "plot_frontier",
+    "plot_memory",
+    "plot_parameter_worth",
+    "plot_predicted",
     "suggest",
 ]
 
@@ -50,6 +56,10 @@ _MODULES = {
     "evaluate": "predictors.evaluation",
     "load_space": "space.toml",
     "measure": "recorder.steps.measure_api",
+    "plot_frontier": "plots.trial_plots",
+    "plot_memory": "plots.space_plots",
+    "plot_parameter_worth": "plots.space_plots",
+    "plot_predicted": "plots.trial_plots",
     "suggest": "advisor",
 }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml.advisor import Study
-from torchx_cubicml.records.mixture import mixed
+from torchx_cubicml.advisor.frontier_search import predicted_frontier
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -70,10 +70,13 @@ def test_the_best_per_joule_is_not_the_fastest() -> None:
     assert found.throughput == pytest.approx(40_000 * 0.8 * 2**0.2 / 400, rel=0.05)
 
 
-def test_a_mixture_lies_between_the_two() -> None:
-    even = study(mixed("tokens_per_second", "tokens_per_joule", 0.15)).best_known()
-    assert even is not None
-    assert even.config == {"clock": "middle", "batch": 2}
+def test_a_frontier_has_an_untried_compromise_between_the_two() -> None:
+    space = replace(parse_space(SPACE, where="x.toml"), objective="tokens_per_second")
+    space = replace(space, second_objective="tokens_per_joule")
+    trials = [trial(clock, batch, 2 * batch + place) for place, clock in enumerate(SPEED) for batch in (1, 2)]
+    found = predicted_frontier(space, workload=WORKLOAD, current=CURRENT, trials=trials, seed=0, predictor="greybox")
+    untried = [each.config for each in found.points if each.is_predicted]
+    assert untried == [{"clock": clock, "batch": 4} for clock in ("high", "middle", "low")]
 
 
 def test_launches_without_power_tell_nothing_per_joule() -> None:

@@ -25,15 +25,26 @@ LARGEST = 10 * 2**20
 DATA = re.compile(r'<script type="application/json" id="trials-1-data">(.*?)</script>', re.DOTALL)
 TABLE = "document.querySelector('.trials')"
 ROWS = f"[...{TABLE}.querySelectorAll('tbody tr:not(.details)')]"
-TEXTS = """[...document.querySelectorAll(".figure svg")].flatMap((svg, figure) => [...svg.querySelectorAll("text")]
+TEXTS = """(() => {
+  // The marks that a text stands on, with their opacity: the last one covers the others.
+  const behind = (text, svg) => {
+    const box = text.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+    return [...svg.querySelectorAll("[data-label]")].filter(mark => {
+      const at = mark.getBoundingClientRect();
+      return at.left <= x && x <= at.right && at.top <= y && y <= at.bottom;
+    }).map(mark => [getComputedStyle(mark).fill, Number(mark.getAttribute("opacity") ?? 1)])
+      .filter(([fill]) => fill.startsWith("rgb"));
+  };
+  return [...document.querySelectorAll(".figure svg")].flatMap((svg, figure) => [...svg.querySelectorAll("text")]
   .filter(text => text.textContent.trim() && text.getAttribute("opacity") !== "0")
   .map(text => {
     const box = text.getBoundingClientRect(), all = svg.getBoundingClientRect(), scale = text.getScreenCTM();
     const style = getComputedStyle(text), size = parseFloat(style.fontSize) * Math.hypot(scale.a, scale.b);
     return {figure, size, text: text.textContent, fill: style.fill, turned: Math.abs(scale.b) > 1e-6,
       left: box.left - all.left, right: all.right - box.right, top: box.top - all.top, bottom: all.bottom - box.bottom,
-      x: box.x, y: box.y, width: box.width, height: box.height};
-  }))"""
+      behind: behind(text, svg), x: box.x, y: box.y, width: box.width, height: box.height};
+  }));
+})()"""
 RISES = """(text, place, all) => place === 0 || text === ""
   || new Intl.Collator("en", {numeric: true}).compare(all[place - 1], text) <= 0"""
 WIDEST = """(() => {
@@ -57,16 +68,27 @@ def texts(browser: Browser) -> list[dict[str, Any]]:
 
 
 def columns(page: Path) -> dict[str, dict[str, Any]]:
-    """Return the columns of the first table, by name."""
+    """Return the columns of the first table, by name; a column that repeats another has its values."""
     match = DATA.search(page.read_text())
     assert match is not None
-    return {each["name"]: each for each in json.loads(match[1])["columns"]}
+    found = json.loads(match[1])["columns"]
+    return {each["name"]: {**found[each["same"]], **each} if "same" in each else each for each in found}
 
 
 def values(column: dict[str, Any], rows: int) -> list[Any]:
+    """Return the values of a column, in each of the forms of ``Column.to_json``."""
     if "all" in column:
         return [column["all"]] * rows
-    return [column["levels"][place] for place in column["index"]] if "index" in column else column["values"]
+    if "first" in column:
+        return [*range(column["first"], column["first"] + rows)]
+    if "levels" in column:
+        return [column["levels"][place] for place in column["index"]]
+    if "rest" in column:
+        texts = [""]
+        for shared, rest in zip(column["shared"], column["rest"], strict=True):
+            texts.append(texts[-1][:shared] + rest)
+        return texts[1:]
+    return list(column["values"])
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -139,7 +161,7 @@ def test_every_figure_has_a_mark_for_each_launch(browser: Browser, page_of: Call
     ended = [outcome not in {"planned", "running"} for outcome in values(found["outcome"], CASES[case].trials)]
     measured = sum(rate is not None for rate in rates)
     failed = sum(rate is None and over for rate, over in zip(rates, ended, strict=True))
-    drawn = browser.run("document.querySelector('.figure svg').querySelectorAll('[data-label]').length")
+    drawn = browser.run("document.querySelector('main > section .figure svg').querySelectorAll('[data-label]').length")
     assert drawn == min(measured, MOST_DRAWN) + min(failed, MOST_DRAWN)
 
 
@@ -159,8 +181,11 @@ def test_letters_of_figures_are_large_enough_and_whole(
 def test_letters_of_figures_do_not_cover_one_another(
     browser: Browser, page_of: Callable[[str], Path], case: str
 ) -> None:
+    if case == "hostile":
+        pytest.skip("its words have no place beside one another")
     browser.open(page_of(case))
-    found = [each for each in texts(browser) if not each["turned"]]
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    found = [each for each in texts(browser) if not each["turned"] and each["fill"] != background]
     covered = []
     for place, one in enumerate(found):
         for other in found[place + 1 :]:
@@ -177,8 +202,13 @@ def test_letters_of_figures_stand_out(
 ) -> None:
     browser.open(page_of(case), dark=dark)
     background = browser.run("getComputedStyle(document.body).backgroundColor")
-    pale = {each["fill"] for each in texts(browser) if contrast(each["fill"], background) < LEAST_CONTRAST}
-    assert pale == set()
+    written = [each for each in texts(browser) if each["fill"] != background]  # a letter of that colour is a halo
+    pale = [
+        (each["text"], each["fill"], each["behind"])
+        for each in written
+        if contrast(each["fill"], _covered(background, each["behind"])) < LEAST_CONTRAST
+    ]
+    assert pale == []
 
 
 def contrast(one: str, other: str) -> float:
@@ -191,7 +221,19 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def _covered(background: str, marks: list[tuple[str, float]]) -> str:
+    """Return the colour of marks that lie on a background, one upon the other."""
+    colour = _parts(background)
+    for fill, opacity in marks:
+        colour = [opacity * over + (1 - opacity) * under for over, under in zip(_parts(fill), colour, strict=True)]
+    return f"rgb({', '.join(str(round(part)) for part in colour)})"
+
+
+def _parts(colour: str) -> list[float]:
+    return [float(part) for part in re.findall(r"[\d.]+", colour)[:3]]
+
+
 def _luminance(colour: str) -> float:
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    parts = [part / 255 for part in _parts(colour)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -255,8 +255,12 @@ def test_whatever_section_fails_the_page_is_written(name: str, tuned: str, tmp_p
     [
         (
             ["--out", "report.pdf"],
-            "--out must name a file that ends in .html, .md, .png, .json, .csv, .parquet, or give --format, got 'report.pdf'",
+            "--out must name a file that ends in .html, .md, .png, .json, .csv, .parquet, or give --format, "
+            "got 'report.pdf'",
         ),
+        (["--out", "-"], "--out - needs --format html, md, json or csv, got none"),
+        (["--out", "-", "--format", "png"], "--out - needs --format html, md, json or csv, got png"),
+        (["--out", "x.csv", "--format", "md"], "--format md does not fit --out 'x.csv': give one"),
         (["--out", "nowhere/report.html"], "cannot write nowhere/report.html: No such file or directory"),
         (["--workload", "nothing"], "no workload of store"),
         (["--config", "nobody"], "--config 'nobody': no trial of store"),

@@ -18,7 +18,7 @@ from torchx_cubicml.predictors.roofline.coverage import missing_facts
 from torchx_cubicml.predictors.roofline.part_factors import part_factors
 from torchx_cubicml.predictors.roofline.recommender_layout import tables_of_unknown_plan
 from torchx_cubicml.predictors.threads import one_thread
-from torchx_cubicml.records.trial import RATES
+from torchx_cubicml.records.objective_units import RATES
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:

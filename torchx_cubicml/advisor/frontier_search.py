@@ -1,27 +1,39 @@
-"""Search of a frontier: measured configs of a workload beside the best predicted ones that were never launched."""
+"""Search of a frontier: measured configs of a workload beside the best predicted ones that were never launched.
+
+Each objective is predicted by a study of its own. Several searches go by weighted geometric means of the two, each with
+another weight, and so find several trade-offs (random scalarisation, as in ParEGO: Knowles 2006, doi
+10.1109/TEVC.2005.851274; here the sum of the logarithms, as a throughput and its cost are ratios).
+"""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.batch import ProposalMethod, searched
+import numpy as np
+
+from torchx_cubicml.advisor.acquisition import weighted_by_fit
 from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.advisor.study import Study
 from torchx_cubicml.predictors.threads import one_thread
-from torchx_cubicml.records.mixture import mixed
 from torchx_cubicml.records.workload import is_same_workload
-from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers import searcher_named
+from torchx_cubicml.searchers.base import has_at_most, identity
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.trial import Config, Trial, Workload
     from torchx_cubicml.space import SearchSpace
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the second objective, a search each
 _LIKELY = 0.5  # least probability to fit of a predicted point
+_MAX_LISTED = 2_000  # legal configs up to which a space is listed, where a user waits
+_WARM_STARTS = 20  # measured configs that start the search, half of them the best of each objective
 
 
 def predicted_frontier(
@@ -46,22 +58,40 @@ def predicted_frontier(
         named = replace(space, objective=objective)
         return Study.of(named, workload=workload, current=current, trials=trials, seed=seed, predictor=predictor)
 
-    studies = [study_of(mixed(*objectives, weight)) for weight in _WEIGHTS]
-    first, second = studies[0], studies[-1]
+    first, second = (study_of(name) for name in objectives)
     own = [trial for trial in trials if is_same_workload(trial, first.posterior.data.workload)]
     points = measured_points(own, objectives, noise=first.posterior.noise)
     if points:
-        points += _predicted(first, second, _untried(studies))
+        points += _predicted(first, second, _untried(first, second))
     return frontier_of(points, objectives, current=first.current)
 
 
-def _untried(studies: Sequence[Study]) -> list[Config]:
-    """Return the untried config of the highest predicted mean of each study."""
-    method = ProposalMethod(acquisition="mean")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compromise:
+    """Score of untried configs: the weighted mean of two predicted logarithms, and the probability to fit."""
+
+    posteriors: tuple[Posterior, Posterior]
+    weight: float
+
+    def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+        """Return the score of each config, ``[n]``; ``-inf`` for one that both objectives know; a ``Score``."""
+        first, second = (posterior.forecast(configs) for posterior in self.posteriors)
+        logarithm = (1.0 - self.weight) * first.logarithm + self.weight * second.logarithm
+        known = [all(posterior.is_decided(config) for posterior in self.posteriors) for config in configs]
+        return np.where(known, -np.inf, weighted_by_fit(logarithm, first.fits))
+
+
+def _untried(first: Study, second: Study) -> list[Config]:
+    """Return the untried config of the highest score at each weight."""
+    posteriors = first.posterior, second.posterior
+    space, rng = first.posterior.space, deepcopy(first.rng)
+    fastest = [config for each in posteriors for config in each.fastest(_WARM_STARTS // 2) if config in space]
+    name = "exhaustive" if has_at_most(space, _MAX_LISTED) else "evolution"
     found: dict[Hashable, Config] = {}
     with one_thread():
-        for study in studies:
-            for config in searched(study.posterior, (), method, count=1, rng=deepcopy(study.rng)):
+        for weight in _WEIGHTS:
+            score = _Compromise(posteriors=posteriors, weight=weight)
+            for config in searcher_named(name, start=tuple(fastest)).search(space, score, count=1, rng=rng):
                 found.setdefault(identity(config), config)
     return list(found.values())
 

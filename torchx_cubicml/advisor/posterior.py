@@ -32,7 +32,7 @@ from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.predictors.memory.dominance import DominanceRules, at_least
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.memory_failure import proves_too_large
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import as_legal

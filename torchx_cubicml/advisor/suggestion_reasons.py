@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.messages import per_cost_text
 from torchx_cubicml.records.job_time import STEPS_S, parts_text, seconds_text
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.suggestion import NearTrial, Suggestion
-from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.messages import number_text, rate_text
-from torchx_cubicml.records.cost import PER_JOULE
+from torchx_cubicml.records.objective_units import PER_JOULE
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Measurement, Trial

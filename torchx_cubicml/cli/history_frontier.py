@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _objectives(text: str) -> tuple[str, str]:
-    from torchx_cubicml.records.cost import PER_COST, PER_CURRENCY, counted_rate
-    from torchx_cubicml.records.trial import RATES
+    from torchx_cubicml.records.objective_units import PER_COST, PER_CURRENCY, RATES, counted_rate
 
     legal = [name for name in (*RATES, *PER_COST) if name not in PER_CURRENCY]
     names = text.split(",")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
 from torchx_cubicml.records.job_time import OVERHEADS, overheads_text
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,13 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.records.config_changes import short_name
-from torchx_cubicml.records.value_text import value_text
+from torchx_cubicml.records.value_text import entries_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from torchx_cubicml.advisor import Alternative, ParameterSensitivity
-    from torchx_cubicml.records.trial import Value
 
 OPTIONAL = ("80 % interval",)
 """Columns that a narrow terminal does without."""
@@ -61,19 +60,3 @@ def _cells(other: Alternative, entries: str, without: Collection[str]) -> tuple[
         *((f"{other.low:.2f}x to {other.high:.2f}x",) if "80 % interval" not in without else ()),
         f"{other.measured:.2f}x" if other.measured is not None else "",
     )
-
-
-def entries_text(value: Value, entries: str = "layers") -> str:
-    """Return a value as text; the entries of a tuple are counted.
-
-    >>> entries_text(8), entries_text(("FULL_SHARD", "FULL_SHARD"))
-    ('8', 'FULL_SHARD in all layers')
-    >>> entries_text(("NO_SHARD", "FULL_SHARD", "NO_SHARD"))
-    'NO_SHARD in 2, FULL_SHARD in 1 layers'
-    """
-    if not isinstance(value, tuple):
-        return value_text(value)
-    counts = {entry: value.count(entry) for entry in dict.fromkeys(value)}
-    if len(counts) == 1:
-        return f"{value[0]} in all {entries}"
-    return ", ".join(f"{entry} in {count}" for entry, count in counts.items()) + f" {entries}"

@@ -21,9 +21,10 @@ from torchx_cubicml.launch.messages import (
 )
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share
-from torchx_cubicml.records.job_time import PART_TEXTS, SOONEST_DONE, seconds_text
+from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
+from torchx_cubicml.records.objective_units import OBJECTIVES, SOONEST_DONE
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.trial import MEAN, OBJECTIVES
+from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT

@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.spelling import spell
-from torchx_cubicml.records.cost import PER_COST
-from torchx_cubicml.records.job_time import SOONEST_DONE, seconds_text
+from torchx_cubicml.records.job_time import seconds_text
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, SOONEST_DONE
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.trial import MEDIAN, OBJECTIVES
+from torchx_cubicml.records.trial import MEDIAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

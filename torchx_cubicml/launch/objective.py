@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space.constraints import data_parallel_degree, is_count
 

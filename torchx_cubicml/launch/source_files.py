@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,12 @@ def parsed_modules(launch: Launch) -> Iterator[tuple[Path, ast.Module]]:
     []
     """
     return ((file.path, file.tree) for file in source_files(launch) if file.tree is not None)
+
+
+@lru_cache(maxsize=2 * _MOST_FILES)
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Return all nodes of a syntax tree, as ``ast.walk`` does, once for all who ask."""
+    return tuple(ast.walk(tree))
 
 
 def imported_names(tree: ast.Module) -> dict[str, str]:

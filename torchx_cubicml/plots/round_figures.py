@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.predictors.round_table import numbered
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.suggestion import promised_throughput
-from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
@@ -27,25 +27,37 @@ _MOST_LETTERS = 160  # of a config beside a point
 
 def section(rounds: TuneRounds) -> Section:
     """Return the figures of one workload, or of one of its tunes."""
-    trials, table, objective = rounds.trials, rounds.table, rounds.objective
-    numbers = {id(trial): number for number, trial in numbered(trials, tune=rounds.tune)}
-    ended = [trial for trial in trials if trial.state.ended or trial.throughput(objective) is not None]
-    is_dated = sum(bool(trial.started_at) for trial in ended) > 1
-    ordered = sorted(ended, key=lambda trial: (trial.started_at, trial.trial_id)) if is_dated else ended
-    launches = [(numbers[id(trial)] if rounds.n_tunes else None, trial) for trial in ordered]
-    unit = objective_text(objective)
-    order = "in the order of their start" if is_dated else "in the order of the store"
-    taus: dict[int | None, float | None] = {each.number: each.tau for each in table.rounds}
-    figures = (
-        frontier([_launch_row(number, trial, objective) for number, trial in launches], unit=unit, order=order),
-        predicted_measured(_predicted_rows(launches, objective), unit=unit, taus=taus),
-        rank_correlation(_tau_rows(table)),
-    )
+    figures = (frontier_figure(rounds), predicted_figure(rounds), rank_correlation(_tau_rows(rounds.table)))
     return Section(
-        heading=", ".join(filter(None, (heading(trials[0]), rounds.name))),
-        note=facts_text(trials[0], objective),
+        heading=", ".join(filter(None, (heading(rounds.trials[0]), rounds.name))),
+        note=facts_text(rounds.trials[0], rounds.objective),
         figures=tuple(figure for figure in figures if figure is not None),
     )
+
+
+def frontier_figure(rounds: TuneRounds) -> dict[str, Any]:
+    """Return the figure of the launches in their order, with the best so far."""
+    launches, order = _launches(rounds)
+    rows = [_launch_row(number, trial, rounds.objective) for number, trial in launches]
+    return frontier(rows, unit=objective_text(rounds.objective), order=order)
+
+
+def predicted_figure(rounds: TuneRounds) -> dict[str, Any] | None:
+    """Return the figure of predicted against measured throughput; ``None`` where no launch has both."""
+    launches, _ = _launches(rounds)
+    taus: dict[int | None, float | None] = {each.number: each.tau for each in rounds.table.rounds}
+    rows = _predicted_rows(launches, rounds.objective)
+    return predicted_measured(rows, unit=objective_text(rounds.objective), taus=taus)
+
+
+def _launches(rounds: TuneRounds) -> tuple[list[tuple[int | None, Trial]], str]:
+    """Return the ended launches in their order, each with its round, and the order in words."""
+    numbers = {id(trial): number for number, trial in numbered(rounds.trials, tune=rounds.tune)}
+    ended = [trial for trial in rounds.trials if trial.state.ended or trial.throughput(rounds.objective) is not None]
+    is_dated = sum(bool(trial.started_at) for trial in ended) > 1
+    ordered = sorted(ended, key=lambda trial: (trial.started_at, trial.trial_id)) if is_dated else ended
+    order = "in the order of their start" if is_dated else "in the order of the store"
+    return [(numbers[id(trial)] if rounds.n_tunes else None, trial) for trial in ordered], order
 
 
 def heading(trial: Trial) -> str:

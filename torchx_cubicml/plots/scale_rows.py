@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.records.value_text import config_text
 
 if TYPE_CHECKING:

@@ -70,6 +70,14 @@ class ReportCard:
             for name, value in asdict(self).items()
         }
 
+    def _repr_html_(self) -> str:
+        """Return the scores as a table, for a notebook; those without a meaning are left out."""
+        from torchx_cubicml.records.notebook import section_html, table_html
+
+        scores = ((name, getattr(self, field), form) for field, (name, form) in _SCORES.items())
+        rows = [(name, f"{value:{form}}") for name, value, form in scores if not math.isnan(value)]
+        return section_html(f"{self.predictor}, {self.split}", table_html((), rows), _caveat(self))
+
     def __str__(self) -> str:
         choice = "no workload had two configs to choose from"
         if not math.isnan(self.regret):
@@ -80,13 +88,32 @@ class ReportCard:
         if math.isnan(self.tau):
             held_out_text = f"cannot rank the {self.n_test} held-out measured trials"
             return f"{self.predictor}, {self.split}: {held_out_text}: too few, or equally fast"
-        caveat = f" Only {self.n_test} trials were predicted: take this as a rough guide." if self.n_test < _FEW else ""
         return (
             f"{self.predictor}, {self.split}: trained on {self.n_train} measured trials, tested on {self.n_test}. "
             f"Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}); median error "
-            f"{self.median_error:.0%}; {choice}; its 80 % interval covers {self.coverage:.0%} of the measurements."
-            f"{caveat}"
-        )
+            f"{self.median_error:.0%}; {choice}; its 80 % interval covers {self.coverage:.0%} of the measurements. "
+            f"{_caveat(self)}"
+        ).rstrip()
+
+
+_SCORES = {
+    "n_train": ("measured trials to train on", "d"),
+    "n_test": ("measured trials predicted", "d"),
+    "tau": ("Kendall's tau", ".2f"),
+    "spearman": ("Spearman's correlation", ".2f"),
+    "pearson": ("Pearson's correlation", ".2f"),
+    "median_error": ("median error of throughput", ".0%"),
+    "regret": ("regret of the first proposal", ".1%"),
+    "regret_of_3": ("regret of the best of three", ".1%"),
+    "regret_of_5": ("regret of the best of five", ".1%"),
+    "regret_of_10": ("regret of the best of ten", ".1%"),
+    "coverage": ("measurements inside the 80 % interval", ".0%"),
+}
+"""Field of a report card -> its name and its format."""
+
+
+def _caveat(card: ReportCard) -> str:
+    return f"Only {card.n_test} trials were predicted: take this as a rough guide." if card.n_test < _FEW else ""
 
 
 def evaluate(  # noqa: PLR0913 - public API: each argument has its own meaning

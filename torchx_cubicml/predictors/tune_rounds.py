@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.predictors.round_table import RoundTable, round_table, tunes_in_rounds
-from torchx_cubicml.records.cost import PER_DEVICE_HOUR, PER_JOULE
+from torchx_cubicml.records.objective_units import PER_DEVICE_HOUR, PER_JOULE, RATES
 from torchx_cubicml.records.suggestion import promised_objective, promised_round
-from torchx_cubicml.records.trial import RATES
 from torchx_cubicml.records.workload import PROJECT, is_same_workload
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOONEST_DONE = "soonest_done"
-"""Objective whose value is jobs per second: one over the seconds until the job is done."""
 JOB_UNITS = ("steps", "samples", "tokens")
 QUEUE_S = "queue_s"
 """Fact of a trial: seconds from the submission by a tune to the start of the program."""

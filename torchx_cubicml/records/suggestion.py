@@ -7,8 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.cost import PER_COST
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, SOONEST_DONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,11 +84,56 @@ class Suggestion:
         config = {name: list(value) if isinstance(value, tuple) else value for name, value in self.config.items()}
         return {**asdict(self), "config": config, "nearest": [asdict(each) for each in self.nearest]}
 
+    def _repr_html_(self) -> str:
+        """Return the config with its prediction and reason, for a notebook."""
+        from torchx_cubicml.records.notebook import fact_rows, section_html, table_html
+
+        config = table_html(("parameter", "value"), fact_rows(self.config))
+        prediction = table_html((), _prediction_rows(self))
+        return section_html("Suggested config", config, prediction, self.reason)
+
     def promise(self) -> dict[str, object]:
         """Return the part stored with a launch, as JSON values: the prediction and the reason."""
         unset = {name for name in ("objective", "time_to_done", "round_number") if getattr(self, name) is None}
         left_out = {"config", "nearest", *unset}
         return {name: value for name, value in self.to_json().items() if name not in left_out}
+
+
+def _prediction_rows(suggestion: Suggestion) -> list[tuple[str, str]]:
+    """Return the prediction of a suggestion as rows of a table; what is unknown is left out."""
+    gain = _with_interval(suggestion.gain, suggestion.gain_low, suggestion.gain_high, ".3g", "x")
+    rows = [
+        _throughput_row(suggestion),
+        ("over your own config", gain),
+        ("probability to fit in memory", f"{suggestion.probability_to_fit:.0%}"),
+        ("ended trials behind it", str(suggestion.n_trials)),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def _throughput_row(suggestion: Suggestion) -> tuple[str, str]:
+    value, low, high = suggestion.throughput, suggestion.low, suggestion.high
+    if suggestion.objective != SOONEST_DONE:
+        name = (suggestion.objective or "throughput of the whole job, per second").replace("_", " ")
+        return name, _with_interval(value, low, high, ",.6g")
+    longest, middle, shortest = (1.0 / each if each else None for each in (low, value, high))
+    return "until the job is done", _with_interval(middle, shortest, longest, ",.6g", " s")
+
+
+def _with_interval(value: float | None, low: float | None, high: float | None, form: str, unit: str = "") -> str:
+    """Return a prediction as text; empty without one.
+
+    >>> _with_interval(1.5, 1.25, 1.75, ".3g", "x"), _with_interval(1200.0, None, None, ",.6g")
+    ('1.5x (80 % interval: 1.25x to 1.75x)', '1,200')
+    """
+    if value is None:
+        return ""
+    middle = f"{value:{form}}{unit}"
+    return (
+        middle
+        if low is None or high is None
+        else f"{middle} (80 % interval: {low:{form}}{unit} to {high:{form}}{unit})"
+    )
 
 
 def promised_round(promise: Mapping[str, object] | None) -> int | None:

@@ -9,23 +9,23 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Self, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.cost import PER_COST, PER_JOULE, PRICE, Prices, cost_per_second, counted_rate
-from torchx_cubicml.records.job_time import SOONEST_DONE, TimedJob
-from torchx_cubicml.records.mixture import parts_of
+from torchx_cubicml.records.device_prices import PRICE, Prices
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, RATES, SOONEST_DONE, counted_rate, in_unit
 from torchx_cubicml.records.provenance import Trust
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.job_time import TimedJob
 
 Scalar: TypeAlias = bool | int | float | str
 Value: TypeAlias = Scalar | tuple[Scalar, ...]
 Config: TypeAlias = Mapping[str, Value]
 Workload: TypeAlias = Mapping[str, Value]
 
-RATES = ("tokens_per_second", "samples_per_second")  # units of work that trials record
-OBJECTIVES = (*RATES, "steps_per_second")
 SECOND_ATTEMPT_SUFFIX = "-as-typed"  # of the trial id of a job that runs as typed after its rewritten command failed
 MAX_TEXT = 4096  # characters of one value; a longer one is an accident or an attack
 MAX_ITEMS = 4096  # entries of one tuple; well above the layers of the deepest models
@@ -53,6 +53,7 @@ LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: 
 _MIN_POWER_W, _MAX_POWER_W = 1e-3, 1e9  # of a whole job: from less than any processor to more than any site
 _MIN_PEAK_GIB, _MAX_PEAK_GIB = 1e-6, 1e6  # of one process: from about a page to more than any machine has
 POWER_OF = ("GPUs", "CPU packages")  # what a recorded power covers, and nothing else of the job
+_NOT_SHOWN = frozenset({"arguments", "digests", "timed"})  # in a notebook
 MAX_WHOLE = 2**64  # larger whole numbers are no facts, and some have no float
 
 
@@ -454,24 +455,16 @@ class Trial:
         """Return the throughput in the unit of ``objective``; ``None`` where it, or what the job costs, is unknown.
 
         Raises:
-            RecordError: ``objective`` is none of ``OBJECTIVES``, ``PER_COST``, ``SOONEST_DONE`` and their mixtures.
+            RecordError: ``objective`` is none of ``OBJECTIVES``, ``PER_COST`` and ``SOONEST_DONE``.
         """
         if objective == SOONEST_DONE:
             return None if self.timed is None else self.timed.pace(self._rate_of_job)
-        parts = parts_of(objective)
-        if len(parts) > 1:
-            values = [self.throughput(name) for name, _ in parts]
-            known = [value for value in values if value is not None]
-            shares = [share for _, share in parts]
-            return math.prod(map(pow, known, shares)) if len(known) == len(parts) else None
         measured = self.measurement
         rate = measured.throughput(counted_rate(objective)) if measured is not None else None
         if measured is None or rate is None or objective not in PER_COST:
             return rate
-        if objective in PER_JOULE:
-            return None if measured.power is None else rate / measured.power
-        cost = cost_per_second(objective, devices=self.fact("world_size"), price=self.fact(PRICE))
-        return None if cost is None else rate / cost
+        devices, price = self.fact("world_size"), self.fact(PRICE)
+        return in_unit(objective, rate, devices=devices, price=price, power=measured.power)
 
     @property
     def time_to_done(self) -> Mapping[str, float]:
@@ -492,6 +485,15 @@ class Trial:
             return 0.0
         share = self.timed.share_of_steps(self._rate_of_job) if objective == SOONEST_DONE and self.timed else 1.0
         return share * self.measurement.uncertainty
+
+    def _repr_html_(self) -> str:
+        """Return all that is recorded but digests, for a notebook."""
+        from torchx_cubicml.records.notebook import fact_rows, section_html, table_html
+
+        measurement = asdict(self.measurement) if self.measurement is not None else {}
+        groups = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_SHOWN}
+        rows = fact_rows({**groups, "measurement": measurement})
+        return section_html(f"Trial {self.trial_id}", table_html((), rows[1:]))
 
     def fact(self, name: str) -> Value | None:
         """Return the value of ``name``: from the workload, else observed, else requested; ``None`` if unknown."""

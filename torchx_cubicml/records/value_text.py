@@ -30,3 +30,21 @@ def value_text(value: object) -> str:
         else:
             runs.append((item, 1))
     return ",".join(f"{count}x{value_text(item)}" if count > 1 else value_text(item) for item, count in runs)
+
+
+def entries_text(value: object, entries: str = "layers") -> str:
+    """Return a value as text; the entries of a tuple are counted.
+
+    Args:
+        value: of a parameter.
+        entries: what the entries of a tuple belong to, in words.
+
+    >>> entries_text(8), entries_text(("DDP", "DDP")), entries_text(("DDP", "FULL_SHARD", "DDP"))
+    ('8', 'DDP in all layers', 'DDP in 2, FULL_SHARD in 1 layers')
+    """
+    if not isinstance(value, tuple):
+        return value_text(value)
+    counts = {entry: value.count(entry) for entry in dict.fromkeys(value)}
+    if len(counts) == 1:
+        return f"{value_text(value[0])} in all {entries}"
+    return ", ".join(f"{value_text(entry)} in {count}" for entry, count in counts.items()) + f" {entries}"

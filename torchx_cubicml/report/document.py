@@ -71,7 +71,7 @@ def document(
     body = joined(
         element("a", "Skip to the result", href="#main", class_="skip"),
         element("header", *first),
-        top,
+        element("div", top, role="region", aria_label="All workloads") if top else Html(""),
         element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1)), id="main"),
         element("script", Html(script)),
     )
@@ -93,9 +93,9 @@ def _index(chapters: Sequence[Chapter]) -> Html:
 
 def _section(chapter: Chapter, number: int) -> Html:
     heading = element("h2", chapter.heading, id=f"heading-{number}")
-    note = element("p", chapter.note, class_="note facts-line")
+    note = element("p", chapter.note, class_="note facts-line", id=f"facts-{number}")
     name = f"workload-{number}"
-    return element("section", heading, note, chapter.body, id=name, aria_labelledby=f"heading-{number}")
+    return element("section", heading, note, chapter.body, id=name, aria_labelledby=f"heading-{number} facts-{number}")
 
 
 def _variables() -> str:

@@ -10,7 +10,7 @@ from torchx_cubicml.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    Figure = Mapping[str, Any]
+    Specification = Mapping[str, Any]
 
 
 def renderer() -> Any:

@@ -10,8 +10,10 @@ from torchx_cubicml.report.sections.figures_page import Section, figures_page
 from torchx_cubicml.report.style import SCHEMA, theme
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from torchx_cubicml.report.renderer import Specification
 
 FORMATS = (".html", ".svg", ".png")
 _SCALE = 2.0  # pixels of a PNG per pixel of the figure
@@ -53,13 +55,26 @@ def rendered(sections: Sequence[Section], *, kind: str, title: str) -> bytes:
     """Return figures in one of ``FORMATS``, as bytes; see ``render``."""
     if kind == ".html":
         return figures_page(sections, title=title).encode("utf-8", errors="backslashreplace")
-    drawing, picture = renderer(), _one_picture(sections)
-    options: dict[str, Any] = {"config": theme(), "allowed_base_urls": []}
+    return drawn(_one_picture(sections), kind=kind, config=theme())
+
+
+def drawn(figure: Specification, *, kind: str, config: Mapping[str, object]) -> bytes:
+    """Return one figure as a picture.
+
+    Args:
+        figure: Vega-Lite specification.
+        kind: ``.svg`` or ``.png``.
+        config: colours and fonts, such as ``theme()``.
+
+    Raises:
+        LaunchError: the package that draws is not installed, or cannot draw the figure.
+    """
+    options: dict[str, Any] = {"config": config, "allowed_base_urls": []}
     try:
         if kind == ".svg":
-            svg: str = drawing.vegalite_to_svg(picture, **options)
+            svg: str = renderer().vegalite_to_svg(figure, **options)
             return svg.encode()
-        png: bytes = drawing.vegalite_to_png(picture, scale=_SCALE, **options)
+        png: bytes = renderer().vegalite_to_png(figure, scale=_SCALE, **options)
     except ValueError as error:
         raise LaunchError(f"the figures could not be drawn: {' '.join(str(error).split()):.200}") from error
     return png

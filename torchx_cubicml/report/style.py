@@ -6,6 +6,11 @@ are of Okabe and Ito's palette. Failures differ by their shape, too.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # names the language; it is never fetched
 WIDTH, HEIGHT = 720, 300  # of a plot in pixels, axes and titles apart
 PANEL = 200  # width and height of one of several panels
@@ -24,6 +29,7 @@ LABEL = {"field": "label", "type": "nominal"}  # text of a point
 LARGE = {"format": "~s", "labelExpr": "datum.value === 0 ? '0' : datum.label"}  # axis of large numbers
 _LIGHT = {"page": "#ffffff", "ink": "#1f2430", "soft": "#5b6472", "line": "#e4e7ec"}
 _DARK = {"page": "#14171c", "ink": "#eceff4", "soft": "#a3abb8", "line": "#2c323c"}
+_EITHER = {"page": "transparent", "ink": "#737a86", "soft": "#737a86", "line": "#80808040"}  # on light and on dark
 _ROUNDS = {False: (0.12, 0.8), True: (0.38, 0.98)}  # part of viridis that stands out from the page
 
 
@@ -40,15 +46,23 @@ def page_colours(*, dark: bool = False) -> dict[str, str]:
 
 def theme(*, dark: bool = False) -> dict[str, object]:
     """Return the configuration of Vega-Lite for light or dark pages."""
-    colours = page_colours(dark=dark)
+    return _theme(page_colours(dark=dark), rounds=_ROUNDS[dark])
+
+
+def notebook_theme() -> dict[str, object]:
+    """Return the configuration of Vega-Lite for a notebook: readable on light and on dark, as no one tells which."""
+    return _theme(_EITHER, rounds=(_ROUNDS[True][0], _ROUNDS[False][1]))
+
+
+def _theme(colours: Mapping[str, str], *, rounds: tuple[float, float]) -> dict[str, object]:
     ink, soft, line = colours["ink"], colours["soft"], colours["line"]
-    rounds = {"scheme": "viridis", "extent": list(_ROUNDS[dark])}
+    ramp = {"scheme": "viridis", "extent": list(rounds)}
     return {
         "background": colours["page"],
         "font": FONT,
         "padding": 12,
         "view": {"stroke": None},
-        "range": {"ordinal": rounds, "ramp": rounds},
+        "range": {"ordinal": ramp, "ramp": ramp},
         "title": {
             "anchor": "start",
             "frame": "bounds",

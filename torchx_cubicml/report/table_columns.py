@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Cell = str | float | None
+Cell = str | int | float | None
 _FEWEST_SAME = 2  # distinct values of a column; a constant is short anyway
 _LEAST_SHARED = 6  # letters, on average: fewer do not pay for their number
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import same_value
 from torchx_cubicml.records.json_fields import items_of, number_of, object_of, text_of, texts_of, whole_number_of
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.suggestion import Suggestion
-from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.store.file_cache import code_stamp, read_cache, write_cache
 from torchx_cubicml.store.fingerprint import fingerprint_from_json
 

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.messages import per_cost_text
-from torchx_cubicml.records.cost import PER_COST
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST
 from torchx_cubicml.records.workload import value_key
 from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH

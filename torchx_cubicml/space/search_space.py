@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.cost import counted_rate, rate_of
+from torchx_cubicml.records.objective_units import counted_rate, rate_of
 from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES
 from torchx_cubicml.records.trial import MAX_ITEMS, MEAN
 from torchx_cubicml.space.arithmetic import kind
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from torchx_cubicml.records.cost import Prices
+    from torchx_cubicml.records.device_prices import Prices
     from torchx_cubicml.records.job_time import Job
     from torchx_cubicml.records.log_pattern import LogPattern
     from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
@@ -261,6 +261,13 @@ class SearchSpace:
         except SpaceError as error:
             return str(error)
         return legal.complete(values) or _difference(config, self._config(values))
+
+    def _repr_html_(self) -> str:
+        """Return the parameters and constraints as a table, for a notebook."""
+        from torchx_cubicml.space.space_html import space_html
+
+        objective = " and ".join(filter(None, (self.objective, self.second_objective)))
+        return space_html(self.parameters, constraints=self.constraints, objective=objective, facts=self.facts)
 
     def __contains__(self, config: Config) -> bool:
         return self.why_illegal(config) is None

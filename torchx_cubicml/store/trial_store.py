@@ -17,6 +17,9 @@ from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pandas
+    import pyarrow
+
     from torchx_cubicml.records.trial import Trial
 
 TOO_LARGE = f"larger than the limit of {MAX_OBJECT_BYTES} bytes"
@@ -101,6 +104,34 @@ class TrialStore:
             StoreError: the store cannot be reached or read.
         """
         yield from fold_events(self.events())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return every trial as a data frame: a row per trial, oldest first, and a typed column per fact.
+
+        Throughput is per second, of the whole job; memory is in GiB, times are in UTC, and durations in seconds.
+
+        Raises:
+            StoreError: the store cannot be read, or pandas is not installed.
+        """
+        from torchx_cubicml.store.data_frames import data_frame
+
+        return data_frame(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return every trial as a table of Arrow, with the rows and columns of ``to_pandas``.
+
+        Raises:
+            StoreError: the store cannot be read, or pyarrow is not installed.
+        """
+        from torchx_cubicml.store.data_frames import arrow_table
+
+        return arrow_table(self)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the latest trials, for a notebook; a store that cannot be read gives one sentence."""
+        from torchx_cubicml.store.store_html import store_html
+
+        return store_html(self.events(), url=self._url, warnings=lambda: self._warnings)
 
 
 def open_backend(url: str) -> Backend:

@@ -13,7 +13,7 @@ from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.component import ComponentLaunch
 from torchx_cubicml.launch.scheduler import scheduler_options
-from torchx_cubicml.records.cost import PER_CURRENCY
+from torchx_cubicml.records.objective_units import PER_CURRENCY
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url
 from torchx_cubicml.tuner.budget import Budget

@@ -13,9 +13,9 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import unit_text, worth_text
 from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.cost import PER_COST, PER_JOULE, counted_rate
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, PER_JOULE, RATES, counted_rate
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.trial import OBJECTIVES, RATES, State
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner.certain_failures import repeated_failure
 from torchx_cubicml.tuner.launch_state import NO_REPORT, program_lines
 

@@ -21,7 +21,7 @@ from torchx_cubicml.tuner.polling import StoreRetry
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from torchx_cubicml.records.cost import Prices
+    from torchx_cubicml.records.device_prices import Prices
     from torchx_cubicml.records.event import Event
     from torchx_cubicml.records.job_time import Job
     from torchx_cubicml.records.trial import Trial, Workload

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.advisor.command_explanation.estimates import Estimate
-    from torchx_cubicml.advisor.command_explanation.explanation import CommandExplanation
     from torchx_cubicml.records.trial import Trial, Value
 
 COMPARED = (
@@ -68,24 +66,24 @@ class Score:
     peak: Interval | None = None
 
 
-def score(kind: str, explained: CommandExplanation, trial: Trial) -> Score:
-    """Return the comparison of an explanation with the launch that followed it."""
-    known = explained.known
+def score(kind: str, told: Mapping[str, Any], trial: Trial) -> Score:
+    """Return the comparison of an explanation, as ``explain --json`` prints it, with the launch that followed it."""
+    known = {name: _plain(entry["value"]) for name, entry in told["known"].items()}
+    assumed = {name for name, entry in told["known"].items() if entry["assumed"]}
     seen = {name: trial.observed[name] for name in COMPARED if name in trial.observed}
-    relevant = {name: value for name, value in seen.items() if not _is_of_other_kind(name, known.facts)}
-    wrong = [name for name, value in relevant.items() if name in known.facts and not _equal(known.facts[name], value)]
-    absent = [name for name in relevant if name not in known.facts and not _is_implied(name, relevant, known.facts)]
-    unknown = {*known.unknown, *explained.unknown}
+    relevant = {name: value for name, value in seen.items() if not _is_of_other_kind(name, known)}
+    wrong = [name for name, value in relevant.items() if name in known and not _equal(known[name], value)]
+    absent = [name for name in relevant if name not in known and not _is_implied(name, relevant, known)]
     measurement = trial.measurement
     return Score(
         kind=kind,
-        parameters=_parameters(explained.parameters, trial.observed.get("n_params")),
-        said_wrong=tuple(name for name in wrong if name not in known.assumed),
-        assumed_wrong=tuple(name for name in wrong if name in known.assumed),
-        named=tuple(name for name in absent if name in unknown),
-        unnamed=tuple(name for name in absent if name not in unknown),
-        step=_interval(explained.step_s, measurement.mean_step_time_s if measurement else None),
-        peak=_interval(explained.peak_gib, measurement.peak_gib if measurement else None),
+        parameters=_parameters(told["parameters"], trial.observed.get("n_params")),
+        said_wrong=tuple(name for name in wrong if name not in assumed),
+        assumed_wrong=tuple(name for name in wrong if name in assumed),
+        named=tuple(name for name in absent if name in told["unknown"]),
+        unnamed=tuple(name for name in absent if name not in told["unknown"]),
+        step=_interval(told["step_s"], measurement.mean_step_time_s if measurement else None),
+        peak=_interval(told["peak_gib"], measurement.peak_gib if measurement else None),
     )
 
 
@@ -94,7 +92,7 @@ def table(scores: Sequence[Score]) -> list[str]:
     kinds = list(dict.fromkeys(each.kind for each in scores))
     rows = {**{kind: [each for each in scores if each.kind == kind] for kind in sorted(kinds)}, "all": list(scores)}
     lines = [
-        f"{'':14s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}   {'peak held':20s}{'step held':20s}"
+        f"{'':30s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}   {'peak held':20s}{'step held':20s}"
     ]
     for name, chosen in rows.items():
         counts = [
@@ -102,7 +100,7 @@ def table(scores: Sequence[Score]) -> list[str]:
         ]
         cells = "".join(f"{count:8d}" for count in counts)
         peaks = _held([each.peak for each in chosen])
-        lines.append(f"{name:14s}{len(chosen):5d}{cells}   {peaks:20s}{_held([each.step for each in chosen]):20s}")
+        lines.append(f"{name:30s}{len(chosen):5d}{cells}   {peaks:20s}{_held([each.step for each in chosen]):20s}")
     return lines
 
 
@@ -130,21 +128,26 @@ def _held(intervals: Sequence[Interval | None]) -> str:
     return f"{np.mean([each.holds for each in known]):4.0%} of {len(known)}, x{width:.3g}"
 
 
-def _parameters(told: Estimate | None, seen: Value | None) -> str:
+def _parameters(told: Mapping[str, float] | None, seen: Value | None) -> str:
     if told is None or not isinstance(seen, int):
         return "not told"
-    if told.low == told.high:
-        return "exact" if told.low == seen else "wrong"
-    return "in range" if told.low <= seen <= told.high else "wrong"
+    if told["low"] == told["high"]:
+        return "exact" if told["low"] == seen else "wrong"
+    return "in range" if told["low"] <= seen <= told["high"] else "wrong"
 
 
-def _interval(told: Estimate | None, measured: float | None) -> Interval | None:
-    return None if told is None or not measured else Interval(low=told.low, high=told.high, measured=measured)
+def _interval(told: Mapping[str, float] | None, measured: float | None) -> Interval | None:
+    return None if told is None or not measured else Interval(low=told["low"], high=told["high"], measured=measured)
+
+
+def _plain(value: Any) -> Value:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _is_of_other_kind(name: str, known: Mapping[str, Value]) -> bool:
-    """Return whether the recorder's fact says nothing of a recommender, whose tables and layers it takes for blocks."""
-    return "embedding_rows" in known and name in {"n_layers", "activation_checkpointing", "gradient_accumulation_steps"}
+    """Return whether no formula of recommenders reads a fact; the recorder takes their tables for repeated blocks."""
+    others = {"n_layers", "activation_checkpointing", "gradient_accumulation_steps", "precision"}
+    return "embedding_rows" in known and name in others
 
 
 def _is_implied(name: str, seen: Mapping[str, Value], known: Mapping[str, Value]) -> bool:
@@ -158,10 +161,5 @@ def _is_implied(name: str, seen: Mapping[str, Value], known: Mapping[str, Value]
 
 def _equal(told: Value, seen: Value) -> bool:
     """Return whether two values are the same; one value for all layers is that of each."""
-    entries: Mapping[bool, tuple[object, ...]] = {
-        True: seen if isinstance(seen, tuple) else (seen,),
-        False: told if isinstance(told, tuple) else (told,),
-    }
-    if len(entries[True]) != len(entries[False]) and len(entries[False]) == 1:
-        return {*entries[True]} == {*entries[False]}
-    return entries[True] == entries[False]
+    one, other = (each if isinstance(each, tuple) else (each,) for each in (told, seen))
+    return one == other if len(one) == len(other) else len({*one, *other}) == 1

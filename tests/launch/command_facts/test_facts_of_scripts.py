@@ -123,3 +123,16 @@ def test_an_unreadable_program_leaves_all_unknown() -> None:
     assert dict(found.facts) == {"world_size": 2}
     assert "n_layers" in found.unknown
     assert "sharding_strategy" in found.unknown
+
+
+def test_config_of_hydra(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    (tmp_path / "sizes.yaml").write_text("model:\n  n_layer: 8\n  n_embd: 512\ntrainer:\n  batch_size: 16\n")
+    script.write_text(
+        "import hydra\n@hydra.main(version_base=None, config_path='.', config_name='sizes')\n"
+        "def main(cfg):\n    pass\nmain()\n"
+    )
+    found = facts(script, "trainer.batch_size=4")
+    expected = {"n_layers": 8, "d_model": 512, "micro_batch_size": 4}
+    assert {name: found.facts[name] for name in expected} == expected
+    assert found.sources["n_layers"] == f"model.n_layer in {tmp_path / 'sizes.yaml'}"

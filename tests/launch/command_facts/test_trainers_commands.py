@@ -177,6 +177,53 @@ def test_registry_of_torchtitan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {name: found.facts[name] for name in expected} == expected
 
 
+def test_config_file_of_an_older_torchtitan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "torchtitan/models/llama3"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(
+        "configs = {'1B': TransformerModelArgs(dim=64, n_layers=2, n_heads=4, n_kv_heads=2, multiple_of=8)}\n"
+    )
+    (tmp_path / "run.toml").write_text(
+        "[model]\nname = 'llama3'\nflavor = '1B'\n[training]\nlocal_batch_size = 4\nseq_len = 128\n"
+        "mixed_precision_param = 'float32'\n[activation_checkpoint]\nmode = 'full'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = facts("torchtitan.train", "--job.config_file run.toml --training.seq_len 256", is_module=True)
+    expected = {"d_model": 64, "n_layers": 2, "n_kv_heads": 2, "micro_batch_size": 4, "seq_len": 256}
+    expected |= {"precision": "fp32", "activation_checkpointing": "full"}
+    assert {name: found.facts[name] for name in expected} == expected
+    assert "d_ff" in found.unknown
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--fp8-format hybrid --bf16", {"precision": "fp8"}),
+        ("--transformer-impl local", {"attention_kernel": "math"}),
+        ("--transformer-impl local --use-flash-attn", {"attention_kernel": "flash_attention"}),
+        ("--attention-backend unfused", {"attention_kernel": "math"}),
+        ("--use-torch-fsdp2", {"sharding_strategy": "FULL_SHARD"}),
+        ("--swiglu", {"d_ff": 128, "gated_mlp": True}),
+        ("--vocab-size 100 --tokenizer-type NullTokenizer", {"vocab_size": 128}),
+        ("--vocab-size 128 --tokenizer-type NullTokenizer", {"vocab_size": 256}),
+        ("--vocab-size 100 --make-vocab-size-divisible-by 8 --tensor-model-parallel-size 2", {"vocab_size": 112}),
+        ("--recompute-granularity full", {"activation_checkpointing": "full"}),
+    ],
+)
+def test_flags_of_megatron_lm(words: str, expected: dict[str, object]) -> None:
+    found = facts("pretrain_gpt.py", MEGATRON + words)
+    assert {name: found.facts[name] for name in expected} == expected
+
+
+def test_config_of_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}')
+    words = "--model_name_or_path gpt2 --deepspeed ds.json --output_dir out --per_device_train_batch_size 2"
+    found = facts("run_clm.py", f"{words} --gradient_checkpointing")
+    expected = {"precision": "bf16", "zero_stage": 3, "micro_batch_size": 2, "activation_checkpointing": "full"}
+    assert {name: found.facts[name] for name in expected} == expected
+
+
 def test_without_torchtitan_its_model_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = facts("torchtitan.train", "--module llama9 --config llama9_debugmodel", is_module=True)

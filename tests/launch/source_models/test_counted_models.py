@@ -116,6 +116,84 @@ class Model(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(a, rounded(b)) for a, b in zip(widths[:-1], widths[1:])])
 model = Model(12)
 """,
+    "flags_of_a_dataclass": LOOP
+    + """
+from dataclasses import fields
+def main():
+    parser = argparse.ArgumentParser()
+    for each in fields(Sizes):
+        parser.add_argument(f"--{each.name.replace('_', '-')}", type=type(each.default), default=each.default)
+    parser.add_argument("--times", dest="factor", type=int, default=2)
+    args = parser.parse_args()
+    sizes = {name: value for name, value in vars(args).items() if name != "factor"}
+    return Model(Sizes(**{**sizes, "bias": True, "width": args.width * args.factor}))
+if __name__ == "__main__":
+    model = main()
+""",
+    "tables_and_texts": """
+import os, copy
+WIDTHS = {"small": 8, "large": 16}
+class Model(nn.Module):
+    def __init__(self, name, count=None, **more):
+        super().__init__()
+        width = WIDTHS[name] if name in WIDTHS else 4
+        width = WIDTHS.get(name, width) + len(f"{name}{width}") - len(name)
+        count = count or int("3")
+        layers = []
+        for index, each in enumerate(reversed([2, 4])):
+            layers.append(nn.Linear(width, each + index))
+        layers.extend([nn.Linear(width, 1) for _ in range(max(1, count))])
+        layers += [nn.Linear(1, 2)]
+        layers[0] = nn.Linear(width, 7)
+        self.layers = nn.Sequential(*layers)
+        self.layers[1] = nn.Linear(9, 9)
+        self.table = nn.ModuleDict()
+        for part in "norm,head".split(","):
+            self.table[part] = nn.LayerNorm(width)
+        self.head = self.table["head"]
+        self.bias = nn.Parameter(torch.full((width, 2), 0.0)) if more.get("bias", True) else None
+        self.scale = nn.Parameter(torch.ones(1)) if not os.path.exists("nowhere.bin") else None
+        count -= 1
+        if count > 1 and (count < 5 or torch.cuda.is_available()):
+            self.add_module("last", nn.Linear(count, abs(-width)))
+        first, (second, *_) = 1, [2, 3]
+        sizes = {key: value * second for key, value in WIDTHS.items() if value > 8}
+        self.rest = nn.ModuleList([nn.Linear(first, size) for size in sizes.values()] if False else [])
+with torch.no_grad():
+    try:
+        model = Model("large", bias=False)
+    except OSError:
+        model = None
+""",
+    "methods_of_classes": """
+@dataclass
+class Shape:
+    width: int
+    depth: int = 2
+    @classmethod
+    def named(cls, name):
+        return cls(width={"a": 8, "b": 12}[name])
+    @staticmethod
+    def inner(width):
+        return 4 * width
+    @property
+    def heads(self):
+        return self.width // 4
+class Model(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        make = lambda rows, columns=3: nn.Linear(rows, columns)
+        self.layers = nn.ModuleList()
+        self.layers.extend([make(shape.width), make(shape.heads, columns=Shape.inner(shape.width))])
+        self.norm = nn.GroupNorm(2, getattr(shape, "width"), affine=True)
+        self.bag = nn.EmbeddingBag(num_embeddings=10, embedding_dim=shape.depth)
+        self.plain = nn.LayerNorm(8, elementwise_affine=False)
+        self.tokens = nn.Parameter(torch.empty(2, shape.width))
+        self.register_parameter("extra", nn.Parameter(torch.zeros(3)))
+    def forward(self, x):
+        return x
+model = Model(Shape.named("b")).to("cpu")
+""",
     "loops_that_end": """
 class Model(nn.Module):
     def __init__(self, depth):
@@ -175,9 +253,20 @@ UNKNOWN = {
     + "model = Model(Sizes())",
     "depth_after_an_unknown_loop": LOOP
     + "import os\nsizes = Sizes()\nfor _ in os.listdir():\n    sizes.depth += 1\nmodel = Model(sizes)",
+    "copied_by_a_library": LOOP + "import copy\nsizes = Sizes()\nclass Twice(nn.Module):\n"
+    "    def __init__(self):\n        super().__init__()\n        self.one = Model(sizes)\n"
+    "        self.two = copy.deepcopy(self.one)\nmodel = Twice()",
+    "unknown_name_of_a_child": LOOP
+    + "import os\nmodel = Model(Sizes())\nmodel.add_module(os.environ['NAME'], nn.Linear(2, 2))",
+    "unknown_entry": LOOP + "import os\nmodel = Model(Sizes())\nmodel.blocks[int(os.environ['N'])] = nn.Linear(2, 2)",
+    "class_of_a_library": "from somewhere import Base\nclass Part(nn.Module, Base):\n    def __init__(self):\n"
+    "        super().__init__()\n        self.layer = nn.Linear(2, 2)\nmodel = Part()",
     "no_python": "model = (",
     "no_model": "print('nothing')",
 }
+
+
+WORDS = {"flags": ("--depth", "3", "--no-bias"), "flags_of_a_dataclass": ("--width", "8", "--times=4")}
 
 
 def counted(script: Path, *words: str) -> int | None:
@@ -188,7 +277,7 @@ def counted(script: Path, *words: str) -> int | None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_counted_as_torch_counts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, words = tmp_path / "train.py", ("--depth", "3", "--no-bias") if name == "flags" else ()
+    script, words = tmp_path / "train.py", WORDS.get(name, ())
     script.write_text(BLOCKS + PROGRAMS[name])
     monkeypatch.setattr(sys, "argv", [str(script), *words])
     model = runpy.run_path(str(script), run_name="__main__")["model"]

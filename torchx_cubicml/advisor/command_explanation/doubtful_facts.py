@@ -26,7 +26,8 @@ _ALTERNATIVES: Mapping[str, tuple[Value, ...]] = {
     "vocab_size": (1_000, 16_000, 50_000, 128_000),
     "gradient_accumulation_steps": (1, 4),
 }
-"""Fact -> values that it may have; of unknown facts, each is as likely."""
+"""Fact -> values that it may have; of unknown facts, each is as likely, but for those below."""
+_WEIGHTS: Mapping[str, tuple[float, ...]] = {"gradient_accumulation_steps": (3.0, 1.0)}  # most programs take no rounds
 _INNER_WIDTHS = {8.0 / 3.0: 0.2, 2.0: 0.1}  # inner over model width -> probability, where four is counted
 _FACTOR = 2.0  # by which a number that the source suggests may differ
 
@@ -54,7 +55,10 @@ def alternatives(known: CommandFacts) -> list[OtherValue]:
             others = [value for value in values if value != known.facts[fact]]
             found += [OtherValue(fact, value, _ASSUMED / len(others)) for value in others]
         elif fact in known.unknown:
-            found += [OtherValue(fact, value, 1.0 / len(values)) for value in values]
+            weights = _WEIGHTS.get(fact, (1.0,) * len(values))
+            found += [
+                OtherValue(fact, value, weight / sum(weights)) for value, weight in zip(values, weights, strict=True)
+            ]
     for fact in known.assumed - _ALTERNATIVES.keys():
         value = known.facts[fact]
         if isinstance(value, int) and not isinstance(value, bool) and value > 1:

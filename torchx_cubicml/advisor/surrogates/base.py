@@ -9,7 +9,7 @@ import numpy as np
 
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.predictors.features.history import History
-from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.records.objective_units import OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

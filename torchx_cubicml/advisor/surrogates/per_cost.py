@@ -14,8 +14,7 @@ import numpy as np
 
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.predictors.features.rows import choices_of
-from torchx_cubicml.records.cost import cost_per_second, rate_of
-from torchx_cubicml.records.mixture import parts_of
+from torchx_cubicml.records.objective_units import cost_per_second, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.surrogates.base import Forecaster, Surrogate
     from torchx_cubicml.predictors import Prediction
-    from torchx_cubicml.records.cost import Prices
+    from torchx_cubicml.records.device_prices import Prices
     from torchx_cubicml.records.trial import Value
 
 
@@ -43,7 +42,7 @@ class LogCost:
     """Logarithm of what a config costs in a second.
 
     Args:
-        objective: one of ``PER_COST``, or a mixture with one.
+        objective: one of ``PER_COST``.
         prices: of a device hour; ``None`` where the objective needs none.
     """
 
@@ -60,10 +59,8 @@ class LogCost:
         return found
 
     def _logarithm(self, devices: Value | None, price: float | None) -> float:
-        costs = [
-            (share, cost_per_second(name, devices=devices, price=price)) for name, share in parts_of(self.objective)
-        ]
-        return sum(math.nan if cost is None else share * math.log(cost) for share, cost in costs)
+        cost = cost_per_second(self.objective, devices=devices, price=price)
+        return math.nan if cost is None else math.log(cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,8 +142,10 @@ def _values_html(found: Sequence[WinningValue]) -> list[Html]:
 
 def _grade(views: Sequence[WorkloadView], predictor: str) -> dict[str, Any] | None:
     """Return Kendall's tau on workloads that were left out in turn, of a bounded sample; ``None`` without one."""
+    from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
     from torchx_cubicml.predictors.evaluation import evaluate
 
+    name = predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR
     objective = views[0].objective
     sample, graded = [], 0
     for view in views:
@@ -156,12 +158,18 @@ def _grade(views: Sequence[WorkloadView], predictor: str) -> dict[str, Any] | No
     if graded < 2:
         return None
     try:
-        card = evaluate(sample, split="workload", predictor=predictor, objective=objective)
+        card = evaluate(sample, split="workload", predictor=name, objective=objective)
     except CubicMLError:
         return None
     if math.isnan(card.tau):
         return None
-    return {"tau": card.tau, "median_error": card.median_error, "workloads": graded, "trials": len(sample)}
+    return {
+        "predictor": name,
+        "tau": card.tau,
+        "median_error": card.median_error,
+        "workloads": graded,
+        "trials": len(sample),
+    }
 
 
 def _graded_html(graded: dict[str, Any] | None) -> list[Html]:
@@ -169,9 +177,9 @@ def _graded_html(graded: dict[str, Any] | None) -> list[Html]:
         return []
     text = (
         f"Kendall's tau between predicted and measured throughput is {graded['tau']:.2f} for launches of a workload "
-        f"that the predictor has not seen: each of {graded['workloads']} workloads was left out in turn, and the mean "
-        f"is given. The median error is {graded['median_error']:.0%}. This used {graded['trials']:,} measured launches, "
-        f"up to {_GRADED_TRIALS} of each workload."
+        f"that the predictor {graded['predictor']} has not seen. Each of {graded['workloads']} workloads was left out "
+        f"in turn, and the mean is given. The median error is {graded['median_error']:.0%}. This used "
+        f"{graded['trials']:,} measured launches, up to {_GRADED_TRIALS} of each workload."
     )
     return [element("h3", "How well workloads predict one another"), element("p", text)]
 
@@ -199,11 +207,7 @@ def _scale(views: Sequence[WorkloadView]) -> Html:
         "launch at that scale, so scales with few measured configs may look worse than they are. The efficiency is the "
         f"throughput per device, relative to the smallest scale of the same line.{more}"
     )
-    figures_part = (
-        element("div", figures_html(shown, colours=colours, name="scale"), class_="pair")
-        if colours is not None
-        else Html("")
-    )
+    figures_part = figures_html(shown, colours=colours, name="scale") if colours is not None else Html("")
     cells = [
         (
             _short(f"{line.program} {line.facts}", 120),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.launch.messages import number_text
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.roofline.utilisation import utilisation_of
-from torchx_cubicml.records.cost import PER_JOULE
+from torchx_cubicml.records.objective_units import PER_JOULE
 from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.launch_values import BEST, OTHER, OWN, launch_values
 from torchx_cubicml.report.markup import Html, element, joined

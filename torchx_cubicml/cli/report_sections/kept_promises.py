@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.launch.messages import interval_text, rate_text
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.job_time import OVERHEADS, seconds_text
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.suggestion import promised_throughput
-from torchx_cubicml.records.trial import OBJECTIVES, Origin
+from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.promise_ratios import promise_ratios
 from torchx_cubicml.report.markup import Html, element, joined

@@ -6,10 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.report_sections.view import drawn_figures
-from torchx_cubicml.cli.sensitivity_table import entries_text
 from torchx_cubicml.launch.messages import best_word, rate_text
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.records.value_text import value_text
+from torchx_cubicml.records.value_text import entries_text, value_text
 from torchx_cubicml.report.figures.layer_strips import layer_strips
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.numbers_table import numbers_html

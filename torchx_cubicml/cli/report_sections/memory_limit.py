@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.advisor.memory_map import memory_map
-from torchx_cubicml.cli.report_sections.axis_texts import axis_name, axis_texts
 from torchx_cubicml.cli.report_sections.view import drawn_figures
 from torchx_cubicml.launch.messages import best_word
-from torchx_cubicml.report.figures.cell_grid import BEST, OWN
-from torchx_cubicml.report.figures.memory_boundary import LIKELY, SURE, memory_boundary
+from torchx_cubicml.plots.axis_texts import axis_name
+from torchx_cubicml.plots.memory_cells import memory_cells, memory_figure
+from torchx_cubicml.report.figures.memory_boundary import LIKELY, SURE
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.numbers_table import numbers_html
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor.memory_map import MemoryMap
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Config
 
 
 def section(view: WorkloadView) -> Html:
@@ -25,9 +24,8 @@ def section(view: WorkloadView) -> Html:
     if found is None or not _tells(found):
         return Html("")
     cells = memory_cells(found, own=view.own)
-    texts = [axis_texts(axis) for axis in (found.x, found.y)]
     names = (axis_name(found.x), axis_name(found.y))
-    figures = drawn_figures([memory_boundary(cells, x=texts[0], y=texts[1], names=names)], view=view, name="memory")
+    figures = drawn_figures([memory_figure(found, cells)], view=view, name="memory")
     listed = [cell for cell in cells if cell["ran"] or cell["failed"] or cell["mark"]]
     heads = (*filter(None, names), "probability to fit", "ran", "largest memory", "out of memory")
     return joined(
@@ -36,43 +34,6 @@ def section(view: WorkloadView) -> Html:
         figures,
         numbers_html(heads, [_cells(cell, has_y=found.y is not None) for cell in listed], is_open=not figures),
     )
-
-
-def memory_cells(found: MemoryMap, *, own: Config | None = None) -> list[dict[str, Any]]:
-    """Return the cells of ``memory_boundary``.
-
-    Args:
-        found: the map.
-        own: the user's own config, whose cell is marked; ``None`` where unknown.
-    """
-    x, y = axis_texts(found.x), axis_texts(found.y)
-    marks = {_place(found, own): OWN} if own is not None else {}
-    marks[found.x.home, found.y.home if found.y is not None else 0] = BEST
-    cells = []
-    for line, row in enumerate(found.fits.tolist()):
-        for column, fits in enumerate(row):
-            if fits != fits:  # NaN: not legal
-                continue
-            here = [each for each in found.launches if (each.x, each.y) == (column, line)]
-            peaks = [each.peak_gib for each in here if each.peak_gib is not None]
-            failed = sum(each.has_failed for each in here)
-            cells.append(
-                {
-                    "x": x[column],
-                    "y": y[line],
-                    "fits": round(fits, 4),
-                    "ran": len(here) - failed,
-                    "failed": failed,
-                    "like_best": any(each.is_like_best for each in here),
-                    "peak": max(peaks) if peaks else None,
-                    "mark": marks.get((column, line), ""),
-                }
-            )
-    return cells
-
-
-def _place(found: MemoryMap, config: Config) -> tuple[int | None, int | None]:
-    return found.x.place(config), found.y.place(config) if found.y is not None else 0
 
 
 def _tells(found: MemoryMap) -> bool:

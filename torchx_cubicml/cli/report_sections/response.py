@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.advisor.responses import joint_response, responses
-from torchx_cubicml.cli.report_sections.axis_texts import axis_name, axis_texts, counted_text
 from torchx_cubicml.cli.report_sections.view import drawn_figures
 from torchx_cubicml.launch.messages import best_word
+from torchx_cubicml.plots.axis_texts import axis_name, axis_texts, counted_text
 from torchx_cubicml.plots.round_figures import objective_text
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.report.figures.cell_grid import BEST, OWN

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.component_command import winner_words
 from torchx_cubicml.launch.messages import best_word, better_word, interval_text, per_cost_text, rate_text
 from torchx_cubicml.records.kept_command import command_notes, command_text
+from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.redaction import MASK, mask, printable
-from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.sections.headline import Headline, headline_html
 

@@ -124,10 +124,10 @@ def recorded_values(trial: Trial, groups: Sequence[str] = _ALL_GROUPS) -> Iterat
 def _cell(value: Hashable) -> Cell:
     if value is None:
         return None
-    kind = type(value)
-    if kind is float:
+    if isinstance(value, float):
         return _number(value)
-    if kind is int:
+    kind = type(value)
+    if isinstance(value, int) and kind is not bool:
         return value if abs(value) <= 2**53 else str(value)  # JavaScript has no larger whole number
     entries = tuple(map(type, value)) if isinstance(value, tuple) else None
     return _value_text(value, kind, entries)

@@ -10,9 +10,8 @@ from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
 from torchx_cubicml.cli.frontier_table import frontier_lines
 from torchx_cubicml.launch.messages import interval_text, number_text
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.cost import PER_CURRENCY, PER_DEVICE_HOUR, PER_JOULE, counted_rate
+from torchx_cubicml.records.objective_units import PER_CURRENCY, PER_DEVICE_HOUR, PER_JOULE, RATES, counted_rate
 from torchx_cubicml.records.redaction import printable
-from torchx_cubicml.records.trial import RATES
 from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.objective_front import FRONT, OTHER, OWN, objective_front
 from torchx_cubicml.report.markup import Html, element, joined

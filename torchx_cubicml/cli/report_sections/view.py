@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.report.markup import Html
-    from torchx_cubicml.report.renderer import Figure
+    from torchx_cubicml.report.renderer import Specification
     from torchx_cubicml.report.sections.figures import Colours
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner.comparison import Comparison
@@ -172,7 +172,7 @@ class WorkloadView:
         return next((each.entries for each in self.sensitivities if each.name == name), "layers")
 
 
-def drawn_figures(figures: Sequence[Figure | None], *, view: WorkloadView, name: str) -> Html:
+def drawn_figures(figures: Sequence[Specification | None], *, view: WorkloadView, name: str) -> Html:
     """Return figures as markup, those that are ``None`` left out; empty without the renderer.
 
     Args:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.report_sections.view import drawn_figures
-from torchx_cubicml.cli.sensitivity_table import entries_text
 from torchx_cubicml.launch.messages import best_word
-from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.report.figures.parameter_worth import OVER_OWN, OVER_SLOWEST, parameter_worth
+from torchx_cubicml.plots.worth_rows import shown_text, worth_rows
+from torchx_cubicml.report.figures.parameter_worth import parameter_worth
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.numbers_table import numbers_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor import Alternative, ParameterSensitivity
+    from torchx_cubicml.advisor import ParameterSensitivity
     from torchx_cubicml.cli.report_sections.view import WorkloadView
 
 _MOST_ROWS = 30  # parameters; those of least effect are left out
@@ -46,40 +45,6 @@ def data(view: WorkloadView) -> list[dict[str, Any]]:
     return worth_rows(view.sensitivities)
 
 
-def worth_rows(sensitivities: Sequence[ParameterSensitivity]) -> list[dict[str, Any]]:
-    """Return the rows of ``parameter_worth``, what is worth most first; parameters without another value are left out.
-
-    The best value is compared with the user's own; where that is the best one, with the slowest other value.
-    """
-    compared = [(each, _other(each)) for each in sensitivities]
-    rows = [_row(each, other) for each, other in compared if other is not None]
-    return sorted(rows, key=lambda row: (row["kind"] != OVER_OWN, -row["gain"]))
-
-
-def _other(each: ParameterSensitivity) -> Alternative | None:
-    if each.own is not None:
-        return each.own
-    return min(each.alternatives, key=lambda other: other.predicted, default=None)
-
-
-def _row(each: ParameterSensitivity, other: Alternative) -> dict[str, Any]:
-    texts = [_text(entries_text(value, each.entries)) for value in (other.value, each.value)]
-    return {
-        "parameter": _text(each.name),
-        "kind": OVER_OWN if other is each.own else OVER_SLOWEST,
-        "change": " → ".join(texts),
-        "gain": 1.0 / other.predicted,
-        "low": 1.0 / other.high,
-        "high": 1.0 / other.low,
-        "measured": 1.0 / other.measured if other.measured else None,
-        "launches": other.n_measured,
-    }
-
-
-def _text(text: str) -> str:
-    return printable(mask(text))
-
-
 def _reading(objective: str, *, shown: int, total: int) -> str:
     many = f" The {shown} of most effect of {total} are shown." if shown < total else ""
     return (
@@ -91,8 +56,8 @@ def _reading(objective: str, *, shown: int, total: int) -> str:
 
 
 def _without_rows(sensitivities: Sequence[ParameterSensitivity]) -> list[str]:
-    idle = [_text(each.name) for each in sensitivities if each.is_ineffective]
-    fixed = [_text(each.name) for each in sensitivities if not each.alternatives and not each.is_ineffective]
+    idle = [shown_text(each.name) for each in sensitivities if each.is_ineffective]
+    fixed = [shown_text(each.name) for each in sensitivities if not each.alternatives and not each.is_ineffective]
     texts = {"No effect, as observed and measured": idle, "No other legal value with a prediction": fixed}
     return [f"{label}: {', '.join(names)}." for label, names in texts.items() if names]
 

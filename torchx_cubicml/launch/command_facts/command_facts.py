@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value
+from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value, known_facts
 from torchx_cubicml.launch.command_facts.hydra_files import hydra_files
 from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
 from torchx_cubicml.launch.command_facts.recommender_settings import (
@@ -14,10 +14,11 @@ from torchx_cubicml.launch.command_facts.recommender_settings import (
     recommender_settings,
 )
 from torchx_cubicml.launch.command_facts.source_facts import default_facts, observed_facts
+from torchx_cubicml.launch.command_facts.source_literals import is_plain
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, StatedSettings
 from torchx_cubicml.launch.command_facts.trainer_facts import trainer_facts, with_rules_of
 from torchx_cubicml.launch.source_files import source_files
-from torchx_cubicml.launch.source_models.counted_models import counted_model
+from torchx_cubicml.launch.source_models.counted_models import followed_program
 from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.launch.source_files import SourceFile
+    from torchx_cubicml.launch.source_models.counted_models import CountedModel, FollowedProgram
     from torchx_cubicml.records.trial import Value
     from torchx_cubicml.space.trainers import Trainer
 
@@ -82,20 +84,31 @@ def _tables(
 ) -> list[Mapping[str, Setting]]:
     """Return tables of facts, the strongest first."""
     stated, *others = trainer_facts(trainer, launch, settings, files) if trainer is not None else [{}]
+    program = followed_program(files, settings)
     return [
         stated,
         _by_fact(settings.arguments),
         _by_fact(settings.files),
         *others[:-1],
+        _followed_defaults(program, files),
         default_facts(files),
         *others[-1:],
         observed_facts(files, settings),
-        _counted(files, settings),
+        _counted(program.model),
     ]
 
 
-def _counted(files: Sequence[SourceFile], settings: StatedSettings) -> dict[str, Setting]:
-    found = counted_model(files, settings)
+def _followed_defaults(program: FollowedProgram, files: Sequence[SourceFile]) -> dict[str, Setting]:
+    """Return the facts among the defaults of a program's parser."""
+    source = f"default in {files[0].path.name}" if files else ""
+    return {
+        fact: Setting(value=value, source=source)
+        for fact, value in known_facts(program.defaults).items()
+        if is_plain(value)
+    }
+
+
+def _counted(found: CountedModel | None) -> dict[str, Setting]:
     return {"n_params": Setting(value=found.n_params, source=f"counted in the source of {found.name}")} if found else {}
 
 

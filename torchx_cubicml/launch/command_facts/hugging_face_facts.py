@@ -10,7 +10,7 @@ from torchx_cubicml.launch.command_facts.fact_names import fact_name, known_fact
 from torchx_cubicml.launch.command_facts.published_models import DEFAULTS, FAMILIES, published_sizes
 from torchx_cubicml.launch.command_facts.source_literals import class_fields, constants, literal
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, read_document, typed_value
-from torchx_cubicml.launch.source_files import dotted
+from torchx_cubicml.launch.source_files import dotted, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def _source_model(settings: StatedSettings, files: Sequence[SourceFile]) -> dict
         tree = file.tree
         fields = {name: value for each in class_fields(tree).values() for name, value in each.items()} if tree else {}
         names = {**fields, **(constants(tree.body) if tree else {})}
-        for node in (each for each in ast.walk(tree) if isinstance(each, ast.Call)) if tree else ():
+        for node in (each for each in nodes_of(tree) if isinstance(each, ast.Call)) if tree else ():
             called = dotted(node.func).rpartition(".")
             family = _FAMILY_OF_CONFIG.get(called[2])
             if family is not None:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.source_literals import literal
-from torchx_cubicml.launch.source_files import dotted
+from torchx_cubicml.launch.source_files import dotted, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _SUFFIXES = (".yaml", ".yml")
 def hydra_files(files: Sequence[SourceFile]) -> Iterator[Path]:
     """Yield the main config files of ``hydra.main``; those that these name in turn are not followed."""
     for file in files:
-        for node in ast.walk(file.tree) if file.tree is not None else ():
+        for node in nodes_of(file.tree) if file.tree is not None else ():
             if isinstance(node, ast.Call) and dotted(node.func) in {"hydra.main", "main"}:
                 options = {each.arg: literal(each.value) for each in node.keywords if each.arg}
                 folder, name = options.get("config_path"), options.get("config_name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.command_facts.fact_names import SIZES, known_facts
@@ -16,7 +17,7 @@ from torchx_cubicml.launch.command_facts.source_literals import (
     parser_flags,
 )
 from torchx_cubicml.launch.command_facts.stated_settings import Setting
-from torchx_cubicml.launch.source_files import dotted
+from torchx_cubicml.launch.source_files import dotted, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +53,7 @@ def _tables(files: Sequence[SourceFile]) -> Iterable[dict[str, Setting]]:
         yield _named(flags, f"default in {name}")
     for name, tree in parsed[:1]:
         yield _of_constants(constants(tree.body), f"constant in {name}")
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)]
         yield _agreeing([_plain_facts(constants(node.body)) for node in functions], f"constant in {name}")
         yield _agreeing([_sizes(keywords) for _, keywords in call_keywords(tree)], f"call in {name}")
     for name, tree in parsed:
@@ -108,7 +109,7 @@ def _agreeing(tables: Sequence[Mapping[str, object]], place: str) -> dict[str, S
 def called_names(files: Sequence[SourceFile]) -> Counter[str]:
     """Return how often the source calls each function, by the last part of its name."""
     trees = [file.tree for file in files if file.tree is not None]
-    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for tree in trees for node in nodes_of(tree) if isinstance(node, ast.Call))
     return Counter(dotted(node.func).rpartition(".")[2] for node in calls)
 
 
@@ -161,10 +162,13 @@ def _mentions(files: Sequence[SourceFile], *names: str) -> bool:
 
 
 def _identifiers(files: Sequence[SourceFile]) -> set[str]:
-    return {
+    return {name for file in files if file.tree is not None for name in _names_in(file.tree)}
+
+
+@lru_cache(maxsize=128)
+def _names_in(tree: ast.Module) -> frozenset[str]:
+    return frozenset(
         node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else str(node.arg)
-        for file in files
-        if file.tree is not None
-        for node in ast.walk(file.tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Name | ast.Attribute | ast.keyword)
-    }
+    )

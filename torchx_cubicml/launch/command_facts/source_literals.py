@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import operator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from torchx_cubicml.launch.config_text import MAX_BYTES
+from torchx_cubicml.launch.source_files import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -135,7 +137,8 @@ def _assignments(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
         yield statement.target.id, statement.value
 
 
-def parser_flags(tree: ast.Module) -> dict[str, ParserFlag]:
+@lru_cache(maxsize=128)
+def parser_flags(tree: ast.Module) -> Mapping[str, ParserFlag]:
     """Return the flags that a source adds to argument parsers, by their names with underscores and without dashes.
 
     A flag that is added twice with two defaults has none.
@@ -147,7 +150,7 @@ def parser_flags(tree: ast.Module) -> dict[str, ParserFlag]:
     found: dict[str, ParserFlag] = {}
     known = constants(tree.body)
     adders = {"add_argument", *_aliases_of_add(tree)}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Call) or _called(node) not in adders:
             continue
         words = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
@@ -161,7 +164,7 @@ def parser_flags(tree: ast.Module) -> dict[str, ParserFlag]:
 
 
 def _aliases_of_add(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and node.value.attr == "add_argument":
             yield from (each.id for each in node.targets if isinstance(each, ast.Name))
 
@@ -193,16 +196,16 @@ def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
 
 def class_fields(tree: ast.Module) -> dict[str, dict[str, Literal]]:
     """Return the constants that the bodies of classes assign, as dataclasses do with defaults, by class."""
-    return {node.name: constants(node.body) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return {node.name: constants(node.body) for node in nodes_of(tree) if isinstance(node, ast.ClassDef)}
 
 
 def call_keywords(tree: ast.Module) -> Iterator[tuple[str, dict[str, Literal]]]:
     """Yield the name of each call with those of its keyword arguments that are literals or constants around it."""
     known = constants(tree.body)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)]
     inside = {id(inner): function for function in functions for inner in ast.walk(function)}
     of_function = {id(function): {**known, **constants(function.body)} for function in functions}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and node.keywords:
             function = inside.get(id(node))
             names = known if function is None else of_function[id(function)]

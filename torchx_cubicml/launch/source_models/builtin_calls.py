@@ -153,6 +153,18 @@ def _split(owner: object, positional: Sequence[object], keywords: Mapping[str, o
     return list(owner.split(by)) if isinstance(owner, str) and (by is None or isinstance(by, str)) else UNKNOWN
 
 
+def _text_method(name: str) -> Callable[..., object]:
+    """Return a method of texts that gives another text."""
+
+    def changed(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+        is_plain = isinstance(owner, str) and not keywords and all(isinstance(each, str) for each in positional)
+        return getattr(owner, name)(*positional) if is_plain and len(positional) <= _MOST_TEXTS else UNKNOWN
+
+    return changed
+
+
+_MOST_TEXTS = 2
+_TEXT_METHODS = ("replace", "lower", "upper", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix")
 CHANGING = frozenset({"append", "extend", "add_module", "register_module", "register_parameter", "insert"})
 """Methods that add to their object."""
 METHODS: Mapping[str, Callable[..., object]] = {
@@ -164,6 +176,7 @@ METHODS: Mapping[str, Callable[..., object]] = {
     "get": _lookup,
     "items": _entries,
     "split": _split,
+    **{name: _text_method(name) for name in _TEXT_METHODS},
     **dict.fromkeys(_SAME, _same_module),
 }
 """Methods of known objects that are no functions of the program."""

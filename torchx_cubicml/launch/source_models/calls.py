@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
@@ -22,12 +22,13 @@ from torchx_cubicml.launch.source_models.torch_modules import library_object
 from torchx_cubicml.launch.source_models.value_operations import either, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torchx_cubicml.launch.source_models.evaluator import Names
 
 RETURNED = "__returned__"
 """Name under which a function has the values that it may have returned before."""
+CallHook: TypeAlias = "Callable[[str, Sequence[object], Mapping[str, object]], object | None]"
 _DEEPEST = 40  # calls inside calls
 
 
@@ -60,7 +61,7 @@ class Caller(Evaluator):
         built: modules that were built, in order.
     """
 
-    def __init__(self, call_hook: Callable[[str, ast.Call], object | None], on_exec: Callable[[Names], None]) -> None:
+    def __init__(self, call_hook: CallHook, on_exec: Callable[[Names], None]) -> None:
         super().__init__()
         self._hook, self._on_exec = call_hook, on_exec
         self._depth, self._doubts = 0, 0
@@ -120,13 +121,14 @@ class Caller(Evaluator):
     def _call(self, node: ast.Call, names: Names) -> object:
         function = self.value(node.func, names)
         text = ast.unparse(node.func)
-        decided = self._hook(text, node)
-        if decided is not None:
-            return decided
         if text == "exec":
             self._on_exec(names)
             return UNKNOWN
         positional, keywords = self._arguments(node, names)
+        if isinstance(function, LibraryName):
+            decided = self._hook(function.path, positional, keywords)
+            if decided is not None:
+                return decided
         if self._is_super(node.func):
             return self._call_super(text.rpartition(".")[2], names, positional, keywords)
         return self.call(function, positional, keywords)
@@ -203,6 +205,8 @@ class Caller(Evaluator):
             return partial_call(positional, keywords)
         if UNKNOWN_NAMES in keywords:
             return UNKNOWN_OBJECT
+        if function.path == "dataclasses.fields" and positional:
+            return self._described_fields(positional[0])
         if "." not in function.path or function.path.partition(".")[0] in {"math", "os", "copy"}:
             return builtin_call(function.path, positional, keywords)
         found = library_object(function.path, positional, keywords)
@@ -233,6 +237,16 @@ class Caller(Evaluator):
         if isinstance(owner, Instance):
             owner.attributes |= fields | dict(zip(self._field_names(line), positional, strict=False)) | keywords
         return owner
+
+    def _described_fields(self, kind: object) -> object:
+        """Return the fields of a dataclass with names and defaults, as ``dataclasses.fields`` does."""
+        kind = kind.kind if isinstance(kind, Instance) else kind
+        if not isinstance(kind, ClassValue):
+            return UNKNOWN_OBJECT
+        line = self._line(kind)
+        defaults = {name: value for each in reversed(line) for name, value in self._fields(each).items()}
+        names = self._field_names(line)
+        return [Instance(attributes={"name": name, "default": defaults.get(name, UNKNOWN)}) for name in names]
 
     @staticmethod
     def _field_names(line: Sequence[ClassValue]) -> list[str]:

@@ -34,6 +34,7 @@ from torchx_cubicml.launch.source_models.value_operations import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from torchx_cubicml.launch.source_models.calls import CallHook
     from torchx_cubicml.launch.source_models.evaluator import Names
 
 
@@ -50,7 +51,7 @@ class Interpreter(Caller):
         self,
         modules: Mapping[str, ast.Module],
         *,
-        call_hook: Callable[[str, ast.Call], object | None] = lambda name, node: None,
+        call_hook: CallHook = lambda name, positional, keywords: None,
         on_exec: Callable[[Names], None] = lambda names: None,
     ) -> None:
         super().__init__(call_hook, on_exec)

@@ -11,12 +11,11 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.records.cost import PER_COST, PER_JOULE, rate_of
 from torchx_cubicml.records.hook_table import RESHARD_SIZES
 from torchx_cubicml.records.memory_failure import proves_too_large
-from torchx_cubicml.records.mixture import parts_of
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_JOULE
 from torchx_cubicml.records.provenance import Trust
-from torchx_cubicml.records.trial import OBJECTIVES, State
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class History:
             RecordError: ``objective`` is unknown.
         """
         learned = (*OBJECTIVES, *PER_JOULE)
-        if not {name for name, _ in parts_of(objective)} <= {*OBJECTIVES, *PER_COST} or rate_of(objective) != objective:
+        if objective not in learned:
             raise RecordError(f"unknown objective {objective!r}; choose from {', '.join(learned)}")
         outcomes: list[tuple[Mapping[str, Value], float, bool, str]] = []
         failures = []

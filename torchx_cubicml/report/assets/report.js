@@ -84,7 +84,7 @@
       this.before.addEventListener("click", () => this.turn(-1));
       this.after.addEventListener("click", () => this.turn(1));
       this.pages = make("div", {class: "pages"}, this.before, this.after, this.where);
-      const scroll = make("div", {class: "scroll", role: "region", "aria-label": "Table of trials"}, table);
+      const scroll = make("div", {class: "scroll", role: "group", "aria-label": "Table of trials"}, table);
       this.place.append(controls, scroll, this.pages);
     }
 
@@ -228,7 +228,7 @@
     });
     const top = make("a", {href: `#${chapter.id}`}, "Result");
     const list = make("ul", {}, ...[top, ...links].map(link => make("li", {}, link)));
-    const bar = make("nav", {class: "sections", "aria-label": `Sections of ${chapter.querySelector("h2").textContent}`}, list);
+    const bar = make("nav", {class: "sections", "aria-label": `Sections of ${chapter.id.replace("-", " ")}`}, list);
     (chapter.querySelector(".facts-line") || chapter.querySelector("h2")).after(bar);
     const mark = () => {
       const at = heads.findLastIndex(head => head.getBoundingClientRect().top < innerHeight / 3);
@@ -254,7 +254,6 @@
   }));
   document.querySelectorAll(".figure, .scroll").forEach(each => watch.observe(each));
 
-  const MARKS = ["point", "bar", "cell"].map(mark => `.figure [aria-roledescription=${mark}]`).join(", ");
   const tip = make("div", {class: "tip", "aria-hidden": "true", hidden: ""});
   document.body.append(tip);
   document.addEventListener("pointermove", event => {

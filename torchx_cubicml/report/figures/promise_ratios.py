@@ -92,10 +92,10 @@ def _points(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     }
     ticks = {
         "data": {"values": own},
-        "mark": {"type": "tick", "thickness": 2, "width": {"band": 0.5}, "orient": "horizontal"},
+        "mark": {"type": "tick", "thickness": 2, "width": {"band": 0.5}, "orient": "horizontal", "fill": NEUTRAL},
         "encoding": {
             "y": {"field": "own", "type": "quantitative"},
-            "stroke": {"field": "kind", "type": "nominal", "legend": legend}
+            "stroke": {"field": "kind", "type": "nominal", "legend": {**legend, "symbolType": "stroke"}}
             | {"scale": {"domain": [OWN], "range": [NEUTRAL]}},
         },
     }

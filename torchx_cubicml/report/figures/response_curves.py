@@ -75,7 +75,7 @@ def _panel(
     x |= {
         "axis": {
             "labelAngle": _TURN if is_turned else 0,
-            "labelLimit": 95,
+            "labelLimit": 120,
             "labelOverlap": not is_turned,
             "labelSeparation": 5,
         }
@@ -83,7 +83,7 @@ def _panel(
     y: dict[str, Any] = {"type": "quantitative", "title": None, "scale": {"domain": domain, "nice": False}}
     y |= {"axis": {**LARGE, "tickCount": 4, "labels": is_first}}
     return {
-        "title": {"text": panel["name"], "fontSize": 12, "offset": 8, "limit": PANEL, "subtitleFontSize": 11}
+        "title": {"text": panel["name"], "frame": "group", "fontSize": 12, "offset": 8, "limit": PANEL}
         | ({"subtitle": panel["detail"] or " "} if has_details else {}),
         "width": PANEL,
         "height": _HEIGHT,

@@ -181,7 +181,7 @@ def _table(
         *(row(heading, texts) for heading, *texts in facts),
     ]
     table = element("table", element("thead", head), element("tbody", *rows), class_="changes breakdown")
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+    return element("div", table, class_="scroll", tabindex="0", role="group", aria_label=label)
 
 
 def _hidden(bars: Sequence[PartsBar], scale: _Scale) -> list[tuple[str, list[str]]]:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from torchx_cubicml.report.markup import Html, element
+from torchx_cubicml.report.object_names import without_object_names
 from torchx_cubicml.report.renderer import renderer
 from torchx_cubicml.report.style import ON_DARK, theme
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.report.renderer import Figure
+    from torchx_cubicml.report.renderer import Specification
 
 MOST_DRAWN = 2000
 """Points of one kind in one figure: more cover each other, and make a page heavy."""
@@ -31,7 +32,7 @@ _PLACE = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height|r|opacity|str
 _LONG_NUMBER = re.compile(r"(\d\.\d{3})\d+")
 _NAME = re.compile(r'\bid="([a-z]+\d+)"|url\(#([a-z]+\d+)\)')
 _LABELLED = re.compile(r' aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="([^"]*)"')
-_LABELS = frozenset({"point", "bar", "circle", "square", "tick", "rect mark", "arc mark"})  # marks whose label is kept
+_LABELS = frozenset({"point", "bar", "circle", "square", "tick", "cell", "rect mark", "arc mark"})  # kept for marks
 _SPOKEN = re.compile(r' (?:role|aria-[a-z]+|class)="[^"]*"')
 _TAG = re.compile(r"<[a-zA-Z][^>]*>")
 _SIZE = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')
@@ -55,7 +56,7 @@ class Colours:
         return Html(f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}")
 
 
-def figures_html(figures: Sequence[Figure], *, colours: Colours, name: str) -> Html:
+def figures_html(figures: Sequence[Specification], *, colours: Colours, name: str) -> Html:
     """Return the figures, side by side where they fit.
 
     Args:
@@ -67,7 +68,7 @@ def figures_html(figures: Sequence[Figure], *, colours: Colours, name: str) -> H
     return element("div", *drawn, class_="figures")
 
 
-def _drawn(figure: Figure, colours: Colours, prefix: str) -> Html:
+def _drawn(figure: Specification, colours: Colours, prefix: str) -> Html:
     """Return one figure; one that cannot be drawn is left out, and a sentence says why."""
     try:
         return element("figure", _svg(figure, colours, prefix=prefix), class_="figure", aria_label=_title(figure))
@@ -87,7 +88,7 @@ def missing_renderer() -> str:
     return ""
 
 
-def sampled(figure: Figure) -> dict[str, Any]:
+def sampled(figure: Specification) -> dict[str, Any]:
     """Return the figure with evenly spaced points where it has more than ``MOST_DRAWN``; its subtitle says so."""
     counts: list[int] = []
 
@@ -116,13 +117,13 @@ def _is_line(part: Mapping[str, Any]) -> bool:
     return isinstance(mark, dict) and mark.get("type") == "line"
 
 
-def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
+def _svg(figure: Specification, colours: Colours, *, prefix: str) -> Html:
     """Return one SVG: light and dark drawings differ in colours alone, so each colour becomes a variable.
 
     Raises:
         ValueError: the drawing holds what no figure of this package needs, such as a script.
     """
-    sample = sampled(figure)
+    sample = without_object_names(sampled(figure))
     light, dark = (
         renderer().vegalite_to_svg(sample, config=theme(dark=each) | _ON_PAGE, allowed_base_urls=[])
         for each in (False, True)
@@ -138,7 +139,7 @@ def _svg(figure: Figure, colours: Colours, *, prefix: str) -> Html:
     return _as_one_picture(short, description=str(figure.get("description") or _title(figure)))
 
 
-def _title(figure: Figure) -> str:
+def _title(figure: Specification) -> str:
     title = figure.get("title", "")
     return str(title.get("text", "") if isinstance(title, dict) else title)
 

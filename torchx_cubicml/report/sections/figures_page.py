@@ -11,7 +11,7 @@ from torchx_cubicml.report.sections.figures import Colours, figures_html
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.report.renderer import Figure
+    from torchx_cubicml.report.renderer import Specification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Section:
     """
 
     heading: str
-    figures: tuple[Figure, ...]
+    figures: tuple[Specification, ...]
     note: str = ""
 
 

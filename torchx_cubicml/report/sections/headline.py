@@ -132,7 +132,7 @@ def _command(command: str, label: str) -> Html:
         element("h3", label),
         element(
             "div",
-            element("pre", code, tabindex="0", role="region", aria_label=label),
+            element("pre", code, tabindex="0", role="group", aria_label=label),
             element("button", "Copy", type="button", class_="copy", aria_label=f"Copy: {label}"),
             class_="command",
         ),

@@ -32,4 +32,4 @@ def small_table(
         for row in rows
     ]
     table = element("table", element("thead", element("tr", *top)), element("tbody", *body), class_="changes small")
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+    return element("div", table, class_="scroll", tabindex="0", role="group", aria_label=label)

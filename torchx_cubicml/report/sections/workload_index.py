@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 500
 """Rows of the index; more workloads are counted."""
 _WIDTH, _HEIGHT = 96, 22  # pixels of a course
+_CLASSES = {"best so far": "aside", **dict.fromkeys(("best", "gain", "launches", "failures"), "number")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,28 +60,30 @@ def index_html(rows: Sequence[IndexRow], *, chapters: int) -> Html:
 
 
 def _table(rows: Sequence[IndexRow], *, linked: bool) -> Html:
-    names = ("workload", "best so far", "best", "gain", "launches", "failures")
-    head = element("tr", *(element("th", name, scope="col", class_=_align(name)) for name in names))
-    body = [_row(row, number if linked else None) for number, row in enumerate(rows, start=1)]
+    names = ["workload", "best so far", "best"]
+    names += ["gain"] if any(row.gain for row in rows) else []
+    names += ["launches"]
+    names += ["failures"] if any(row.failures for row in rows) else []
+    head = element("tr", *(element("th", name, scope="col", class_=_CLASSES.get(name)) for name in names))
+    body = [_row(row, number if linked else None, names) for number, row in enumerate(rows, start=1)]
     table = element("table", element("thead", head), element("tbody", *body), class_="index")
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label="Index of workloads")
+    return element("div", table, class_="scroll", tabindex="0", role="group", aria_label="Index of workloads")
 
 
-def _align(name: str) -> str | None:
-    return "number" if name in {"best", "gain", "launches", "failures"} else None
-
-
-def _row(row: IndexRow, number: int | None) -> Html:
+def _row(row: IndexRow, number: int | None, names: Sequence[str]) -> Html:
     name = element("a", row.name, href=f"#workload-{number}") if number is not None else element("span", row.name)
     gain = element("span", row.gain, class_="claimed" if row.is_claimed else "muted")
+    cells = {
+        "best so far": _course(row),
+        "best": row.best,
+        "gain": gain if row.gain else "",
+        "launches": f"{row.launches:,}",
+        "failures": f"{row.failures:,}" if row.failures else "",
+    }
     return element(
         "tr",
         element("th", name, element("small", row.facts, title=row.facts), scope="row"),
-        element("td", _course(row)),
-        element("td", row.best, class_="number"),
-        element("td", gain if row.gain else "", class_="number"),
-        element("td", f"{row.launches:,}", class_="number"),
-        element("td", f"{row.failures:,}" if row.failures else "", class_="number"),
+        *(element("td", cells[each], class_=_CLASSES[each]) for each in names[1:]),
     )
 
 
@@ -89,10 +92,11 @@ def _course(row: IndexRow) -> Html:
     if not row.course:
         return Html("")
     tall = _HEIGHT - 6
-    points, before = [], None
+    points: list[str] = []
+    before = 0.0
     for place, share in row.course:
         x, y = 3 + place * (_WIDTH - 6), 3 + (1.0 - share) * tall
-        points += [f"{x:.1f},{before:.1f}"] if before is not None else []
+        points += [f"{x:.1f},{before:.1f}"] if points else []
         points.append(f"{x:.1f},{y:.1f}")
         before = y
     end = f"{_WIDTH - 3},{before:.1f}"

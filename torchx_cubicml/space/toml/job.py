@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.job_time import JOB_UNITS, SOONEST_DONE, Job
+from torchx_cubicml.records.job_time import JOB_UNITS, Job
+from torchx_cubicml.records.objective_units import SOONEST_DONE
 
 if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace

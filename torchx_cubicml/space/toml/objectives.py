@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.cost import PER_COST, PER_CURRENCY, counted_rate
-from torchx_cubicml.records.job_time import SOONEST_DONE
-from torchx_cubicml.records.trial import OBJECTIVES, RATES
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, PER_CURRENCY, RATES, SOONEST_DONE, counted_rate
 
 if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace

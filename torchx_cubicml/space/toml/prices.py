@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.cost import Prices
+from torchx_cubicml.records.device_prices import Prices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml.errors import RecordError, SpaceError
-from torchx_cubicml.records.cost import PER_COST, PRICE, Prices, cost_per_second
-from torchx_cubicml.records.mixture import mixed
+from torchx_cubicml.records.device_prices import PRICE, Prices
+from torchx_cubicml.records.objective_units import PER_COST, cost_per_second
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -61,15 +61,6 @@ def test_an_impossible_power_gives_no_throughput_per_joule(watts: float) -> None
     assert powered.throughput("tokens_per_joule") is None
     assert powered.measurement is not None
     assert powered.measurement.joules_per_step is None
-
-
-def test_a_mixture_is_the_weighted_geometric_mean() -> None:
-    run = trial("fast")
-    name = mixed("tokens_per_second", "tokens_per_device_hour", 0.25)
-    assert run.throughput(name) == pytest.approx(100.0**0.75 * (100.0 * 3600 / 2) ** 0.25)
-    assert run.throughput(mixed("tokens_per_second", "tokens_per_currency", 0.5)) is None
-    with pytest.raises(RecordError, match="unknown objective"):
-        run.throughput(mixed("tokens_per_second", "tokens_per_mile", 0.5))
 
 
 def test_prices_of_a_space_file() -> None:

@@ -16,6 +16,7 @@ from torchx.cli.main import main
 
 from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.cli.report_formats.markdown_text import escaped
+from torchx_cubicml.cli.report_sections import worth
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,8 +117,18 @@ def test_json_tells_what_the_page_tells(store: Path) -> None:
     assert first["headline"]["figure"] == "180 tokens/s"
     assert [trial["state"] for trial in first["trials"]] == ["completed", "completed", "out_of_memory"]
     assert first["sections"]["launch_order"]["tau"] is None
+    assert [each["median"] for each in first["sections"]["best_configs"]] == [180.0, 100.0]
+    assert [each["launch"] for each in first["sections"]["hardware_use"]] == [1, 2]
+    assert [name for name, told in first["sections"].items() if "failure" in (told or [])] == []
     assert second["launches"] == 1
     assert found["across"]["winning_values"] == []
+
+
+def test_a_section_that_fails_leaves_its_cause_in_json(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worth, "data", lambda view: 1 / (view.place - view.place))
+    first, _ = json.loads(written(store, "report.json"))["workloads"]
+    assert first["sections"]["worth"] == {"failure": "ZeroDivisionError: division by zero"}
+    assert first["sections"]["launch_order"]["tau"] is None
 
 
 def test_a_picture_is_a_png(store: Path) -> None:

@@ -86,6 +86,21 @@ def test_without_the_renderer_the_numbers_are_shown(tmp_path: Path, monkeypatch:
     assert page.count("<details") == page.count('<details class="numbers" open') == len(HEADS)
 
 
+def test_a_best_config_outside_the_space_file_is_told(tmp_path: Path) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    for trial in launches():
+        store.add(trial)
+    (tmp_path / "space.toml").write_text('[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    words = ("--store", tmp_path / "store", "--space", tmp_path / "space.toml")
+    status, stderr, page = report(*words, folder=tmp_path)
+    assert status == 0, stderr
+    sentence = (
+        "as the fastest config has no place in the space file: micro_batch_size = 16 is not legal; choose from 1, 2"
+    )
+    assert text_of(page).count(sentence) == 1
+    assert [head for head in heads(page) if head in HEADS[:3]] == []
+
+
 def test_one_launch_has_none_of_these_sections(tmp_path: Path) -> None:
     TrialStore(str(tmp_path / "store")).add(Trial.completed(workload=WORKLOAD, config=CURRENT, tokens_per_second=5.0))
     status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)

@@ -11,6 +11,7 @@ import vl_convert
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation
+from torchx_cubicml.report.sections.figures import MOST_DRAWN, sampled
 from torchx_cubicml.report.style import FAILED, theme
 
 UNIT = "tokens per second"
@@ -113,3 +114,27 @@ def test_dark_and_light_pages_differ_in_colours_alone() -> None:
     assert light != dark
     colour = r"#[0-9a-f]{6}|rgb\([^)]*\)"
     assert re.sub(colour, "", light) == re.sub(colour, "", dark)
+
+
+@pytest.mark.parametrize("parts", ["layer", "concat", "hconcat", "vconcat"])
+@pytest.mark.parametrize(
+    ("subtitle", "shown"),
+    [
+        ("", "2,000 of 2,001 points are drawn"),
+        ("a", "a; 2,000 of 2,001 points are drawn"),
+        (["a", "b"], ["a", "b; 2,000 of 2,001 points are drawn"]),
+    ],
+)
+def test_many_points_are_sampled_in_each_part_of_a_figure(
+    parts: str, subtitle: str | list[str], shown: str | list[str]
+) -> None:
+    many = [{"x": number} for number in range(MOST_DRAWN + 1)]
+    figure = {
+        "title": {"text": "points", "subtitle": subtitle},
+        parts: [{"mark": {"type": "point"}, "data": {"values": many}}],
+    }
+    sample = sampled(figure)
+    (part,) = sample[parts]
+    assert len(part["data"]["values"]) == MOST_DRAWN
+    assert (part["data"]["values"][0], part["data"]["values"][-1]) == (many[0], many[-1])
+    assert sample["title"]["subtitle"] == shown

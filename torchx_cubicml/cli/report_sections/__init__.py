@@ -58,14 +58,25 @@ def short_result(view: WorkloadView) -> str:
         return ""
 
 
+def data_of(view: WorkloadView) -> dict[str, object]:
+    """Return what the sections tell as JSON values, of those that have a function ``data``; a cause where it fails."""
+    found: dict[str, object] = {}
+    for name in SECTIONS:
+        data = getattr(import_module(f"{__name__}.{name}"), "data", None)
+        if data is None:
+            continue
+        try:
+            found[name] = data(view)
+        except Exception as error:  # noqa: BLE001 - likewise
+            found[name] = {"failure": _cause(error)}
+    return found
+
+
 def _failure(name: str, error: Exception) -> Html:
     """Return the sentence on a section that failed, where a reader and a report of the defect find its cause."""
-    cause = " ".join(printable(mask(f"{type(error).__name__}: {error}"[: 2 * _MOST_LETTERS])).split())[:_MOST_LETTERS]
-    text = f"The section \u201c{name.replace('_', ' ')}\u201d is left out, as making it failed: {cause}"
+    text = f"The section \u201c{name.replace('_', ' ')}\u201d is left out, as making it failed: {_cause(error)}"
     return element("p", text, class_="note failure")
 
 
-def data_of(view: WorkloadView) -> dict[str, object]:
-    """Return what the sections of a workload tell as JSON values, of those that have a function ``data``."""
-    modules = {name: import_module(f"{__name__}.{name}") for name in SECTIONS}
-    return {name: module.data(view) for name, module in modules.items() if hasattr(module, "data")}
+def _cause(error: Exception) -> str:
+    return " ".join(printable(mask(f"{type(error).__name__}: {error}"[: 2 * _MOST_LETTERS])).split())[:_MOST_LETTERS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.report_sections.view import drawn_figures
@@ -39,6 +40,11 @@ def section(view: WorkloadView) -> Html:
         drawn_figures([drawn], view=view, name="accuracy"),
         numbers_html(heads, [_cells(group) for group in growth(errors)], is_open=True),
     )
+
+
+def data(view: WorkloadView) -> list[dict[str, Any]]:
+    """Return the accuracy by known measurements as JSON values."""
+    return [asdict(group) for group in growth(forecast_errors(view.trials, objective=view.objective))]
 
 
 def _row(each: ForecastError, objective: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli.report_sections.view import drawn_figures
@@ -49,6 +50,11 @@ def section(view: WorkloadView) -> Html:
         figures,
         numbers_html(titles, cells, is_open=not figures),
     )
+
+
+def data(view: WorkloadView) -> list[dict[str, Any]]:
+    """Return each measured config as JSON values, the best first."""
+    return [asdict(each) for each in view.ranked]
 
 
 def _names(view: WorkloadView, ranked: Sequence[MeasuredConfig]) -> list[str]:

@@ -43,6 +43,12 @@ def section(view: WorkloadView) -> Html:
     return joined(element("h3", "How well the hardware was used"), *notes, figures, _table(launches, per_joule))
 
 
+def data(view: WorkloadView) -> list[dict[str, Any]]:
+    """Return the efficiency of each launch as JSON values."""
+    names = ("launch", "kind", "mfu", "peak", "precision", "why_unknown", "stated")
+    return [{name: getattr(each, name) for name in names} for each in _launches(view)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LaunchUse:
     """Efficiency of one measured launch.

@@ -47,6 +47,14 @@ def section(view: WorkloadView) -> Html:
     )
 
 
+def data(view: WorkloadView) -> list[dict[str, Any]]:
+    """Return each promise beside what was measured as JSON values."""
+    names = ("number", "throughput", "measured", "low", "high", "own", "is_inside")
+    return [
+        {"trial_id": each.trial.trial_id, **{name: getattr(each, name) for name in names}} for each in _promises(view)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Promise:
     """Promise of one rewritten launch.

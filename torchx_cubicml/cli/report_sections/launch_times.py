@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,11 @@ def section(view: WorkloadView) -> Html:
         drawn = [_figure(group, title) for title, group in _groups(launches)]
         figures = figures_html([each for each in drawn if each], colours=view.colours, name=f"times-{view.place}")
     return joined(heading, element("p", how, class_="note"), figures, _table(launches))
+
+
+def data(view: WorkloadView) -> list[dict[str, Any]]:
+    """Return the times of each launch as JSON values, in seconds since 1970."""
+    return [asdict(each) for each in _launches(view)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def section(view: WorkloadView) -> Html:
     """Return the figure and its numbers; nothing where all launches fit and all configs are predicted to."""
-    found = memory_map(view.study, best=view.best) if view.study is not None and view.best is not None else None
-    if found is None or not _tells(found):
+    found = _map(view)
+    if found is None:
         return Html("")
     cells = memory_cells(found, own=view.own)
     names = (axis_name(found.x), axis_name(found.y))
@@ -34,6 +34,18 @@ def section(view: WorkloadView) -> Html:
         figures,
         numbers_html(heads, [_cells(cell, has_y=found.y is not None) for cell in listed], is_open=not figures),
     )
+
+
+def data(view: WorkloadView) -> list[dict[str, Any]]:
+    """Return the cells of the figure as JSON values."""
+    found = _map(view)
+    return memory_cells(found, own=view.own) if found is not None else []
+
+
+def _map(view: WorkloadView) -> MemoryMap | None:
+    """Return the map; ``None`` where it tells nothing."""
+    found = memory_map(view.study, best=view.best) if view.study is not None and view.best is not None else None
+    return found if found is not None and _tells(found) else None
 
 
 def _tells(found: MemoryMap) -> bool:

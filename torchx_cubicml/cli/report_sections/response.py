@@ -55,6 +55,13 @@ def section(view: WorkloadView) -> Html:
     )
 
 
+def data(view: WorkloadView) -> list[dict[str, Any]]:
+    """Return the plots of one parameter as JSON values, those of most effect first."""
+    if view.study is None or view.best is None:
+        return []
+    return response_panels(responses(view.study, best=view.best), own=view.own)
+
+
 def response_panels(found: Sequence[Response], *, own: Config | None) -> list[dict[str, Any]]:
     """Return the panels of ``response_curves``.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import asdict
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.launch.messages import worth_text
 from torchx_cubicml.predictors.features.history import config_key
@@ -30,25 +31,39 @@ _NEGLIGIBLE_OUTSIDE = 0.001
 
 def section(view: WorkloadView) -> Html:
     """Return the bars and tables; one sentence where the formulas do not cover the workload."""
-    from torchx_cubicml.advisor.breakdown import Breakdowns
     from torchx_cubicml.advisor.breakdown_text import breakdown_lines
 
     first, others = _configs(view)
-    current = view.own or view.best or next(iter(others.values()), None)
-    study = view.study or (view.study_of(current) if current is not None else None)
-    if study is None:
+    configs, found = _estimated(view, first, others)
+    if found is None:
         return Html("")
-    names = {parameter.name for parameter in study.posterior.space.parameters}
-    configs = {name: config for name, config in {**first, **others}.items() if names <= config.keys()}
-    if not configs:
-        return Html("")
-    found = Breakdowns.estimate(study, configs)
     title = element("h3", "Where the time and the memory go")
     if not found.of:
         return joined(title, *(element("p", line, class_="note") for line in breakdown_lines(found)))
     told = {name: _short(configs[name], than=first.get("your config")) for name in configs}
     facts = [_rates(view, configs), *_waits(list(found.of.values()))]
     return joined(title, *_parts(found, told, [name for name in configs if name in others], facts))
+
+
+def data(view: WorkloadView) -> dict[str, Any]:
+    """Return name of each config -> its parts as JSON values; none where the formulas do not cover the workload."""
+    _, found = _estimated(view, *_configs(view))
+    return {name: asdict(each) for name, each in found.of.items()} if found is not None else {}
+
+
+def _estimated(
+    view: WorkloadView, first: Mapping[str, Config], others: Mapping[str, Config]
+) -> tuple[dict[str, Config], Breakdowns | None]:
+    """Return the configs with a value of each parameter, and their breakdowns; ``None`` where none can be made."""
+    from torchx_cubicml.advisor.breakdown import Breakdowns
+
+    current = view.own or view.best or next(iter(others.values()), None)
+    study = view.study or (view.study_of(current) if current is not None else None)
+    if study is None:
+        return {}, None
+    names = {parameter.name for parameter in study.posterior.space.parameters}
+    configs = {name: config for name, config in {**first, **others}.items() if names <= config.keys()}
+    return configs, Breakdowns.estimate(study, configs) if configs else None
 
 
 def _parts(

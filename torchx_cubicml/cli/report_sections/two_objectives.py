@@ -35,14 +35,10 @@ _ALIKE = 1e-9  # relative difference of ratios that tells two objectives apart
 
 def section(view: WorkloadView) -> Html:
     """Return the figure and the table; nothing where the configs were not measured in two objectives."""
-    objectives = _objectives(view)
-    if objectives is None:
+    points, frontier = _frontier(view)
+    if frontier is None:
         return Html("")
-    noise = repeat_noise(view.trials, objective=objectives[0], elsewhere=view.recorded)
-    points = _points(view, objectives, noise=noise)
-    if len(points) < _FEWEST:
-        return Html("")
-    frontier = frontier_of(points, objectives, current=view.own)
+    objectives = frontier.objectives
     figures = Html("")
     if view.colours is not None:
         units = tuple(name.replace("_", " ") for name in objectives)
@@ -55,6 +51,24 @@ def section(view: WorkloadView) -> Html:
     )
     notes = [element("p", text, class_="note") for text in (how, *frontier_lines(frontier))]
     return joined(element("h3", "Two objectives"), *notes, figures, _table(frontier, current=view.own))
+
+
+def data(view: WorkloadView) -> dict[str, Any] | None:
+    """Return the frontier as JSON values; ``None`` without one."""
+    _, frontier = _frontier(view)
+    return frontier.to_json() if frontier is not None else None
+
+
+def _frontier(view: WorkloadView) -> tuple[list[FrontierPoint], Frontier | None]:
+    """Return the configs measured in both objectives, and their frontier; ``None`` for fewer than two."""
+    objectives = _objectives(view)
+    if objectives is None:
+        return [], None
+    noise = repeat_noise(view.trials, objective=objectives[0], elsewhere=view.recorded)
+    points = _points(view, objectives, noise=noise)
+    if len(points) < _FEWEST:
+        return points, None
+    return points, frontier_of(points, objectives, current=view.own)
 
 
 def units_text(objectives: tuple[str, str]) -> str:

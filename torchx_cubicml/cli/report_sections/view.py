@@ -137,10 +137,39 @@ class WorkloadView:
         current = self.own or self.best
         return self.study_of(current) if current is not None else None
 
+    @cached_property
+    def why_outside_space(self) -> str:
+        """Reason why the best config has no place in the space of the file; empty where it has one."""
+        from torchx_cubicml.advisor.posterior import with_pinned_choices
+        from torchx_cubicml.errors import CubicMLError
+
+        if self.space is None or self.best is None:
+            return ""
+        if self.study is not None:
+            space = self.study.posterior.space
+            return space.why_illegal(with_pinned_choices(self.study.posterior, self.best)) or ""
+        try:
+            self._fitted(self.own or self.best)
+        except CubicMLError as error:
+            return str(error)
+        return ""
+
     def study_of(self, current: Config) -> Study | None:
         """Return the study whose own config is ``current``; ``None`` where none can be fitted."""
-        from torchx_cubicml.advisor import Study
         from torchx_cubicml.errors import CubicMLError
+
+        try:
+            return self._fitted(current)
+        except CubicMLError:
+            return None
+
+    def _fitted(self, current: Config) -> Study | None:
+        """Return the study whose own config is ``current``; ``None`` where no parameter has two values.
+
+        Raises:
+            CubicMLError: the space does not fit the launches.
+        """
+        from torchx_cubicml.advisor import Study
         from torchx_cubicml.space.observed_space import observed_space
 
         space = self.space if self.space is not None else observed_space(self.trials, objective=self.objective)
@@ -149,16 +178,13 @@ class WorkloadView:
         latest = sorted(self.trials, key=lambda trial: trial.started_at)[-_MOST_STUDIED:]
         workload = latest[-1].workload
         others = [trial for trial in self.recorded if trial.workload != workload][-_MOST_OTHERS:]
-        try:
-            return Study.of(
-                replace(space, objective=self.objective),
-                workload=workload,
-                current=current,
-                trials=[*latest, *others],
-                predictor=self.predictor,
-            )
-        except CubicMLError:
-            return None
+        return Study.of(
+            replace(space, objective=self.objective),
+            workload=workload,
+            current=current,
+            trials=[*latest, *others],
+            predictor=self.predictor,
+        )
 
     @cached_property
     def sensitivities(self) -> tuple[ParameterSensitivity, ...]:

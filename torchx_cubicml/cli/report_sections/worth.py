@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.cli.report_sections.view import drawn_figures
 from torchx_cubicml.launch.messages import best_word
 from torchx_cubicml.plots.worth_rows import shown_text, worth_rows
+from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.report.figures.parameter_worth import parameter_worth
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.numbers_table import numbers_html
@@ -21,11 +22,14 @@ _MOST_ROWS = 30  # parameters; those of least effect are left out
 
 
 def section(view: WorkloadView) -> Html:
-    """Return the figure and its numbers; nothing where no two configs of the workload can be compared."""
+    """Return the figure and its numbers; nothing where no two configs of the workload can be compared.
+
+    If the best config has no place in the space file, one sentence stands for all sections on parameters.
+    """
     found = view.sensitivities
     rows = worth_rows(found)
     if not rows:
-        return Html("")
+        return _outside_space(view)
     figures = drawn_figures([parameter_worth(rows[:_MOST_ROWS])], view=view, name="worth")
     return joined(
         element("h3", "What each parameter is worth"),
@@ -38,6 +42,17 @@ def section(view: WorkloadView) -> Html:
             is_open=not figures,
         ),
     )
+
+
+def _outside_space(view: WorkloadView) -> Html:
+    why = printable(mask(view.why_outside_space))
+    if not why:
+        return Html("")
+    text = (
+        f"What each parameter is worth, how throughput responds and where memory runs out are left out, as the "
+        f"{best_word(view.objective)} config has no place in the space file: {why}"
+    )
+    return element("p", text, class_="note")
 
 
 def data(view: WorkloadView) -> list[dict[str, Any]]:

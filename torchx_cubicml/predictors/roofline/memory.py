@@ -121,12 +121,14 @@ class MemoryCalibration:
 
     def pressure(self, layout: TrainingLayout) -> Array:
         """Return log2 of the peak over the usable memory, then of each group's part, float64 ``[n, 1 + n_groups]``."""
-        shares = _shares(layout, self.unknown) * np.exp(self.theta[:N_GROUPS] - self.theta[N_GROUPS])
-        return np.asarray(np.log2(np.maximum(np.column_stack([shares.sum(axis=1), shares]), 2.0**-20)))
+        with np.errstate(all="ignore"):
+            shares = _shares(layout, self.unknown) * np.exp(self.theta[:N_GROUPS] - self.theta[N_GROUPS])
+            return np.asarray(np.log2(np.maximum(np.column_stack([shares.sum(axis=1), shares]), 2.0**-20)))
 
     def log_odds(self, layout: TrainingLayout) -> Array:
         """Return log odds that a training runs, including other reasons of failure, float64 ``[n]``."""
-        fits = _logit_to_fit(self.theta, _shares(layout, self.unknown))
+        with np.errstate(all="ignore"):
+            fits = _logit_to_fit(self.theta, _shares(layout, self.unknown))
         runs = np.exp(-np.logaddexp(0.0, -fits)) / (1.0 + np.exp(self.theta[-1]))
         return np.asarray(np.log(np.maximum(runs, 1e-12)) - np.log1p(-np.minimum(runs, 1.0 - 1e-12)))
 
@@ -163,7 +165,7 @@ def calibrate_memory(layout: TrainingLayout, *, ran: Array, certain: Array, peak
         return float(0.5 * deviations @ deviations + robust_loss - _log_likelihood(theta, shares, ran, certain))
 
     solver: Callable[..., _Solution] = minimize
-    with one_thread():
+    with one_thread(), np.errstate(all="ignore"):  # sizes of any magnitude
         found = solver(negative_log_posterior, centre, method="L-BFGS-B", options={"maxiter": _STEPS}).x
     return MemoryCalibration(theta=found[: len(_CENTRE)], unknown=_values(names, tuple(found[len(_CENTRE) :].tolist())))
 

@@ -37,6 +37,7 @@ _SPOKEN = re.compile(r' (?:role|aria-[a-z]+|class)="[^"]*"')
 _TAG = re.compile(r"<[a-zA-Z][^>]*>")
 _SIZE = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')
 _ON_PAGE = {"background": None, "padding": 4}  # the page itself is the background
+_LISTS_OF_PARTS = frozenset({"layer", "concat", "hconcat", "vconcat"})  # of a specification
 _DRAWN = frozenset({"svg", "g", "path", "text", "tspan", "rect", "line", "circle", "defs", "clipPath", "title", "desc"})
 
 
@@ -96,8 +97,8 @@ def sampled(figure: Specification) -> dict[str, Any]:
         found = dict(part)
         if "spec" in found:
             found["spec"] = drawn(found["spec"])
-        if "layer" in found:
-            found["layer"] = [drawn(layer) for layer in found["layer"]]
+        for parts in _LISTS_OF_PARTS & found.keys():
+            found[parts] = [drawn(each) for each in found[parts]]
         values = found.get("data", {}).get("values", ())
         if len(values) > MOST_DRAWN and not _is_line(part):
             counts.append(len(values))
@@ -107,9 +108,16 @@ def sampled(figure: Specification) -> dict[str, Any]:
 
     sample = drawn(figure)
     if counts:
-        text = f"; {MOST_DRAWN * len(counts):,} of {sum(counts):,} points are drawn"
-        sample["title"] = {**sample["title"], "subtitle": f"{sample['title'].get('subtitle', '')}{text}"}
+        text = f"{MOST_DRAWN * len(counts):,} of {sum(counts):,} points are drawn"
+        sample["title"] = {**sample["title"], "subtitle": _with_text(sample["title"].get("subtitle", ""), text)}
     return sample
+
+
+def _with_text(subtitle: str | Sequence[str], text: str) -> str | list[str]:
+    """Return a subtitle of one line, or of several, with a text at its end."""
+    if isinstance(subtitle, str):
+        return f"{subtitle}; {text}" if subtitle else text
+    return [*subtitle[:-1], "; ".join([*subtitle[-1:], text])]
 
 
 def _is_line(part: Mapping[str, Any]) -> bool:

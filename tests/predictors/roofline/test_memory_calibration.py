@@ -19,7 +19,7 @@ ROW = {
 }
 
 
-def layouts(count: int, seed: int = 0) -> TrainingLayout:
+def layouts(count: int, seed: int = 0, **facts: float) -> TrainingLayout:
     rng = np.random.default_rng(seed)
     rows = [
         {
@@ -28,6 +28,7 @@ def layouts(count: int, seed: int = 0) -> TrainingLayout:
             "d_model": int(rng.choice([1024, 2048, 4096])),
             "micro_batch_size": 2 ** int(rng.integers(6)),
             "zero_stage": int(rng.integers(3)),
+            **facts,
         }
         for _ in range(count)
     ]
@@ -127,3 +128,30 @@ def test_factors_scale_their_group_alone() -> None:
         total = sum(parts.values()) + 2.0 * sum(parts[name] for name in names)
         found = MemoryCalibration(theta=changed).pressure(layout)[:, 0]
         assert found == pytest.approx(np.log2(total / (0.92 * layout.memory)))
+
+
+@pytest.mark.parametrize("size", [1e6, 1e20, 1e60, 1e150])
+def test_sizes_of_any_magnitude_raise_no_warning(size: float) -> None:
+    layout = layouts(20, d_model=size)
+    ran = np.arange(20) % 2.0
+    memory = calibrate_memory(layout, ran=ran, certain=1.0 - ran, peak_bytes=np.where(ran > 0.0, 4e10, np.nan))
+    assert np.isfinite(memory.theta).all()
+    assert memory.log_odds(layout).shape == (20,)
+    assert len(memory.pressure(layout)) == 20
+
+
+def test_a_size_that_no_training_has_leaves_the_others_their_calibration() -> None:
+    rows = [{**ROW, "micro_batch_size": 2**number, "d_model": 1024} for number in range(6)]
+    odd = {**ROW, "d_model": 1e150}
+    ran, peaks = np.array([*np.ones(6), 1.0]), np.array([*(4e9 * 2.0 ** np.arange(6)), 1e9])
+    alone, beside = (
+        calibrate_memory(
+            TrainingLayout.of(Facts.from_rows([*rows, odd][:count])),
+            ran=ran[:count],
+            certain=1.0 - ran[:count],
+            peak_bytes=peaks[:count],
+        )
+        for count in (6, 7)
+    )
+    assert beside.theta == pytest.approx(alone.theta)
+    assert alone.theta != pytest.approx(MemoryCalibration.default().theta)

@@ -129,8 +129,8 @@ class MemoryCalibration:
         """Return log odds that a training runs, including other reasons of failure, float64 ``[n]``."""
         with np.errstate(all="ignore"):
             fits = _logit_to_fit(self.theta, _shares(layout, self.unknown))
-        runs = np.exp(-np.logaddexp(0.0, -fits)) / (1.0 + np.exp(self.theta[-1]))
-        return np.asarray(np.log(np.maximum(runs, 1e-12)) - np.log1p(-np.minimum(runs, 1.0 - 1e-12)))
+            runs = np.exp(-np.logaddexp(0.0, -fits)) / (1.0 + np.exp(self.theta[-1]))
+            return np.asarray(np.log(np.maximum(runs, 1e-12)) - np.log1p(-np.minimum(runs, 1.0 - 1e-12)))
 
 
 def calibrate_memory(layout: TrainingLayout, *, ran: Array, certain: Array, peak_bytes: Array) -> MemoryCalibration:
@@ -144,6 +144,11 @@ def calibrate_memory(layout: TrainingLayout, *, ran: Array, certain: Array, peak
     """
     if not len(ran):
         return MemoryCalibration.default()
+    with np.errstate(all="ignore"):
+        is_known = np.asarray(np.isfinite(_shares(layout, unknown_facts.MEDIANS)).all(axis=1))
+    if not is_known.all():  # a size that no training has tells nothing of the others
+        kept = (each[is_known] for each in (ran, certain, peak_bytes))
+        return calibrate_memory(layout.rows(is_known), **dict(zip(("ran", "certain", "peak_bytes"), kept, strict=True)))
     from scipy.optimize import minimize
 
     names = relevant(layout)

@@ -176,6 +176,7 @@ def a_trial_without_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
 def a_damaged_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (folder / "cache" / "stores").mkdir()
     (folder / "cache" / "stores" / "0.json").write_text('{"format": ')
+    (folder / "cache" / "of_another_program.json").write_text("[]")
     return []
 
 
@@ -350,7 +351,7 @@ BROKEN: list[tuple[Callable[[Path, pytest.MonkeyPatch], list[str]], str, str, st
     (another_measurement_under_the_same_id, "trials: conflicts", "wrong", "different measurement", "LAUNCH"),
     (a_trial_of_the_future, "trials: clocks", "wrong", "job-1 by 7[12]\\d\\d s", "set the clock .* by NTP"),
     (a_trial_without_an_end, "trials: ends", "warning", "1 trials count as running .*: job-1", "KillWait"),
-    (a_damaged_cache, "cache", "warning", "1 damaged files, .*0.json", "rm .*0.json"),
+    (a_damaged_cache, "cache", "warning", "1 damaged file, .*0.json", "rm [^ ]*0.json .what"),
     (a_file_in_place_of_the_cache, "cache", "warning", "cached is not a folder", "TORCHX_CUBICML_CACHE"),
     (a_stale_cache, "cache", "wrong", "is stale: it differs from the store in import-", "rm .*stores"),
     (an_illegal_space_file, "space file", "wrong", "did you mean 'choices'", "correct the file"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.checks.context import CheckContext
 
 NAME, PLACE = "cache", 150
+_OWN = ("stores", "suggestions")  # folders of ``store.index_cache`` and ``rewrite.cache``: other files are not ours
 
 
 def check(context: CheckContext) -> Finding:
@@ -31,10 +32,11 @@ def check(context: CheckContext) -> Finding:
             "set TORCHX_CUBICML_CACHE to a folder of your own, or to off; without it each launch reads the whole store"
         )
         return warning(f"cannot write to {folder}: {obstacle}", cure)
-    files = sorted(path for path in folder.rglob("*.json") if not path.name.startswith("."))
+    files = sorted(path for name in _OWN for path in (folder / name).glob("[!.]*.json"))
     bad = [path for path in files if read_cache(path) is None]
     if bad:
-        found = f"{len(bad)} damaged files, or files that others may write: {some([str(path) for path in bad])}"
+        count = f"{len(bad)} damaged file{'s' if len(bad) > 1 else ''}"
+        found = f"{count}, or writable by others: {some([str(path) for path in bad])}"
         return warning(found, f"rm {_words(bad)} (what they held is computed again)")
     stale = _stale_trials(context, folder)
     if stale:

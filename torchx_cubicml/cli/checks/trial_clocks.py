@@ -28,6 +28,7 @@ def check(context: CheckContext) -> Finding:
             name = event.trial_id or event.launch_id
             ahead[name] = max(seconds, ahead.get(name, 0.0))
     if ahead:
-        found = f"{len(ahead)} trials are of the future: {some([f'{name} by {s:.0f} s' for name, s in ahead.items()])}"
+        times = some([f"{name} by {seconds:.0f} s" for name, seconds in ahead.items()])
+        found = f"{len(ahead)} trial{'s are' if len(ahead) > 1 else ' is'} of the future: {times}"
         return wrong(found, f"set the clock of their hosts, or the one here (it says {now:%Y-%m-%d %H:%M} UTC), by NTP")
     return ok("no event is later than now")

@@ -267,6 +267,14 @@ class TestPromises:
         text = text_of(section("kept_promises", [replace(doubtful, suggestion=promise)]))
         assert "(80 % interval: 42 min 0 s more to 1 h 45 min more)" in text
 
+    def test_without_the_doubt_of_the_own_config_no_time_saved_is_told(self) -> None:
+        sure = rewritten(1)
+        promise = {name: value for name, value in (sure.suggestion or {}).items() if not name.startswith("gain_")}
+        unsure = replace(rewritten(2), suggestion=promise)
+        assert "same work" not in text_of(section("kept_promises", [unsure]))
+        text = text_of(section("kept_promises", [sure, unsure]))
+        assert "1 launch without recorded times, or without that prediction and its interval, is left out." in text
+
     def test_without_a_measurement_nothing_is_saved(self) -> None:
         text = text_of(section("kept_promises", [failed(rewritten(1), State.USER_ERROR)]))
         assert "1 launch was rewritten to a faster config; none of them was measured." in text

@@ -67,7 +67,7 @@ class _Promise:
         low: lower end of the 80 % interval of the true throughput; ``None`` where not stored.
         high: upper end, likewise.
         own: prediction of the user's own config, likewise.
-        own_error: standard deviation of its logarithm: at most that of the promised gain, which is stored.
+        own_error: standard deviation of its logarithm: at most that of the promised gain; ``None`` where not stored.
     """
 
     number: int
@@ -77,7 +77,7 @@ class _Promise:
     low: float | None
     high: float | None
     own: float | None
-    own_error: float
+    own_error: float | None
 
     @property
     def ratio(self) -> float | None:
@@ -115,7 +115,7 @@ def _promise(trial: Trial, promised: float, objective: str, *, number: int) -> _
         low=low,
         high=high,
         own=own,
-        own_error=math.log(most / least) / (2.0 * _ONE_SIDED_90) if is_known and most and least else 0.0,
+        own_error=math.log(most / least) / (2.0 * _ONE_SIDED_90) if is_known and most and least else None,
     )
 
 
@@ -151,7 +151,11 @@ def _saved(promises: Sequence[_Promise]) -> list[str]:
     A launch at a throughput of m did the work for which the user's own config, at b, would have taken m / b times as
     long. A launch without a measurement counts as lost. All launches share the error of b, so the ends add up.
     """
-    known = [(each, seconds) for each in promises if each.own is not None and (seconds := _steady_s(each)) is not None]
+    known = [
+        (each, seconds)
+        for each in promises
+        if each.own is not None and each.own_error is not None and (seconds := _steady_s(each)) is not None
+    ]
     if not any(each.measured is not None for each, _ in known):
         return []
     saved, least, most = (_total_s(known, side * _ONE_SIDED_90) for side in (0.0, 1.0, -1.0))
@@ -162,7 +166,7 @@ def _saved(promises: Sequence[_Promise]) -> list[str]:
         f"They ran {seconds_text(ran)} at their pace. With your own config, as it was predicted then, the same work "
         f"would have taken {_signed(saved)} (80 % interval: {_signed(least)} to {_signed(most)}).",
         f"Of that, {seconds_text(lost)} of launches without a measurement count as lost." if lost else "",
-        f"{_launches(left_out)} without recorded times, or without that prediction, "
+        f"{_launches(left_out)} without recorded times, or without that prediction and its interval, "
         f"{'is' if left_out == 1 else 'are'} left out."
         if left_out
         else "",
@@ -175,7 +179,7 @@ def _total_s(known: Iterable[tuple[_Promise, float]], deviations: float) -> floa
     """Return the seconds saved, if the own config is faster than predicted by so many standard deviations."""
     total = 0.0
     for each, seconds in known:
-        own = (each.own or 1.0) * math.exp(deviations * each.own_error)
+        own = (each.own or 1.0) * math.exp(deviations * (each.own_error or 0.0))
         total += -seconds if each.measured is None else seconds * (each.measured / own - 1.0)
     return total
 
@@ -251,7 +255,9 @@ def _row(promise: _Promise, objective: str) -> list[str]:
     gain = _stored(trial, "gain")
     doubt = interval_text(trial.uncertainty(objective))
     ends = (promise.low, promise.high)
-    measured = rate_text(promise.measured, objective) if promise.measured is not None else str(trial.state)
+    measured = (
+        rate_text(promise.measured, objective) if promise.measured is not None else str(trial.state).replace("_", " ")
+    )
     return [
         f"{promise.number:,}",
         f"{started:%d %b %Y, %H:%M}" if started is not None else "-",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _HEIGHT = 220
 _WIDEST_STEP = 70  # pixels of one launch
-INSIDE, OUTSIDE = "inside its interval", "outside its interval"
+INSIDE, OUTSIDE, UNKNOWN = "inside its interval", "outside its interval", "promised without an interval"
 OWN = "your own config, as predicted then"
 
 
@@ -46,7 +46,9 @@ def promise_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 def _place(row: Mapping[str, Any]) -> str:
     low, high = row["low"], row["high"]
-    return INSIDE if low is None or high is None or low <= row["ratio"] <= high else OUTSIDE
+    if low is None or high is None:
+        return UNKNOWN
+    return INSIDE if low <= row["ratio"] <= high else OUTSIDE
 
 
 def _intervals(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -75,8 +77,9 @@ def _points(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the measured ratios, and a tick where the user's own config was predicted."""
     own = [{**row, "kind": OWN} for row in values if row["own"] is not None]
     legend = {"orient": "bottom", "title": None, "direction": "horizontal", "labelLimit": 260}
-    found = [kind for kind in (INSIDE, OUTSIDE) if any(row["place"] == kind for row in values)]
-    colours, shapes = {INSIDE: STRONG, OUTSIDE: FAILED}, {INSIDE: "circle", OUTSIDE: "diamond"}
+    found = [kind for kind in (INSIDE, OUTSIDE, UNKNOWN) if any(row["place"] == kind for row in values)]
+    colours = {INSIDE: STRONG, OUTSIDE: FAILED, UNKNOWN: NEUTRAL}
+    shapes = {INSIDE: "circle", OUTSIDE: "diamond", UNKNOWN: "square"}
     points = {
         "data": {"values": values},
         "mark": {"type": "point", "size": 75, "opacity": 1},

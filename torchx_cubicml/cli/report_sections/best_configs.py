@@ -53,8 +53,8 @@ def section(view: WorkloadView) -> Html:
 
 
 def data(view: WorkloadView) -> list[dict[str, Any]]:
-    """Return each measured config as JSON values, the best first."""
-    return [asdict(each) for each in view.ranked]
+    """Return the best measured configs as JSON values, the best first."""
+    return [asdict(each) for each in view.ranked[:_MOST]]
 
 
 def _names(view: WorkloadView, ranked: Sequence[MeasuredConfig]) -> list[str]:

@@ -46,7 +46,9 @@ def section(view: WorkloadView) -> Html:
 def data(view: WorkloadView) -> list[dict[str, Any]]:
     """Return the efficiency of each launch as JSON values."""
     names = ("launch", "kind", "mfu", "peak", "precision", "why_unknown", "stated")
-    return [{name: getattr(each, name) for name in names} for each in _launches(view)]
+    return [
+        {"trial_id": each.trial.trial_id, **{name: getattr(each, name) for name in names}} for each in _launches(view)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

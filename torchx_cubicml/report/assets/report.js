@@ -137,7 +137,8 @@
       const last = Math.min(first + this.size, total);
       this.body.replaceChildren(...this.rows.slice(first, last).flatMap(row => this.row(row)));
       const all = this.all.length;
-      this.count.textContent = total === all ? `${whole.format(all)} trials` : `${whole.format(total)} of ${whole.format(all)} trials`;
+      const trials = all === 1 ? "trial" : "trials";
+      this.count.textContent = `${total === all ? "" : `${whole.format(total)} of `}${whole.format(all)} ${trials}`;
       this.where.textContent = total ? `${whole.format(first + 1)} to ${whole.format(last)}` : "";
       this.pages.hidden = total <= this.size;
       this.before.disabled = this.page === 0;

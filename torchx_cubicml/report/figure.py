@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.report.rendering import FORMATS, drawn, rendered
-from torchx_cubicml.report.sections.figures import sampled
+from torchx_cubicml.report.sections.figures import PART_LISTS, sampled
 from torchx_cubicml.report.sections.figures_page import Section
 from torchx_cubicml.report.style import LABEL, notebook_theme, theme
 
@@ -83,8 +83,8 @@ class Figure:
 def _with_tooltips(part: Specification) -> dict[str, Any]:
     """Return a part of a specification in which each mark with a label, and without a tooltip, shows that label."""
     found = dict(part)
-    if "layer" in found:
-        found["layer"] = [_with_tooltips(layer) for layer in found["layer"]]
+    for parts in PART_LISTS & found.keys():
+        found[parts] = [_with_tooltips(each) for each in found[parts]]
     if "spec" in found:
         found["spec"] = _with_tooltips(found["spec"])
     encoding = found.get("encoding", {})

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_DRAWN = 2000
 """Points of one kind in one figure: more cover each other, and make a page heavy."""
+PART_LISTS = frozenset({"layer", "concat", "hconcat", "vconcat"})
+"""Properties of a specification that list its parts."""
 _MOST_LETTERS = 200  # of a cause
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b|rgb\(\d+, ?\d+, ?\d+\)")
 _PAINT = re.compile(rf'\b(fill|stroke)="({_COLOUR.pattern})"')
@@ -37,7 +39,6 @@ _SPOKEN = re.compile(r' (?:role|aria-[a-z]+|class)="[^"]*"')
 _TAG = re.compile(r"<[a-zA-Z][^>]*>")
 _SIZE = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')
 _ON_PAGE = {"background": None, "padding": 4}  # the page itself is the background
-_LISTS_OF_PARTS = frozenset({"layer", "concat", "hconcat", "vconcat"})  # of a specification
 _DRAWN = frozenset({"svg", "g", "path", "text", "tspan", "rect", "line", "circle", "defs", "clipPath", "title", "desc"})
 
 
@@ -97,7 +98,7 @@ def sampled(figure: Specification) -> dict[str, Any]:
         found = dict(part)
         if "spec" in found:
             found["spec"] = drawn(found["spec"])
-        for parts in _LISTS_OF_PARTS & found.keys():
+        for parts in PART_LISTS & found.keys():
             found[parts] = [drawn(each) for each in found[parts]]
         values = found.get("data", {}).get("values", ())
         if len(values) > MOST_DRAWN and not _is_line(part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
 
 _MOST_DRAWN = 200  # launches: the latest
 _MOST_LANES = 16
@@ -51,7 +51,10 @@ def section(view: WorkloadView) -> Html:
 
 def data(view: WorkloadView) -> list[dict[str, Any]]:
     """Return the times of each launch as JSON values, in seconds since 1970."""
-    return [asdict(each) for each in _launches(view)]
+    names = ("begin", "start", "steady", "end", "outcome", "devices", "tune")
+    return [
+        {"trial_id": each.trial.trial_id, **{name: getattr(each, name) for name in names}} for each in _launches(view)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class _TimedLaunch:
         devices: processes of the job; 0 where unknown.
         tune: name of its tune; empty for none.
         number: round of a tune; ``None`` for none.
-        config: of the launch.
+        trial: its record.
     """
 
     begin: float
@@ -78,7 +81,7 @@ class _TimedLaunch:
     devices: int
     tune: str
     number: int | None
-    config: Config
+    trial: Trial
 
     @property
     def phases(self) -> list[tuple[str, float, float]]:
@@ -122,7 +125,7 @@ def _timed(trial: Trial, number: int | None, *, latest: float) -> _TimedLaunch |
         devices=devices if isinstance(devices, int) and not isinstance(devices, bool) and devices > 0 else 0,
         tune=tune_of(trial.launch_id),
         number=number,
-        config=trial.config,
+        trial=trial,
     )
 
 
@@ -237,7 +240,7 @@ def _time_text(time: float) -> str:
 def _label(launch: _TimedLaunch, what: str) -> str:
     """Return the text of a mark, for readers who cannot see it."""
     phases = ", ".join(f"{phase} {seconds_text(end - begin)}" for phase, begin, end in launch.phases)
-    config = config_text(launch.config)[:_MOST_LETTERS]
+    config = config_text(launch.trial.config)[:_MOST_LETTERS]
     return "; ".join(filter(None, (what, _time_text(launch.begin), phases, f"end: {launch.outcome}", config)))
 
 

@@ -14,7 +14,7 @@ from torchx_cubicml.launch.command_facts.recommender_settings import (
     recommender_settings,
 )
 from torchx_cubicml.launch.command_facts.source_facts import default_facts, observed_facts
-from torchx_cubicml.launch.command_facts.source_literals import is_plain
+from torchx_cubicml.launch.command_facts.source_literals import is_plain, other_spellings, parser_flags
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, StatedSettings
 from torchx_cubicml.launch.command_facts.trainer_facts import trainer_facts, with_rules_of
 from torchx_cubicml.launch.source_files import source_files
@@ -53,7 +53,7 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     (4, '--n_layer', True)
     """
     files = list(source_files(launch))
-    settings = StatedSettings.of(launch).with_defaults(list(hydra_files(files)))
+    settings = stated_settings(launch, files)
     found = CommandFacts.of(_of_user(stated or {}, device))
     found = found.completed_by(_of_launch(launch))
     trainer = detect_trainer(launch, files[0].text if files else "")
@@ -70,6 +70,14 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     if _has_several(found) and not found.facts.keys() & {"sharding_strategy", "zero_stage"}:
         unknown.append("sharding_strategy")
     return replace(found, unknown=tuple(unknown))
+
+
+def stated_settings(launch: Launch, files: Sequence[SourceFile]) -> StatedSettings:
+    """Return the settings of a command under the names that its program has for them."""
+    trees = [file.tree for file in files if file.tree is not None]
+    flags = [flag for tree in trees for flag in parser_flags(tree)]
+    short = {typed: long for tree in trees for typed, long in other_spellings(tree).items()}
+    return StatedSettings.of(launch).with_defaults(list(hydra_files(files))).with_full_names(flags, short)
 
 
 def _of_recommender(found: CommandFacts, tables: Sequence[Mapping[str, Setting]]) -> CommandFacts:
@@ -109,7 +117,12 @@ def _followed_defaults(program: FollowedProgram, files: Sequence[SourceFile]) ->
 
 
 def _counted(found: CountedModel | None) -> dict[str, Setting]:
-    return {"n_params": Setting(value=found.n_params, source=f"counted in the source of {found.name}")} if found else {}
+    if found is None:
+        return {}
+    source = f"counted in the source of {found.name}"
+    if not found.is_whole:
+        source += ", which was not followed to its end"
+    return {"n_params": Setting(value=found.n_params, source=source, is_assumed=not found.is_whole)}
 
 
 def _of_user(stated: Mapping[str, Value], device: str) -> dict[str, Setting]:

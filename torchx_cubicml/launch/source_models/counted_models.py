@@ -26,10 +26,12 @@ class CountedModel:
     Args:
         name: of its class.
         n_params: its parameters, shared ones counted once.
+        is_whole: whether the program was followed to its end: what follows may build a larger one.
     """
 
     name: str
     n_params: int
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +71,12 @@ def followed_program(files: Sequence[SourceFile], settings: StatedSettings) -> F
                 names[name] = setting.value
 
     interpreter = Interpreter(trees, call_hook=arguments.decide, on_exec=overridden)
+    is_whole = False
     try:
         with suppress(OutOfSteps, RecursionError):  # a training loop may never end; the model is built before it
             interpreter.run(script, name="__main__")
-        model = _largest(interpreter.built)
+            is_whole = True
+        model = _largest(interpreter.built, interpreter.replaced, is_whole=is_whole)
     except Exception:  # noqa: BLE001 - any text may be a program, and what cannot be followed is not counted
         model = None
     known = {name: value for name, value in arguments.followed.items() if name not in settings.arguments}
@@ -80,9 +84,10 @@ def followed_program(files: Sequence[SourceFile], settings: StatedSettings) -> F
     return FollowedProgram(model=model, defaults=defaults)
 
 
-def _largest(built: Sequence[ModuleValue]) -> CountedModel | None:
+def _largest(built: Sequence[ModuleValue], replaced: Sequence[ModuleValue], *, is_whole: bool) -> CountedModel | None:
     """Return the model with most parameters among those that no other holds; none if any of these cannot be counted."""
     inner = {id(each) for module in built for each in module.modules() if each is not module}
+    inner |= {id(each) for module in replaced for each in module.modules()}
     outer = [(module.doubts > 0, module.n_params(), module.name) for module in built if id(module) not in inner]
     if not outer or any(count is None for _, count, _ in outer):
         return None
@@ -91,4 +96,4 @@ def _largest(built: Sequence[ModuleValue]) -> CountedModel | None:
     others = {each for _, each, _ in outer if each}
     if count == 0 or (count not in certain and len(others) > 1):
         return None
-    return CountedModel(name=name, n_params=count)
+    return CountedModel(name=name, n_params=count, is_whole=is_whole)

@@ -89,17 +89,22 @@ def _exists(path: str, positional: Sequence[object], _: Mapping[str, object]) ->
     name = positional[0] if positional else UNKNOWN
     if not isinstance(name, str):
         return UNKNOWN
-    tests = {"os.path.exists": Path.exists, "os.path.isfile": Path.is_file, "os.path.isdir": Path.is_dir}
     try:
-        return tests[path](Path(name))
+        return FILE_TESTS[path](Path(name))
     except (OSError, ValueError):
         return UNKNOWN
 
 
+FILE_TESTS: Mapping[str, Callable[[Path], bool]] = {
+    "os.path.exists": Path.exists,
+    "os.path.isfile": Path.is_file,
+    "os.path.isdir": Path.is_dir,
+}
+"""Functions that ask whether a file exists."""
 _SPECIAL: Mapping[str, Callable[[str, Sequence[object], Mapping[str, object]], object]] = {
     **dict.fromkeys(("enumerate", "zip", "reversed"), _sequence_call),
     **dict.fromkeys(("getattr", "hasattr", "vars"), _attribute_call),
-    **dict.fromkeys(("os.path.exists", "os.path.isfile", "os.path.isdir"), _exists),
+    **dict.fromkeys(FILE_TESTS, _exists),
     "copy.deepcopy": lambda path, positional, keywords: UNKNOWN_OBJECT,
 }
 

@@ -17,7 +17,14 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     ModuleValue,
     PartialCall,
 )
-from torchx_cubicml.launch.source_models.builtin_calls import CHANGING, METHODS, SPOILING, builtin_call, partial_call
+from torchx_cubicml.launch.source_models.builtin_calls import (
+    CHANGING,
+    FILE_TESTS,
+    METHODS,
+    SPOILING,
+    builtin_call,
+    partial_call,
+)
 from torchx_cubicml.launch.source_models.evaluator import AROUND, Evaluator
 from torchx_cubicml.launch.source_models.torch_modules import library_object
 from torchx_cubicml.launch.source_models.value_operations import either, is_small, items_of, same
@@ -64,6 +71,7 @@ class Caller(Evaluator):
 
     Attributes:
         built: modules that were built, in order.
+        asks_for_files: whether the program asks which files exist.
         replaced: those of them whose place in another module was given to something else.
     """
 
@@ -73,6 +81,7 @@ class Caller(Evaluator):
         self._depth, self._doubts = 0, 0
         self._wrapped: dict[ast.FunctionDef, bool] = {}
         self.built: list[ModuleValue] = []
+        self.asks_for_files = False
         self.replaced: list[ModuleValue] = []
 
     def _body(self, body: Iterable[ast.stmt], names: Names) -> None:
@@ -231,6 +240,7 @@ class Caller(Evaluator):
         if function.path in {"setattr", "delattr"} and positional:
             self._set_named(*[*positional, UNKNOWN, UNKNOWN][:3])
             return None
+        self.asks_for_files = self.asks_for_files or function.path in FILE_TESTS
         if function.path == "dataclasses.fields" and positional:
             return self._described_fields(positional[0])
         if "." not in function.path or function.path.partition(".")[0] in {"math", "os", "copy"}:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.source_models.evaluator import OutOfSteps
@@ -27,11 +28,13 @@ class CountedModel:
         name: of its class.
         n_params: its parameters, shared ones counted once.
         is_whole: whether the program was followed to its end: what follows may build a larger one.
+        asks_for_files: whether the program asks which files exist, as it was answered here.
     """
 
     name: str
     n_params: int
     is_whole: bool = True
+    asks_for_files: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,8 @@ def followed_program(files: Sequence[SourceFile], settings: StatedSettings) -> F
         files: source files of the program, the script first.
         settings: values that the command states.
     """
-    trees = {file.path.stem: file.tree for file in files[1:] if file.tree is not None}
+    stems = Counter(file.path.stem for file in files[1:])  # of two modules of one name, it is not told which is meant
+    trees = {file.path.stem: file.tree for file in files[1:] if file.tree is not None and stems[file.path.stem] == 1}
     script = files[0].tree if files else None
     if script is None:
         return FollowedProgram()
@@ -76,15 +80,17 @@ def followed_program(files: Sequence[SourceFile], settings: StatedSettings) -> F
         with suppress(OutOfSteps, RecursionError):  # a training loop may never end; the model is built before it
             interpreter.run(script, name="__main__")
             is_whole = True
-        model = _largest(interpreter.built, interpreter.replaced, is_whole=is_whole)
+        model = _largest(interpreter.built, interpreter.replaced)
     except Exception:  # noqa: BLE001 - any text may be a program, and what cannot be followed is not counted
         model = None
+    if model is not None:
+        model = replace(model, is_whole=is_whole, asks_for_files=interpreter.asks_for_files)
     known = {name: value for name, value in arguments.followed.items() if name not in settings.arguments}
     defaults = {name: value for name, value in known.items() if isinstance(value, int | float | str)}
     return FollowedProgram(model=model, defaults=defaults)
 
 
-def _largest(built: Sequence[ModuleValue], replaced: Sequence[ModuleValue], *, is_whole: bool) -> CountedModel | None:
+def _largest(built: Sequence[ModuleValue], replaced: Sequence[ModuleValue]) -> CountedModel | None:
     """Return the model with most parameters among those that no other holds; none if any of these cannot be counted."""
     inner = {id(each) for module in built for each in module.modules() if each is not module}
     inner |= {id(each) for module in replaced for each in module.modules()}
@@ -96,4 +102,4 @@ def _largest(built: Sequence[ModuleValue], replaced: Sequence[ModuleValue], *, i
     others = {each for _, each, _ in outer if each}
     if count == 0 or (count not in certain and len(others) > 1):
         return None
-    return CountedModel(name=name, n_params=count, is_whole=is_whole)
+    return CountedModel(name=name, n_params=count)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.source_models.evaluator import Names
 
 
-_NAMES_A_STEP = 20  # that are copied in the time of a step
+_NAMES_A_STEP = 5  # that are copied in the time of a step
 
 
 class Interpreter(Caller):

@@ -149,11 +149,7 @@ def parser_flags(tree: ast.Module) -> Mapping[str, ParserFlag]:
     """
     found: dict[str, ParserFlag] = {}
     known = constants(tree.body)
-    adders = {"add_argument", *_aliases_of_add(tree)}
-    for node in nodes_of(tree):
-        if not isinstance(node, ast.Call) or _called(node) not in adders:
-            continue
-        words = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    for node, words in _added(tree):
         flags = [word.lstrip("-").replace("-", "_").lower() for word in words if word.startswith("--")]
         flag = _parser_flag(node, known)
         for name in flags:
@@ -181,13 +177,20 @@ def other_spellings(tree: ast.Module) -> dict[str, str]:
     {'-l': 'n_layer'}
     """
     found: dict[str, str] = {}
-    for node in nodes_of(tree):
-        if isinstance(node, ast.Call) and _called(node) == "add_argument":
-            words = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-            long = next((word for word in words if word.startswith("--")), "")
-            short = [word for word in words if word.startswith("-") and not word.startswith("--")]
-            found |= dict.fromkeys(short, long[2:].replace("-", "_").lower()) if long else {}
+    for _, words in _added(tree):
+        long = next((word for word in words if word.startswith("--")), "")
+        short = [word for word in words if word.startswith("-") and not word.startswith("--")]
+        found |= dict.fromkeys(short, long[2:].replace("-", "_").lower()) if long else {}
     return found
+
+
+def _added(tree: ast.Module) -> Iterator[tuple[ast.Call, list[str]]]:
+    """Yield each call that adds an argument to a parser, with the names that it spells out."""
+    adders = {"add_argument", *_aliases_of_add(tree)}
+    for node in nodes_of(tree):
+        if isinstance(node, ast.Call) and _called(node) in adders:
+            texts = (each.value for each in node.args if isinstance(each, ast.Constant))
+            yield node, [each for each in texts if isinstance(each, str)]
 
 
 def _aliases_of_add(tree: ast.Module) -> Iterator[str]:

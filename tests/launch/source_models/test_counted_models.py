@@ -13,7 +13,7 @@ import torch
 from torchx_cubicml.launch.command_facts.command_facts import stated_settings
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.source_files import source_files
-from torchx_cubicml.launch.source_models.counted_models import counted_model
+from torchx_cubicml.launch.source_models.counted_models import followed_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -545,7 +545,7 @@ WORDS = {"flags": ("--depth", "3", "--no-bias"), "flags_of_a_dataclass": ("--wid
 def counted(script: Path, *words: str) -> int | None:
     launch = Launch(program=str(script), script_args=words, scheduler="local_cwd")
     files = list(source_files(launch))
-    found = counted_model(files, stated_settings(launch, files))
+    found = followed_program(files, stated_settings(launch, files)).model
     return None if found is None else found.n_params
 
 

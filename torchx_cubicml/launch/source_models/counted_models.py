@@ -50,11 +50,6 @@ class FollowedProgram:
     defaults: Mapping[str, Scalar] = field(default_factory=dict)
 
 
-def counted_model(files: Sequence[SourceFile], settings: StatedSettings) -> CountedModel | None:
-    """Return the largest model that a program builds; see ``followed_program``."""
-    return followed_program(files, settings).model
-
-
 def followed_program(files: Sequence[SourceFile], settings: StatedSettings) -> FollowedProgram:
     """Follow a program from its source and its command.
 

@@ -263,6 +263,8 @@ UNKNOWN = {
     "class_of_a_library": "from somewhere import Base\nclass Part(nn.Module, Base):\n    def __init__(self):\n"
     "        super().__init__()\n        self.layer = nn.Linear(2, 2)\nmodel = Part()",
     "no_python": "model = (",
+    "no_size": "model = nn.Linear(-3, 4)",
+    "no_model_is_so_large": "model = nn.Linear(10**14, 10**14)",
     "no_model": "print('nothing')",
 }
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.source_models.abstract_values import ModuleValue
     from torchx_cubicml.records.trial import Scalar
 
+_LARGEST = 10**15  # parameters: no model has more
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedModel:
@@ -95,6 +97,6 @@ def _largest(built: Sequence[ModuleValue], replaced: Sequence[ModuleValue]) -> C
     count, name = max((count, name) for _, count, name in outer if count is not None)
     certain = [each for is_doubtful, each, _ in outer if not is_doubtful]
     others = {each for _, each, _ in outer if each}
-    if count == 0 or (count not in certain and len(others) > 1):
+    if not 0 < count <= _LARGEST or (count not in certain and len(others) > 1):
         return None
     return CountedModel(name=name, n_params=count)

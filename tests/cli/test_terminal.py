@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from functools import partial
 from io import StringIO
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,9 @@ from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.cli import history, suggest
 from torchx_cubicml.cli.history_filters import find_trial, short_ids
 from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
+from torchx_cubicml.cli.tune_display import Display
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.tuner import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -105,7 +108,10 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_short_name_finds_its_trial() -> None:
     trials = [
         Trial(trial_id=name, workload={}, config={}, state=State.RUNNING)
-        for name in ("job-abcdef", "job-ghijkl", "other-ghijkl", "0123456789", "01234567xx", "ab-1")
+        for name in (
+            *("job-abcdef", "job-ghijkl", "other-ghijkl", "0123456789", "01234567xx", "ab-1"),
+            *("job-54321", "54321098-x"),
+        )
     ]
     names = short_ids(trials)
     assert names == {
@@ -115,10 +121,25 @@ def test_a_short_name_finds_its_trial() -> None:
         "0123456789": "0123456789",
         "01234567xx": "01234567xx",
         "ab-1": "ab-1",
+        "job-54321": "job-54321",
+        "54321098-x": "54321098-x",
     }
     assert all(find_trial(trials, short, where="here").trial_id == name for name, short in names.items())
-    with pytest.raises(RecordError, match="ambiguous"):
-        find_trial(trials, "ghijkl", where="here")
+    for ambiguous in ("ghijkl", "54321"):
+        with pytest.raises(RecordError, match=f"'{ambiguous}' is ambiguous: 2 trials begin or end with it"):
+            find_trial(trials, ambiguous, where="here")
+
+
+def test_the_last_lines_of_a_program_stay_lines_in_the_display_of_a_tune() -> None:
+    output = StringIO()
+    display = Display(Console(file=output, width=40), SimpleNamespace())
+    display.show(Notice(text="compile stays as in your command: it failed; last lines:\n  a = 1\n  Error: no compiler"))
+    assert output.getvalue().splitlines() == [
+        "compile stays as in your command: it",
+        "    failed; last lines:",
+        "  a = 1",
+        "  Error: no compiler",
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 100])

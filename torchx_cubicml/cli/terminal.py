@@ -78,13 +78,24 @@ def joined(texts: Sequence[str], width: int, *, first: str = "", indent: str = "
     return [line.replace(glue, " ") for line in wrapped(", ".join(whole), width, first=first, indent=indent)]
 
 
-def say(console: Console, text: str, *, indent: str = "  ") -> None:
-    """Print sentences, each line of them broken where it is longer than the console is wide."""
+def broken_lines(text: str, width: int, *, indent: str = "  ") -> list[str]:
+    r"""Return the lines of a text, each broken where it is longer than ``width``; its own line ends stay.
+
+    >>> broken_lines("it failed:\n  no such file or directory", 24)
+    ['it failed:', '  no such file or', '    directory']
+    """
+    lines = []
     for line in text.split("\n"):
         start = line[: len(line) - len(line.lstrip())]
-        is_short = len(line) <= console.width
-        lines = [line] if is_short else wrapped(line.lstrip(), console.width, first=start, indent=start + indent)
-        console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
+        is_short = len(line) <= width
+        lines += [line] if is_short else wrapped(line.lstrip(), width, first=start, indent=start + indent)
+    return lines
+
+
+def say(console: Console, text: str, *, indent: str = "  ") -> None:
+    """Print sentences, each line of them broken where it is longer than the console is wide."""
+    lines = broken_lines(text, console.width, indent=indent)
+    console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
 
 
 def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> list[str]:

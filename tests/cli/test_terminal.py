@@ -21,7 +21,8 @@ from torchx_cubicml.cli.history_filters import find_trial, short_ids
 from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
 from torchx_cubicml.cli.tune_display import Display
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.tuner import Notice
+from torchx_cubicml.records.trial import MEAN
+from torchx_cubicml.tuner import Ended, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -128,6 +129,24 @@ def test_a_short_name_finds_its_trial() -> None:
     for ambiguous in ("ghijkl", "54321"):
         with pytest.raises(RecordError, match=f"'{ambiguous}' is ambiguous: 2 trials begin or end with it"):
             find_trial(trials, ambiguous, where="here")
+
+
+@pytest.mark.parametrize(
+    ("own", "batch", "line"),
+    [
+        (800.0, 4, "  7 -> 1,000 tokens/s, 1.25x your config, 900 expected"),
+        (800.0, 2, "  7 -> 1,000 tokens/s, 900 expected"),
+        (None, 4, "  7 -> 1,000 tokens/s, 900 expected"),
+    ],
+    ids=["another config", "the own config", "own not measured"],
+)
+def test_the_end_of_a_launch_is_compared_with_the_own_config(own: float | None, batch: int, line: str) -> None:
+    trial = Trial.completed(workload={}, config={"micro_batch_size": batch}, tokens_per_second=1000.0)
+    output = StringIO()
+    prepared = SimpleNamespace(current={"micro_batch_size": 2}, space=SimpleNamespace(statistic=MEAN))
+    ended = Ended(number=7, trial=trial, objective="tokens_per_second", throughput=1000.0, expected=900.0, own=own)
+    Display(Console(file=output, width=80), prepared).show(ended)
+    assert output.getvalue() == f"{line}\n"
 
 
 def test_the_last_lines_of_a_program_stay_lines_in_the_display_of_a_tune() -> None:

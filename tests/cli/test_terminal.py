@@ -17,6 +17,7 @@ from rich.table import Table
 
 from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.cli import history, suggest
+from torchx_cubicml.cli.base import wide_console
 from torchx_cubicml.cli.history_filters import find_trial, short_ids
 from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
 from torchx_cubicml.cli.tune_display import Display
@@ -25,7 +26,7 @@ from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Ended, Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 SPACE = """
@@ -189,6 +190,20 @@ def test_a_file_has_a_hundred_columns_or_those_asked_for(monkeypatch: pytest.Mon
     for text, width in (("", 100), ("72", 72), ("wide", 100)):
         monkeypatch.setenv("COLUMNS", text)
         assert open_console().width == width
+
+
+@pytest.mark.parametrize("opened", [open_console, wide_console])
+def test_no_part_of_a_command_becomes_markup_or_an_emoji(
+    opened: Callable[[], Console], capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = opened()
+    say(console, "train.py --ratio 1:100:1 --map a:x:b [bold]c[/bold]")
+    table = Table(title=":x: [red]", title_justify="left")
+    table.add_column(":100:")
+    console.print(table)
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "train.py --ratio 1:100:1 --map a:x:b [bold]c[/bold]"
+    assert ":100:" in out.partition("\n")[2]
 
 
 def table_of(names: Collection[str], without: Collection[str]) -> Table:

@@ -53,7 +53,7 @@ class ParameterAxis:
 
     @property
     def is_number(self) -> bool:
-        """True if its labels are numbers, in ascending or descending order."""
+        """True if its labels are numbers."""
         return all(isinstance(label, int | float) and not isinstance(label, bool) for label in self.labels)
 
     def place(self, config: Config) -> int | None:

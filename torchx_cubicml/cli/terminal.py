@@ -20,10 +20,13 @@ _NATURAL = 100_000  # columns in which no table is cut
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as its terminal; a file or a pipe has ``COLUMNS``, else 100 columns."""
+    """Return a console as wide as its terminal; a file or a pipe has ``COLUMNS``, else 100 columns.
+
+    Texts are printed as they are: ``[bold]`` is no markup, and ``1:100:1`` holds no emoji.
+    """
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, stderr=stderr)
+    console = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
     if not console.is_terminal:
         console.width = columns() or _PLAIN_WIDTH
     return console

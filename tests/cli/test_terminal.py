@@ -236,3 +236,10 @@ def test_a_command_over_several_lines_is_the_same_command(width: int) -> None:
     script = f"printf '%s\\0' {chr(10).join(command_lines(words, width)).lstrip()}"
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split("\0")[:-1] == words
+
+
+def test_a_command_with_a_tab_and_an_escape_is_printed_as_text() -> None:
+    out = StringIO()
+    lines = command_lines(["train.py", "--sep", "a\tb", "--mark=\x1b[2J"], 80)
+    Console(file=out, width=80, markup=False, highlight=False).print("\n".join(lines), soft_wrap=True)
+    assert out.getvalue() == "  train.py --sep $'a\\x09b' $'--mark=\\x1b[2J'\n"

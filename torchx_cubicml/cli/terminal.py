@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -108,7 +107,9 @@ def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> li
       torchx run 'a b' \
         --flag 1
     """
-    quoted = [shlex.quote(word) for word in words]
+    from torchx_cubicml.records.kept_command import shell_word
+
+    quoted = [shell_word(word) for word in words]
     lines, line = [], indent
     for place, word in enumerate(quoted):
         # A flag stands with its value.

@@ -52,14 +52,14 @@ def command_text(command: Mapping[str, Value]) -> str:
     words = command.get(WORDS, ())
     texts = [str(word) for word in words] if isinstance(words, tuple) else []
     start = next((number for number, text in enumerate(texts) if not _is_setting(text)), len(texts))
-    settings = (f"{name}={_quoted(value)}" for name, _, value in (text.partition("=") for text in texts[:start]))
-    return " ".join((*settings, *map(_quoted, texts[start:])))
+    settings = (f"{name}={shell_word(value)}" for name, _, value in (text.partition("=") for text in texts[:start]))
+    return " ".join((*settings, *map(shell_word, texts[start:])))
 
 
-def _quoted(word: str) -> str:
+def shell_word(word: str) -> str:
     r"""Return a word as a shell reads it; one with control characters as bash, ksh and zsh do (ANSI-C quoting).
 
-    >>> print(_quoted("a b"), _quoted("it's \x1b[2J"))
+    >>> print(shell_word("a b"), shell_word("it's \x1b[2J"))
     'a b' $'it\'s \x1b[2J'
     """
     if printable(word) == word:

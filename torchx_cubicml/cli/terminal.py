@@ -107,7 +107,7 @@ def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> li
       torchx run 'a b' \
         --flag 1
     """
-    from torchx_cubicml.records.kept_command import shell_word
+    from torchx_cubicml.records.shell_words import shell_word
 
     quoted = [shell_word(word) for word in words]
     lines, line = [], indent

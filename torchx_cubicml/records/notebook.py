@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.redaction import MASK, mask, names_secret, printable
+from torchx_cubicml.records.shell_words import shell_text
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.markup import Html, element, joined
 
@@ -18,7 +18,7 @@ MOST_ROWS = 60
 _MOST_LETTERS = 300  # of one cell
 _MOST_READ = 4096  # characters of a text in which secrets are looked for; the others are cut
 _CELL = "text-align:left;vertical-align:top;overflow-wrap:anywhere"
-_COMMAND = ("command", WORDS)
+_COMMAND = ("command", "words")
 
 
 def section_html(title: str, *parts: str) -> Html:
@@ -79,7 +79,7 @@ def _flat(groups: Mapping[str, object]) -> Iterable[tuple[tuple[str, ...], objec
 
 def _text(names: tuple[str, ...], value: object) -> str:
     if names == _COMMAND and isinstance(value, tuple):
-        return command_text({WORDS: value})
+        return shell_text([str(word) for word in value])
     is_secret = names_secret(names[-1]) and not isinstance(value, bool)
     return MASK if is_secret else value_text(value)
 

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 _EXPLANATION = """\
 Generated commands start small trainings of this repository on one or two CPU processes with drawn sizes: a GPT, a
 Llama, an encoder, a recommender of plain torch (dlrm), and TorchRec's DLRM under its planner. Public commands start
-public scripts and trainers, in sizes that a CPU trains. Each was explained by itself, before its launch: without any
-launch, and with the launches of this machine before it, none of which has its sizes. (Of public commands: with the
-launches of the generated ones, which are other programs.)
+public scripts and trainers, in sizes that a CPU trains. Each is explained from its command and source: without any
+launch, and with the launches of this machine before its own, none of which has its sizes. (Of public commands: with the
+launches of the generated ones, which are other programs.) The explanations are made when all launches have ended, but
+read nothing of the launch itself or of later ones.
 
 exact, range, wrong, untold: the number of parameters, beside the recorded one. Held: share of the 80 % intervals that
 hold the measured number, of how many, and the median ratio of an interval's ends. Peak: resident memory of a process,

@@ -18,6 +18,13 @@ ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
 KEEP_COMMAND = "keep_command"  # option
 PRINT_TRIAL = "print_trial"  # option: the job prints its trial, wherever it is recorded
 DEFAULT_STORE = "~/.torchx-cubicml"
+COMPONENT_OPTIONS = ("space", "store", "mode", KEEP_COMMAND)
+"""Options of the component, which ``[component:cubicml]`` of ``.torchxconfig`` may set, too."""
+USER_OPTIONS = (
+    *COMPONENT_OPTIONS,
+    *(PRINT_TRIAL, "think_deadline_s", "decision_deadline_s", "write_deadline_s", "cache", "public_prior"),
+)
+"""Options that a user may set as ``TORCHX_CUBICML_<NAME>``."""
 _TEMPORARY_VARIABLES = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS", "LOCAL_SCRATCH")
 _CACHES_OF_LIBRARIES = (
     *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),
@@ -119,6 +126,17 @@ def option(name: str, environment: Mapping[str, str] | None = None) -> str | Non
     """
     source = environment if environment is not None else os.environ
     return source.get(f"{PREFIX}{name.upper()}") or None
+
+
+def own_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment variables of this package, spelled rightly or not, with their values.
+
+    >>> own_variables({"TORCHX_CUBICML_STROE": "/data", "HOME": "/root"})
+    {'TORCHX_CUBICML_STROE': '/data'}
+    """
+    source = environment if environment is not None else os.environ
+    found = {name: value for name, value in source.items() if "CUBICML_" in name.upper()}
+    return {name: found[name] for name in sorted(found)}
 
 
 def seconds_option(name: str, default: float, environment: Mapping[str, str] | None = None) -> float:

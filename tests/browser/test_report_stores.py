@@ -161,7 +161,7 @@ def test_every_figure_has_a_mark_for_each_launch(browser: Browser, page_of: Call
     ended = [outcome not in {"planned", "running"} for outcome in values(found["outcome"], CASES[case].trials)]
     measured = sum(rate is not None for rate in rates)
     failed = sum(rate is None and over for rate, over in zip(rates, ended, strict=True))
-    drawn = browser.run("document.querySelector('.figure svg').querySelectorAll('[data-label]').length")
+    drawn = browser.run("document.querySelector('main > section .figure svg').querySelectorAll('[data-label]').length")
     assert drawn == min(measured, MOST_DRAWN) + min(failed, MOST_DRAWN)
 
 

@@ -161,9 +161,20 @@ def probe_condition(*, torchrun: str | None = None, python: str | None = None, h
         python: shell text of the words that start the job's Python; ``None`` if torchrun selects it.
         honours_override: whether ``PYTHON_EXEC`` replaces that Python in the job.
     """
-    probe_call = f"-c {shlex.quote(PROBE)} 2>&1); "
+    found, words = job_python(torchrun=torchrun, python=python, honours_override=honours_override)
+    return f"{found}if cubicml_why=$({words} -c {shlex.quote(PROBE)} 2>&1); "
+
+
+def job_python(
+    *, torchrun: str | None = None, python: str | None = None, honours_override: bool = False
+) -> tuple[str, str]:
+    """Return shell text that finds the job's Python, and the shell text of the words that start it.
+
+    Args:
+        torchrun: as for ``probe_condition``.
+        python: likewise.
+        honours_override: likewise.
+    """
     if torchrun is not None:
-        return f'{_PYTHON_OF_TORCHRUN.format(torchrun=torchrun)}if cubicml_why=$("$cubicml_python" {probe_call}'
-    if honours_override:
-        return f"if cubicml_why=$(${{PYTHON_EXEC:-{python}}} {probe_call}"
-    return f"if cubicml_why=$({python} {probe_call}"
+        return _PYTHON_OF_TORCHRUN.format(torchrun=torchrun), '"$cubicml_python"'
+    return "", f"${{PYTHON_EXEC:-{python}}}" if honours_override else str(python)

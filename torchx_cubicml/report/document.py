@@ -71,7 +71,7 @@ def document(
     body = joined(
         element("a", "Skip to the result", href="#main", class_="skip"),
         element("header", *first),
-        top,
+        element("div", top, role="region", aria_label="All workloads") if top else Html(""),
         element("main", *(_section(chapter, number) for number, chapter in enumerate(chapters, start=1)), id="main"),
         element("script", Html(script)),
     )

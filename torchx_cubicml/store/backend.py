@@ -131,6 +131,21 @@ class Backend(Protocol):
             StoreError: the store cannot be reached.
         """
 
+    def write_probe(self, name: str, data: bytes) -> tuple[bytes, float | None]:
+        """Write one object where events go, read it back and remove it.
+
+        Args:
+            name: globally unique, with a leading dot, so that no reader takes it for an event.
+            data: content of the object.
+
+        Returns:
+            The content as read back, and the time of its last change by the store's clock, in seconds since 1970;
+            ``None`` where the store does not tell.
+
+        Raises:
+            StoreError: the object cannot be written, read or removed.
+        """
+
     def publish_segment(self, name: str, data: bytes) -> str:
         """Publish one segment atomically and durably, so that it survives a power loss; return its path.
 

@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from torchx_cubicml.store.backend import (
     never,
     presence_of,
 )
+from torchx_cubicml.store.obstacle import nearest_existing
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 
 if TYPE_CHECKING:
@@ -54,6 +56,18 @@ class LocalBackend:
         except OSError as error:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+            raise StoreError(f"cannot write to store {self._root}: {error}") from error
+
+    def write_probe(self, name: str, data: bytes) -> tuple[bytes, float | None]:
+        """Write a file into the folder of today's events, or the nearest one above it that exists."""
+        place = nearest_existing(self._root / EVENTS / f"{datetime.now(UTC):%Y-%m-%d}") / name
+        try:
+            try:
+                place.write_bytes(data)
+                return place.read_bytes(), place.stat().st_mtime
+            finally:
+                place.unlink(missing_ok=True)
+        except OSError as error:
             raise StoreError(f"cannot write to store {self._root}: {error}") from error
 
     def presence(self) -> Presence:

@@ -51,14 +51,24 @@ def folder_obstacle(url: str) -> str:
     protocol, path = split_url(url)
     if protocol not in LOCAL_PROTOCOLS:
         return ""
-    place = Path(path) / EVENTS
+    reason = place_obstacle(Path(path) / EVENTS)
+    return f"cannot write to store {mask(path)}: {mask(reason)}" if reason else ""
+
+
+def place_obstacle(folder: Path) -> str:
+    """Return the reason why this process cannot write in a folder, or make it; empty if none is known."""
+    place = nearest_existing(folder)
+    try:
+        return _reason(place)
+    except OSError as error:  # a link to nowhere, or a folder that may not be searched
+        return f"{place}: {error.strerror}"
+
+
+def nearest_existing(place: Path) -> Path:
+    """Return the place itself if it exists, else the nearest folder above it that does."""
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
-    try:
-        reason = _reason(place)
-    except OSError as error:  # a link to nowhere, or a folder that may not be searched
-        reason = f"{place}: {error.strerror}"
-    return f"cannot write to store {mask(path)}: {mask(reason)}" if reason else ""
+    return place
 
 
 def _reason(place: Path) -> str:

@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from torchx_cubicml.errors import StoreError
@@ -68,6 +69,18 @@ class RemoteBackend:
             system.pipe_file(f"{folder}/.{name}.tmp", data)
             system.mv(f"{folder}/.{name}.tmp", f"{folder}/{name}")
             return f"{folder}/{name}"
+
+    def write_probe(self, name: str, data: bytes) -> tuple[bytes, float | None]:
+        """Put an object below ``events``, or below the root where a put does not make folders."""
+        with self._failing_as("cannot write to"):
+            system, root = self._connect()
+            place = f"{root}/{EVENTS}/{name}" if self._protocol in OBJECT_PROTOCOLS else f"{root}/{name}"
+            try:
+                system.pipe_file(place, data)
+                return bytes(system.cat_file(place)), _modified(system, place)
+            finally:
+                with suppress(FileNotFoundError):
+                    system.rm_file(place)
 
     def remove(self, places: Sequence[str]) -> None:
         """Remove the objects one by one."""
@@ -198,6 +211,15 @@ def _use_daemon_threads(system: AbstractFileSystem) -> None:
     loop: AbstractEventLoop | None = getattr(system, "loop", None)
     if loop is not None:
         loop.call_soon_threadsafe(loop.set_default_executor, _DaemonThreads())
+
+
+def _modified(system: AbstractFileSystem, place: str) -> float | None:
+    """Return the time of an object's last change, in seconds since 1970; ``None`` where that is unknown."""
+    try:
+        time = system.modified(place)
+    except (NotImplementedError, OSError, LookupError, ValueError):
+        return None
+    return time.timestamp() if isinstance(time, datetime) and time.tzinfo is not None else None
 
 
 def _as_store_error(error: Exception) -> Exception:

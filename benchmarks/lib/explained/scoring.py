@@ -92,7 +92,7 @@ def table(scores: Sequence[Score]) -> list[str]:
     kinds = list(dict.fromkeys(each.kind for each in scores))
     rows = {**{kind: [each for each in scores if each.kind == kind] for kind in sorted(kinds)}, "all": list(scores)}
     lines = [
-        f"{'':14s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}   {'peak held':20s}{'step held':20s}"
+        f"{'':30s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}   {'peak held':20s}{'step held':20s}"
     ]
     for name, chosen in rows.items():
         counts = [
@@ -100,7 +100,7 @@ def table(scores: Sequence[Score]) -> list[str]:
         ]
         cells = "".join(f"{count:8d}" for count in counts)
         peaks = _held([each.peak for each in chosen])
-        lines.append(f"{name:14s}{len(chosen):5d}{cells}   {peaks:20s}{_held([each.step for each in chosen]):20s}")
+        lines.append(f"{name:30s}{len(chosen):5d}{cells}   {peaks:20s}{_held([each.step for each in chosen]):20s}")
     return lines
 
 
@@ -145,8 +145,9 @@ def _plain(value: Any) -> Value:
 
 
 def _is_of_other_kind(name: str, known: Mapping[str, Value]) -> bool:
-    """Return whether the recorder's fact says nothing of a recommender, whose tables and layers it takes for blocks."""
-    return "embedding_rows" in known and name in {"n_layers", "activation_checkpointing", "gradient_accumulation_steps"}
+    """Return whether no formula of recommenders reads a fact; the recorder takes their tables for repeated blocks."""
+    others = {"n_layers", "activation_checkpointing", "gradient_accumulation_steps", "precision"}
+    return "embedding_rows" in known and name in others
 
 
 def _is_implied(name: str, seen: Mapping[str, Value], known: Mapping[str, Value]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, LogNormal
-from torchx_cubicml.predictors.features.device_specs import find_hardware
+from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.intervals import PRIOR_TRIALS
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
     from torchx_cubicml.records.trial import Value
 
+_OF_CPUS = 1.2  # log spread of processors and of the cores of a process, around the one in the table of devices
 _OF_DEVICES = 1.0  # log spread of the devices in the table of data sheets, around the stand-in for an unknown one
 _WITHIN_A_MACHINE = 0.15  # log error between two configs on one machine, of formulas calibrated elsewhere
 
@@ -42,6 +43,7 @@ class RecommenderTimeForecast:
         width: log deviations of the constants that remain, float64 ``[n_constants]``.
         error: log error of the formulas for one training, beside that of the constants.
         basis: what the numbers are based on, for people.
+        of_program: further log error where no launch is of the same program: the formulas may miss it in its own way.
     """
 
     formulas: RecommenderRoofline
@@ -49,6 +51,7 @@ class RecommenderTimeForecast:
     width: NDArray[np.float64]
     error: float
     basis: str
+    of_program: float = 0.0
 
     @classmethod
     def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:
@@ -57,12 +60,14 @@ class RecommenderTimeForecast:
         history = History.from_trials(
             [trial for trial, each in pairs if has_tables(each)], objective="samples_per_second"
         )
+        is_own = any(has_tables(each) and each.get("program") == row.get("program") for each in launches.rows)
         formulas = RecommenderRoofline()
         with one_thread():
             formulas.fit(history)
         if not formulas.n_measured_:
-            unknown = find_hardware(str(row.get("device", ""))) is None
-            error = math.hypot(PRIOR_ERROR, _OF_DEVICES if unknown else 0.0)
+            hardware = find_hardware(str(row.get("device", "")))
+            of_device = _OF_DEVICES if hardware is None else _OF_CPUS if hardware is CPU else 0.0
+            error = math.hypot(PRIOR_ERROR, of_device)
             return cls(formulas=formulas, history=None, width=RECOMMENDER_WIDTH, error=error, basis=FORMULAS)
         remaining = math.sqrt(PRIOR_TRIALS / (PRIOR_TRIALS + formulas.n_measured_))
         count = (
@@ -74,6 +79,7 @@ class RecommenderTimeForecast:
             width=RECOMMENDER_WIDTH * remaining,
             error=formulas.error_ * formulas.scale_,
             basis=f"{FORMULAS} calibrated on {count}",
+            of_program=0.0 if is_own else PRIOR_ERROR,
         )
 
     def log_step(self, row: Mapping[str, Value]) -> LogNormal | None:
@@ -88,7 +94,8 @@ class RecommenderTimeForecast:
         predicted = self.formulas.predict(encode_rows(self.history.columns, [row]))
         rate = float(predicted.logarithm[0])
         work = float(layout.samples[0] * layout.ranks[0])
-        return LogNormal(math.log(work) - rate, float(predicted.spread[0])) if math.isfinite(rate) else None
+        spread = math.hypot(float(predicted.spread[0]), self.of_program)
+        return LogNormal(math.log(work) - rate, spread) if math.isfinite(rate) else None
 
     def log_gain(self, row: Mapping[str, Value], changed: Mapping[str, Value]) -> LogNormal | None:
         """Return the distribution of the throughput of a changed row over that of ``row``.

@@ -43,6 +43,7 @@ class TimeForecast:
         prior: of the constants, as wide as they remain unknown.
         error: log error of the formulas for one training, beside that of the constants.
         basis: what the numbers are based on, for people.
+        of_program: further log error where no launch is of the same program: the formulas may miss it in its own way.
     """
 
     roofline: Roofline
@@ -50,6 +51,7 @@ class TimeForecast:
     prior: ConstantsPrior
     error: float
     basis: str
+    of_program: float = 0.0
 
     @classmethod
     def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:
@@ -70,6 +72,7 @@ class TimeForecast:
             prior=ConstantsPrior(medians=constants, width=roofline.prior_.width * remaining),
             error=roofline.error_ * roofline.scale_,
             basis=f"{FORMULAS} calibrated on {launches.text}",
+            of_program=0.0 if launches.n_own else PRIOR_ERROR,
         )
 
     @classmethod
@@ -98,7 +101,8 @@ class TimeForecast:
         rate = float(predicted.logarithm[0])
         per_sample = self.roofline.per_sample_
         work = float(layout.tokens_per_step[0]) / (float(layout.sequence[0]) if per_sample else 1.0)
-        return LogNormal(math.log(work) - rate, float(predicted.spread[0])) if math.isfinite(rate) else None
+        spread = math.hypot(float(predicted.spread[0]), self.of_program)
+        return LogNormal(math.log(work) - rate, spread) if math.isfinite(rate) else None
 
     def log_gain(self, row: Mapping[str, Value], changed: Mapping[str, Value]) -> LogNormal | None:
         """Return the distribution of the throughput of a changed row over that of ``row``.

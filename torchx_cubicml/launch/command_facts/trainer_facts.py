@@ -40,7 +40,7 @@ def trainer_facts(
     implied = own[trainer.name]() if trainer.name in own else {}
     # Megatron-LM's own arithmetic on its flags, such as the padding of the vocabulary, counts more than a flag.
     first, second = (implied, stated) if trainer.name == "megatron-lm" else (stated, implied)
-    return [first, second, _defaults(trainer) if not any(file.tree for file in files) else {}]
+    return [first, second, _defaults(trainer)]
 
 
 def _stated(trainer: Trainer, settings: StatedSettings) -> dict[str, Setting]:

@@ -42,7 +42,7 @@ _GROUPS: dict[tuple[str, ...], float] = {
     (PROCESS,): 0.35,
 }
 _OF_PROCESS = 0.4e9  # bytes that a process holds once it has imported torch
-_OWN_WIDTHS = (0.2, 0.15)  # what the program at hand adds to the factor of its process, and to all parts together
+_OWN_WIDTHS = (0.35, 0.15)  # what the program at hand adds to the factor of its process, and to all parts together
 _RESERVED = 1e9  # bytes of a device's context, also where the formulas of recommenders leave it out
 _ERROR = 0.15  # log error of a peak with the right factors, before any is measured
 _NOISE = 0.1  # log error of a peak up to which the loss is quadratic, beyond it linear

@@ -67,7 +67,7 @@ def _table(rows: Sequence[IndexRow], *, linked: bool) -> Html:
     head = element("tr", *(element("th", name, scope="col", class_=_CLASSES.get(name)) for name in names))
     body = [_row(row, number if linked else None, names) for number, row in enumerate(rows, start=1)]
     table = element("table", element("thead", head), element("tbody", *body), class_="index")
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label="Index of workloads")
+    return element("div", table, class_="scroll", tabindex="0", role="group", aria_label="Index of workloads")
 
 
 def _row(row: IndexRow, number: int | None, names: Sequence[str]) -> Html:

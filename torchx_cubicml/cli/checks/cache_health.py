@@ -1,0 +1,71 @@
+"""Check of the local cache: writable, readable, and telling the same trials as the store."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.checks.context import READ_DEADLINE_S
+from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, some, warning, wrong
+from torchx_cubicml.settings import cache_folder
+from torchx_cubicml.store.deadline import within
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torchx_cubicml.cli.checks.context import CheckContext
+
+NAME, PLACE = "cache", 150
+
+
+def check(context: CheckContext) -> Finding:
+    """Check the folder, each file in it, and the index of this store."""
+    from torchx_cubicml.store.file_cache import read_cache
+    from torchx_cubicml.store.obstacle import place_obstacle
+
+    folder = cache_folder()
+    if folder is None:
+        return skipped("switched off, or there is no home directory")
+    if obstacle := place_obstacle(folder):
+        cure = (
+            "set TORCHX_CUBICML_CACHE to a folder of your own, or to off; without it each launch reads the whole store"
+        )
+        return warning(f"cannot write to {folder}: {obstacle}", cure)
+    files = sorted(path for path in folder.rglob("*.json") if not path.name.startswith("."))
+    bad = [path for path in files if read_cache(path) is None]
+    if bad:
+        found = f"{len(bad)} damaged files, or files that others may write: {some([str(path) for path in bad])}"
+        return warning(found, f"rm {_words(bad)} (what they held is computed again)")
+    stale = _stale_trials(context, folder)
+    if stale:
+        path = _index_path(context, folder)
+        found = f"the index {path} is stale: it differs from the store in {some(stale)}"
+        return wrong(found, f"rm {_words([path])} (it is made again; objects of a store must never be edited in place)")
+    return ok(f"{folder}: {len(files)} files")
+
+
+def _stale_trials(context: CheckContext, folder: Path) -> list[str]:
+    """Return the ended trials that the cached index tells otherwise than the store's own objects."""
+    from torchx_cubicml.store.index_cache import load_index
+    from torchx_cubicml.store.reader import StoreReader
+    from torchx_cubicml.store.trial_store import TrialStore
+
+    path = _index_path(context, folder)
+    if context.stored.problem or not path.exists():
+        return []
+    index = load_index(path, context.url)
+    reader = StoreReader(TrialStore(context.url), index)  # in memory alone
+    within(READ_DEADLINE_S, reader.read, what="reading the store")
+    fresh = {trial.trial_id: trial for trial in context.trials if trial.state.ended}
+    cached = {trial.trial_id: trial for trial in index.groups.trials() if trial.state.ended}
+    return sorted(name for name in fresh.keys() & cached.keys() if fresh[name] != cached[name])
+
+
+def _index_path(context: CheckContext, folder: Path) -> Path:
+    from torchx_cubicml.store.index_cache import cache_path
+
+    return cache_path(folder, context.url)
+
+
+def _words(paths: list[Path]) -> str:
+    return " ".join(shlex.quote(str(path)) for path in paths)

@@ -1,0 +1,148 @@
+"""Context of the checks: the options, and what several checks need, found out once."""
+
+from __future__ import annotations
+
+import configparser
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import configured, split_command
+from torchx_cubicml.cli.component_command import TORCHRUN, with_scheduler
+from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError
+from torchx_cubicml.records.event import Event, fold_events
+from torchx_cubicml.settings import default_store_url, option
+from torchx_cubicml.store.backend import Presence
+from torchx_cubicml.store.deadline import within
+from torchx_cubicml.store.probe import StoreProbe, probe_store
+from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, open_backend
+from torchx_cubicml.store.url import absolute_url
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.records.trial import Trial
+
+READ_DEADLINE_S = 60.0
+_PROBE_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvents:
+    """Objects of a store as read.
+
+    Args:
+        events: event of each readable object, by the object's path.
+        unreadable: unreadable objects, each with the cause.
+        problem: reason why nothing was read; empty if the store was read.
+    """
+
+    events: dict[str, Event] = field(default_factory=dict)
+    unreadable: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckContext:
+    """Options of the doctor, and what its checks share.
+
+    Args:
+        args: options of the command.
+    """
+
+    args: argparse.Namespace
+
+    @cached_property
+    def url(self) -> str:
+        """Absolute URL of the store.
+
+        Raises:
+            StoreError: the URL is not legal.
+        """
+        return absolute_url(self._setting("store") or default_store_url(), for_launch=True)
+
+    @cached_property
+    def space_file(self) -> str:
+        """Path of the space file; empty without one."""
+        return self._setting("space")
+
+    def _setting(self, name: str) -> str:
+        """Return an option as a launch settles it; a ``.torchxconfig`` that cannot be read is another check's."""
+        try:
+            in_file = configured(name)
+        except (OSError, ValueError, configparser.Error):
+            in_file = None
+        return getattr(self.args, name) or in_file or option(name) or ""
+
+    @cached_property
+    def scheduler(self) -> str:
+        """Scheduler of the options, else of ``torchx run``."""
+        from torchx_cubicml.launch.scheduler import scheduler_of
+
+        return self.args.scheduler or scheduler_of([])
+
+    @cached_property
+    def probe(self) -> StoreProbe:
+        """Probe of the store from this process."""
+        return self._probed[0]
+
+    @cached_property
+    def _probed(self) -> tuple[StoreProbe, bool]:
+        """Probe of the store, and whether the store answers at all."""
+        try:
+            url, writes = self.url, not self.args.no_probe
+            return within(_PROBE_DEADLINE_S, lambda: probe_store(url, writes=writes), what="reaching the store"), True
+        except CubicMLError as error:
+            return StoreProbe(presence="", obstacle=str(error)), False
+
+    @cached_property
+    def stored(self) -> StoredEvents:
+        """All objects of the store, read without the cache."""
+        if self.probe.presence == Presence.ABSENT.name.lower():
+            return StoredEvents(problem="the store does not exist yet")
+        if not self._probed[1]:
+            return StoredEvents(problem="the store does not answer")
+        try:
+            url = self.url
+            return within(READ_DEADLINE_S, lambda: _read(url), what="reading the store")
+        except CubicMLError as error:
+            return StoredEvents(problem=f"the store was not read: {error}")
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """Trials of the store."""
+        return fold_events(self.stored.events.values())
+
+    @cached_property
+    def is_torchrun(self) -> bool:
+        """Return whether the command is one of torchrun."""
+        return bool(self.args.command) and split_command(self.args.command)[0] in TORCHRUN
+
+    @cached_property
+    def component(self) -> ComponentLaunch:
+        """Component of the command, with the scheduler of the options.
+
+        Raises:
+            LaunchError: the command cannot be read.
+        """
+        from torchx_cubicml.launch import ComponentLaunch
+
+        name, words = split_command(self.args.command)
+        try:
+            return with_scheduler(ComponentLaunch.parse(name, words), self.args)
+        except SystemExit:
+            raise LaunchError(f"{name} rejects its arguments; see the line above") from None
+
+
+def _read(url: str) -> StoredEvents:
+    folder = open_backend(url)
+    listing = folder.list_objects()
+    unreadable = [*listing.problems, *(f"{place} ({TOO_LARGE})" for place in sorted(listing.too_large))]
+    events = {}
+    for place, content in folder.read([each for each in listing.places() if each not in listing.too_large]):
+        try:
+            events[place] = decode_event(content)
+        except RecordError as error:
+            unreadable.append(f"{place} ({error})")
+    return StoredEvents(events=events, unreadable=tuple(unreadable))

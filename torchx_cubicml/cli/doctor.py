@@ -1,0 +1,101 @@
+"""Sub-command ``torchx cubicml doctor``: checks a set-up and tells a cure for what is broken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import add_json, add_launch, add_scheduler, add_store, print_json, split_command
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rich.console import Console
+
+    from torchx_cubicml.cli.checks.context import CheckContext
+    from torchx_cubicml.cli.checks.finding import CheckModule, Finding, Level
+
+_STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "wrong": "bold red"}
+_INDENT = " " * 9
+_MAX_TIMEOUT_S = 86_400.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the store, the space file, the scheduler and the command that are checked."""
+    add_store(parser)
+    parser.add_argument("--space", default="", metavar="FILE", help="space file (TOML)")
+    add_scheduler(parser, default="")
+    text = "submit a job of one second to the scheduler, which tells what it finds (default: submit nothing)"
+    parser.add_argument("--job", action="store_true", help=text)
+    text = "seconds to wait for that job, queue included (default: 600)"
+    parser.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help=text)
+    text = "write nothing to the store (default: write a small file, read it back and remove it)"
+    parser.add_argument("--no-probe", action="store_true", help=text)
+    add_json(parser)
+    add_launch(parser, or_torchrun=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one finding per check; the exit status is 1 if something is wrong."""
+    from torchx_cubicml.cli.checks import all_checks
+    from torchx_cubicml.cli.checks.context import CheckContext
+    from torchx_cubicml.cli.checks.finding import Level
+    from torchx_cubicml.cli.terminal import open_console
+    from torchx_cubicml.errors import LaunchError
+
+    if args.command and split_command(args.command)[0] == "cubicml":
+        raise LaunchError("give the command without `cubicml`, as in: doctor --space FILE -- dist.ddp -j 1x2 ...")
+    context, console = CheckContext(args=args), open_console()
+    levels: list[Level] = []
+    rows: list[dict[str, str]] = []
+    for module in all_checks():
+        finding = _finding(module, context)
+        levels.append(finding.level)
+        rows.append(finding.to_json(module.NAME))
+        if not args.json:
+            _print(console, rows[-1])
+    if args.json:
+        print_json(rows)
+    else:
+        counts = [f"{levels.count(level)} {level}" for level in Level if level in levels]
+        console.print(f"{len(levels)} checks: {', '.join(counts)}", soft_wrap=True)
+    return int(Level.WRONG in levels)
+
+
+def _finding(module: CheckModule, context: CheckContext) -> Finding:
+    """Return the finding of a check; one that fails is itself a finding."""
+    from torchx_cubicml.cli.checks.finding import skipped, warning
+    from torchx_cubicml.errors import CubicMLError
+
+    try:
+        return module.check(context)
+    except CubicMLError as error:
+        return skipped(f"not possible: {error}")  # another check tells the cure
+    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
+        return warning(f"the check failed: {type(error).__name__}: {error}", "report this line; the other checks count")
+
+
+def _print(console: Console, row: dict[str, str]) -> None:
+    from rich.text import Text
+
+    from torchx_cubicml.cli.terminal import wrapped
+
+    level = row["level"]
+    texts = [f"{row['check']}: {row['found']}", *([f"-> {row['cure']}"] if row["cure"] else [])]
+    lines = [line for text in texts for line in wrapped(text, console.width, first=_INDENT, indent=_INDENT + "  ")]
+    shown = Text(f"{level:<9}", style=_STYLES[level])
+    shown.append("\n".join(lines)[len(_INDENT) :], style="default")
+    console.print(shown, soft_wrap=True)
+
+
+def _seconds(text: str) -> float:
+    import argparse
+
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _MAX_TIMEOUT_S:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of seconds above 0, at most {_MAX_TIMEOUT_S:g}, got {text!r:.40}"
+        )
+    return seconds

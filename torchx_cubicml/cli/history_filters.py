@@ -27,7 +27,7 @@ _BY_PREFIX = {"owner": OWNER, "commit": COMMIT}  # option -> name in the provena
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the filters; a trial must pass all that are given."""
-    text = "only workloads whose program or facts contain TEXT, such as gpt.py or world_size=8"
+    text = "only workloads whose program or facts contain TEXT, such as gpt.py, or a whole value as in world_size=8"
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
     text = "only trials of programs whose path ends in NAME, such as train.py"
     parser.add_argument("--program", default="", metavar="NAME", help=text)
@@ -63,7 +63,7 @@ def filtered(trials: Iterable[Trial], args: argparse.Namespace) -> list[Trial]:
         if (not args.trust or trial.trust in args.trust)
         and (not args.state or trial.state in args.state)
         and str(trial.workload.get("program", "")).endswith(args.program)
-        and (not args.workload or args.workload in config_text(trial.workload))
+        and (not args.workload or _contains(trial.workload, args.workload))
         and (since is None or _started(trial) >= since)
         and all(trial.provenance.get(name) == value for name, value in wanted.items() if value)
         and all(_begins(trial.provenance, name, prefix) for name, prefix in prefixes.items() if prefix)
@@ -88,6 +88,16 @@ def short_ids(trials: Iterable[Trial]) -> dict[str, str]:
         return beginning if beginnings[beginning] == 1 else trial_id
 
     return {trial_id: short(trial_id) for trial_id in ids}
+
+
+def _contains(workload: Mapping[str, Value], text: str) -> bool:
+    """Return whether the facts of a workload contain a text; a value in it must be whole.
+
+    >>> _contains({"world_size": 80}, "world"), _contains({"world_size": 80}, "world_size=8")
+    (True, False)
+    """
+    end = " " if "=" in text else ""
+    return f"{text}{end}" in f"{config_text(workload)} "
 
 
 def _ending(trial_id: str) -> str:

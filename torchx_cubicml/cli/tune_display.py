@@ -56,7 +56,7 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
         table.add_row(Text(short_name(name, best), "bold"), *values[: len(sides)])
     if len(shown) < len(best):
         same = len(best) - len(shown)
-        table.add_row(f"{same} other{'s' if same > 1 else ''}", *(["the same"] * len(sides))[:2])
+        table.add_row(f"{same} other{'s' if same > 1 else ''}", *["the same"] * len(sides))
     table.add_section()
     cells: list[tuple[str, Callable[[Repeats], str]]] = [
         ("median", partial(_median_text, objective=objective)),

@@ -21,6 +21,7 @@ UNDER_TORCHRUN = {
     "SLURM_JOB_ID": "12",
     "SLURM_RESTART_COUNT": "1",
     "SLURM_CLUSTER_NAME": "east",
+    "SLURM_TMPDIR": "/local/12",
     "TORCHELASTIC_RUN_ID": "none",
     "TORCHELASTIC_ERROR_FILE": "/tmp/x/none_abcd1234/attempt_2/1/error.json",
     "TORCHELASTIC_RESTART_COUNT": "2",
@@ -44,6 +45,7 @@ def test_a_job_learns_its_place() -> None:
         run_folder="/tmp/x/none_abcd1234",
         stderr_file="/tmp/x/none_abcd1234/attempt_2/1/stderr.log",
         is_batch_job=True,
+        temporary=("/local/12",),
     )
 
 

@@ -70,8 +70,6 @@ def test_intervals_hold_about_four_fifths_of_the_launches_of_a_program_that_is_n
         for program in missed:
             row = asked[program][1][0]
             missed[program] += misses(TimeForecast.of(row, HistoryRows.of(known, row)), *asked[program])
-    for program, found in missed.items():
-        print(program, np.mean(np.abs(found) < Z))
     for found in missed.values():
         assert 0.68 <= float(np.mean(np.abs(found) < Z)) <= 0.95  # 100 seeded draws of each
 

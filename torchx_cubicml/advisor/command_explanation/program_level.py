@@ -33,7 +33,7 @@ class ProgramLevel:
     Args:
         offset: posterior mean of that logarithm.
         doubt: its posterior deviation; that of the prior without launches of the program.
-        error: log error of one launch around the formulas and the offset.
+        error: log error of one launch around the formulas and the offset of the others (leave-one-out).
     """
 
     offset: float = 0.0
@@ -57,12 +57,13 @@ class ProgramLevel:
         if not len(errors):
             return cls(error=error)
         weights = error**2 / (error**2 + uncertainty**2)
-        known = PRIOR_ERROR**2 / (PRIOR_ERROR**2 + error**2 / float(weights.sum()))
-        offset = known * weighted_quantile(errors, weights, 0.5)
+        offset, known = _posterior(errors, weights, error)
+        others = ~np.eye(len(errors), dtype=np.bool_)
+        left_out = [_posterior(errors[rest], weights[rest], error)[0] for rest in others]
         return cls(
             offset=offset,
             doubt=PRIOR_ERROR * math.sqrt(1.0 - known),
-            error=group_error(np.abs(errors - offset), uncertainty, error),
+            error=group_error(np.abs(errors - left_out), uncertainty, error),
         )
 
     @classmethod
@@ -98,3 +99,11 @@ def usual_values(history: History, row: Mapping[str, Value]) -> NDArray[np.float
 
 def _launches_of(program: str, history: History) -> list[int]:
     return [index for index, row in enumerate(history.rows) if program and row.get("program") == program]
+
+
+def _posterior(errors: NDArray[np.float64], weights: NDArray[np.float64], error: float) -> tuple[float, float]:
+    """Return the posterior mean of a program's offset, and the share of the prior variance that is known."""
+    if not len(errors):
+        return 0.0, 0.0
+    known = PRIOR_ERROR**2 / (PRIOR_ERROR**2 + error**2 / float(weights.sum()))
+    return known * weighted_quantile(errors, weights, 0.5), known

@@ -43,7 +43,15 @@ def test_a_job_learns_its_place() -> None:
         run_id="none",
         run_folder="/tmp/x/none_abcd1234",
         stderr_file="/tmp/x/none_abcd1234/attempt_2/1/stderr.log",
+        is_batch_job=True,
     )
+
+
+def test_a_job_of_a_cluster_knows_its_temporary_folders() -> None:
+    given = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "TMPDIR": "/fast", "SLURM_TMPDIR": "", "LOCAL_SCRATCH": "/scratch2"}
+    job = settings.read_job_environment(given)
+    assert (job.is_batch_job, job.temporary) == (True, ("/fast", "/scratch2"))
+    assert not settings.read_job_environment({}).is_batch_job
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT"])

@@ -10,10 +10,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import PathDistribution
+from importlib.metadata import PathDistribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +23,17 @@ from torchx.specs import finder
 
 from torchx_cubicml import Trial, TrialStore
 from torchx_cubicml.cli import doctor
-from torchx_cubicml.cli.checks import all_checks
+from torchx_cubicml.cli.checks import all_checks, job_environment
 from torchx_cubicml.components.cubicml import cubicml
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.job_probe import JobReport
+from torchx_cubicml.records.contract import CONTRACT_VERSION
 from torchx_cubicml.records.event import Event, EventKind, trial_events
 from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.settings import COMPONENT_OPTIONS, PREFIX, USER_OPTIONS
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store.deadline import read_with_deadline
+from torchx_cubicml.store.probe import StoreProbe, probe_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,6 +137,12 @@ def an_unreadable_object(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     day = next((folder / "store" / "events").iterdir())
     (day / "20260101T000000.000000Z-0.json").write_text("{")
     return []
+
+
+def a_store_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    (folder / "other" / "segments").mkdir(parents=True)
+    (folder / "other" / "events").touch()
+    return ["--store", str(folder / "other")]
 
 
 def another_program_under_the_same_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -245,11 +255,11 @@ def a_variable_of_a_launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
     return []
 
 
-def distribution(folder: Path, name: str, version: str, entry_points: str = "") -> None:
+def distribution(folder: Path, name: str, release: str, entry_points: str = "") -> None:
     """Write what ``pip`` leaves of an installed package."""
-    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info = folder / f"{name.replace('-', '_')}-{release}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
     (info / "entry_points.txt").write_text(entry_points)
 
 
@@ -332,9 +342,10 @@ BROKEN: list[tuple[Callable[[Path, pytest.MonkeyPatch], list[str]], str, str, st
     (a_store_of_the_kernel, "store: write", "wrong", "those of the kernel", "name a folder on a disk"),
     (a_mistyped_store, "store: write", "warning", "holds other files and no store", "check --store for a typing"),
     (an_unknown_protocol, "store: URL", "wrong", "unknown protocol 's4'", "correct --store"),
-    (a_missing_client, "store: URL", "wrong", "needs s3fs", "install the client"),
+    (a_missing_client, "store: URL", "wrong", "needs s3fs", "install it here and"),
     (a_local_store_for_containers, "store: URL", "warning", "may not be visible to jobs on kubernetes", "object store"),
     (an_unreadable_object, "store: objects", "warning", "1 unreadable object: .*-0.json .not JSON", "move them out"),
+    (a_store_that_cannot_be_read, "store: objects", "wrong", "cannot read store .*other", "check the network"),
     (another_program_under_the_same_id, "trials: conflicts", "wrong", "twice has the programs other.py", "move its"),
     (another_measurement_under_the_same_id, "trials: conflicts", "wrong", "different measurement", "LAUNCH"),
     (a_trial_of_the_future, "trials: clocks", "wrong", "job-1 by 7[12]\\d\\d s", "set the clock .* by NTP"),
@@ -491,7 +502,7 @@ def test_the_known_variables_are_those_of_the_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "level"),
+    ("name", "loaded", "level"),
     [
         ("torchx", "0.6.0", "wrong"),
         ("torchx", "0.7.0", "ok"),
@@ -501,20 +512,84 @@ def test_the_known_variables_are_those_of_the_page() -> None:
 )
 def test_the_version_of_torchx(
     name: str,
-    version: str,
+    loaded: str,
     level: str,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    distribution(folder / "packages", name, version)
+    distribution(folder / "packages", name, loaded)
     installed = [PathDistribution(path) for path in (folder / "packages").iterdir()]
     monkeypatch.setattr("torchx_cubicml.cli.checks.torchx_version.distributions", lambda: installed)
-    monkeypatch.setattr("torchx.version.__version__", version)
+    monkeypatch.setattr("torchx.version.__version__", loaded)
     _, found = doctored(capsys=capsys)
     assert found["TorchX"]["level"] == level, found["TorchX"]
-    assert f"({name} {version})" in found["TorchX"]["found"]
+    assert f"({name} {loaded})" in found["TorchX"]["found"]
     assert ("torchx>=0.7" in found["TorchX"]["cure"]) == (level == "wrong")
+
+
+def test_a_store_with_another_clock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def behind(url: str, *, writes: bool) -> StoreProbe:
+        return replace(probe_store(url, writes=writes), clock_offset_s=-3600.0)
+
+    monkeypatch.setattr("torchx_cubicml.cli.checks.context.probe_store", behind)
+    status, found = doctored(capsys=capsys)
+    assert (status, found["store: clock"]["found"]) == (1, "the store's clock is 3600 s behind the one here")
+    assert "by NTP" in found["store: clock"]["cure"]
+
+
+def test_a_store_of_many_old_objects(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next((folder / "store" / "events").iterdir()).rename(folder / "store" / "events" / "2020-01-01")
+    assert doctored(capsys=capsys)[1]["store: compaction"]["found"].startswith("30 objects older than 7 days")
+    monkeypatch.setattr("torchx_cubicml.cli.checks.store_compaction._MOST_LOCAL", 29)
+    assert doctored(capsys=capsys)[1]["store: compaction"]["cure"] == "torchx cubicml history compact"
+
+
+def test_a_disk_that_is_nearly_full(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("torchx_cubicml.cli.checks.store_space._LEAST_BYTES", 2**80)
+    row = doctored(capsys=capsys)[1]["store: space"]
+    assert (row["level"], row["cure"][:10]) == ("warning", "free space")
+    assert re.match(r"[\d.]+ MiB and [\d,]+ files are left", row["found"])
+
+
+REPORT = JobReport(
+    python="3.11.7",
+    executable="/opt/python",
+    time=0.0,
+    versions={"torch": "2.8.0", "torchx-cubicml": version("torchx-cubicml")},
+    contract=CONTRACT_VERSION,
+    error="",
+    store=StoreProbe(presence="store", is_written=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "finding", "cure"),
+    [
+        ({}, "ok", "loads the recorder and writes the store", "^$"),
+        ({"python": "3.9.2", "contract": None}, "wrong", "3.9.2 .* is older than 3.11", "use a newer one; install"),
+        ({"contract": 999}, "wrong", "reads contract version 999, launches here write 1", "install one version"),
+        ({"versions": {"torch": "2.1.0"}}, "wrong", "torch is older than 2.4", "install torch>=2.4"),
+        ({"versions": {"torchx-cubicml": "0.0.1"}}, "warning", "0.0.1; here it is torchx-cubicml", "one version"),
+        ({"store": None, "error": "no s3fs"}, "wrong", "the store was not tried: no s3fs", "check the place"),
+    ],
+)
+def test_what_a_job_reports_is_judged(
+    changes: dict[str, Any],
+    level: str,
+    finding: str,
+    cure: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reported = replace(REPORT, **changes)
+    monkeypatch.setattr(job_environment, "_run", lambda context: (replace(reported, time=time.time()), ""))
+    row = doctored("--job", capsys=capsys)[1]["job"]
+    assert row["level"] == level, row
+    assert re.search(finding, row["found"]), row
+    assert re.search(cure, row["cure"]), row
 
 
 def test_the_known_options_are_those_of_the_component() -> None:

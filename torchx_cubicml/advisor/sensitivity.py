@@ -11,7 +11,7 @@ from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterable, Sequence
 
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.study import Study
@@ -66,6 +66,14 @@ class ParameterSensitivity:
     entries: str = "layers"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KnownVectors:
+    """Choice indices of configs that are legal: the user's own one, if it is, and those that were measured."""
+
+    own: Sequence[tuple[int, ...]]
+    measured: Sequence[tuple[int, ...]]
+
+
 def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[ParameterSensitivity, ...]:
     """Return the sensitivity to each parameter at ``winner``, the largest first.
 
@@ -88,12 +96,16 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
         if best not in posterior.space:
             return ()
         names = dict.fromkeys(dimension.parameter for dimension in posterior.space.dimensions)
-        effects = [_sensitivity_to(posterior, best, name, study.current) for name in names]
+        own, measured = (_legal_vectors(posterior.space, each) for each in ([study.current], posterior.measured()))
+        vectors = _KnownVectors(own=own, measured=measured)
+        effects = [_sensitivity_to(posterior, best, name, study.current, vectors) for name in names]
     return tuple(sorted(effects, key=_least_ratio))
 
 
-def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterSensitivity:
-    configs = list(_alternatives(posterior, best, name, current).values())
+def _sensitivity_to(
+    posterior: Posterior, best: Config, name: str, current: Config, known: _KnownVectors
+) -> ParameterSensitivity:
+    configs = list(_alternatives(posterior.space, best, name, known).values())
     entries = next(each.entries for each in posterior.space.dimensions if each.parameter == name)
     if not configs:
         return ParameterSensitivity(name=name, value=best[name], own=None, alternatives=(), entries=entries)
@@ -134,44 +146,29 @@ def _measured(posterior: Posterior, config: Config) -> tuple[float, ...]:
     return record.measured if record else ()
 
 
-def _alternatives(posterior: Posterior, best: Config, name: str, current: Config) -> dict[Hashable, Config]:
+def _alternatives(space: SearchSpace, best: Config, name: str, known: _KnownVectors) -> dict[Hashable, Config]:
     """Return legal configs that differ from ``best`` in one parameter: other choices, the user's own, measured ones."""
-    space = posterior.space
     home = space.encode(best)
     indices = [index for index, dimension in enumerate(space.dimensions) if dimension.parameter == name]
     varied = set(indices)
-    fixed = tuple(choice for index, choice in enumerate(home) if index not in varied)
+    others = [index for index in range(len(home)) if index not in varied]
     vectors = [
         tuple(other if index in varied else choice for index, choice in enumerate(home))
         for other in _sampled_choices(len(space.dimensions[indices[0]].choices))
     ]
     vectors += [
-        vector
-        for vector in _vectors(space, [current, *posterior.measured()], home, varied)
-        if tuple(choice for index, choice in enumerate(vector) if index not in varied) == fixed
+        tuple(vector[index] if index in varied else choice for index, choice in enumerate(home)) for vector in known.own
     ]
+    vectors += [vector for vector in known.measured if all(vector[index] == home[index] for index in others)]
     found = (space.decode(vector) for vector in dict.fromkeys(vectors) if vector != home)
     configs = {identity(config): config for config in found if config is not None}
     configs.pop(identity(best), None)  # all choices of an idle parameter are the same config
     return configs
 
 
-def _vectors(
-    space: SearchSpace, configs: list[Config], home: tuple[int, ...], varied: set[int]
-) -> Iterator[tuple[int, ...]]:
-    """Yield the choice indices of legal configs.
-
-    The first config is the user's own: only its choices of the parameter are kept, the others are those of ``home``.
-    """
-    for number, config in enumerate(configs):
-        if space.why_illegal(config) is not None:
-            continue
-        vector = space.encode(config)
-        yield (
-            tuple(vector[index] if index in varied else home[index] for index in range(len(home)))
-            if number == 0
-            else vector
-        )
+def _legal_vectors(space: SearchSpace, configs: Iterable[Config]) -> list[tuple[int, ...]]:
+    """Return the choice indices of the legal ones among some configs."""
+    return [space.encode(config) for config in configs if space.why_illegal(config) is None]
 
 
 def _sampled_choices(n_choices: int) -> list[int]:

@@ -82,8 +82,9 @@ def _print(console: Console, row: dict[str, str]) -> None:
     level = row["level"]
     texts = [f"{row['check']}: {row['found']}", *([f"-> {row['cure']}"] if row["cure"] else [])]
     lines = [line for text in texts for line in wrapped(text, console.width, first=_INDENT, indent=_INDENT + "  ")]
-    shown = Text(f"{level:<9}", style=_STYLES[level])
-    shown.append("\n".join(lines)[len(_INDENT) :], style="default")
+    shown = Text()
+    shown.append(f"{level:<9}", style=_STYLES[level])
+    shown.append("\n".join(lines)[len(_INDENT) :])
     console.print(shown, soft_wrap=True)
 
 

@@ -50,8 +50,7 @@ def _stale_trials(context: CheckContext, folder: Path) -> list[str]:
     from torchx_cubicml.store.reader import StoreReader
     from torchx_cubicml.store.trial_store import TrialStore
 
-    path = _index_path(context, folder)
-    if context.stored.problem or not path.exists():
+    if context.stored.problem or not (path := _index_path(context, folder)).exists():
         return []
     index = load_index(path, context.url)
     reader = StoreReader(TrialStore(context.url), index)  # in memory alone

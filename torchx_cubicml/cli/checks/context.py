@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import configured, split_command
 from torchx_cubicml.cli.component_command import TORCHRUN, with_scheduler
-from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError
+from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError, StoreError
 from torchx_cubicml.records.event import Event, fold_events
 from torchx_cubicml.settings import default_store_url, option
 from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.deadline import within
+from torchx_cubicml.store.obstacle import write_obstacle
 from torchx_cubicml.store.probe import StoreProbe, probe_store
 from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, open_backend
-from torchx_cubicml.store.url import absolute_url
+from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
     import argparse
@@ -36,11 +37,13 @@ class StoredEvents:
         events: event of each readable object, by the object's path.
         unreadable: unreadable objects, each with the cause.
         problem: reason why nothing was read; empty if the store was read.
+        cause: error that ended the reading; empty without one.
     """
 
     events: dict[str, Event] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
     problem: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +91,20 @@ class CheckContext:
         return self._probed[0]
 
     @cached_property
+    def address_problem(self) -> str:
+        """Reason why the store's URL cannot be used here: it is not legal, or lacks its client; empty without one."""
+        try:
+            return "" if split_url(self.url)[0] in LOCAL_PROTOCOLS else write_obstacle(self.url)
+        except StoreError as error:
+            return str(error)
+
+    @cached_property
     def _probed(self) -> tuple[StoreProbe, bool]:
         """Probe of the store, and whether the store answers at all."""
+        if self.address_problem:
+            return StoreProbe(presence="", obstacle=self.address_problem), False
+        url, writes = self.url, not self.args.no_probe
         try:
-            url, writes = self.url, not self.args.no_probe
             return within(_PROBE_DEADLINE_S, lambda: probe_store(url, writes=writes), what="reaching the store"), True
         except CubicMLError as error:
             return StoreProbe(presence="", obstacle=str(error)), False
@@ -102,12 +115,12 @@ class CheckContext:
         if self.probe.presence == Presence.ABSENT.name.lower():
             return StoredEvents(problem="the store does not exist yet")
         if not self._probed[1]:
-            return StoredEvents(problem="the store does not answer")
+            return StoredEvents(problem="the store was not read: it cannot be reached")
+        url = self.url
         try:
-            url = self.url
             return within(READ_DEADLINE_S, lambda: _read(url), what="reading the store")
         except CubicMLError as error:
-            return StoredEvents(problem=f"the store was not read: {error}")
+            return StoredEvents(problem="the store was not read", cause=str(error))
 
     @cached_property
     def trials(self) -> list[Trial]:

@@ -35,6 +35,8 @@ def check(context: CheckContext) -> Finding:
         return skipped("nothing is submitted; --job submits a job of one second and tells what it finds")
     if context.is_torchrun:
         return skipped("a command of torchrun starts where you type it; each node needs what is checked here")
+    if context.address_problem:
+        return skipped("the store's URL cannot be used")
     began = time.time()
     try:
         report, why = _run(context)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.finding import Finding, ok, warning, wrong
-from torchx_cubicml.errors import StoreError
+from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
 if TYPE_CHECKING:
     from torchx_cubicml.cli.checks.context import CheckContext
@@ -17,19 +16,19 @@ NAME, PLACE = "store: URL", 60
 def check(context: CheckContext) -> Finding:
     """Check the URL without asking its server."""
     from torchx_cubicml.launch.scheduler import is_contained
-    from torchx_cubicml.store.obstacle import write_obstacle
-    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
-    try:
-        url = context.url
-    except StoreError as error:
-        return wrong(str(error), "correct --store, `store` of .torchxconfig or TORCHX_CUBICML_STORE")
-    protocol, _ = split_url(url)
-    if protocol not in LOCAL_PROTOCOLS:
-        obstacle = write_obstacle(url)
-        if obstacle:
-            return wrong(obstacle, f"install the client here and in the job's image: {sys.executable} -m pip install")
-    elif is_contained(context.scheduler):
-        found = f"{url} may not be visible to jobs on {context.scheduler}, or end with their container"
+    problem = context.address_problem
+    if " needs " in problem:
+        return wrong(problem, "install it here and in the job's image")
+    if problem:
+        return wrong(problem, "correct --store, `store` of .torchxconfig or TORCHX_CUBICML_STORE")
+    is_local = split_url(context.url)[0] in LOCAL_PROTOCOLS
+    if is_local and is_contained(context.scheduler) and _is_meant(context):
+        found = f"{context.url} may not be visible to jobs on {context.scheduler}, or end with their container"
         return warning(found, "use an object store (--store s3://...), or mount the folder; --job tells for sure")
-    return ok(url)
+    return ok(context.url)
+
+
+def _is_meant(context: CheckContext) -> bool:
+    """Return whether jobs are meant for the scheduler: TorchX's default is a guess where no launch is named."""
+    return bool(context.args.scheduler or context.args.command or context.args.job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, some, warning
+from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, some, warning, wrong
 
 if TYPE_CHECKING:
     from torchx_cubicml.cli.checks.context import CheckContext
@@ -15,6 +15,9 @@ NAME, PLACE = "store: objects", 100
 def check(context: CheckContext) -> Finding:
     """Check all objects, without the cache."""
     stored = context.stored
+    if stored.cause:
+        cure = "check the network and the credentials; torchx cubicml history compact makes a large store quick to read"
+        return wrong(stored.cause, cure)
     if stored.problem:
         return skipped(stored.problem)
     found = f"{len(context.trials)} trials in {len(stored.events)} readable objects"

@@ -22,10 +22,9 @@ def check(context: CheckContext) -> Finding:
     from torchx_cubicml.store.obstacle import nearest_existing
     from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
-    protocol, path = split_url(context.url)
-    if protocol not in LOCAL_PROTOCOLS:
-        return skipped("a server does not tell how much space is left")
-    place = nearest_existing(Path(path))
+    if context.address_problem or split_url(context.url)[0] not in LOCAL_PROTOCOLS:
+        return skipped("known of a local store alone")
+    place = nearest_existing(Path(split_url(context.url)[1]))
     try:
         status = os.statvfs(place)
     except OSError as error:

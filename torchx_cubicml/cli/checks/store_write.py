@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.checks.finding import Finding, ok, warning, wrong
+from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, warning, wrong
 
 if TYPE_CHECKING:
     from torchx_cubicml.cli.checks.context import CheckContext
@@ -27,6 +27,8 @@ _OTHER = "check the place, the network and the credentials, or name another stor
 
 def check(context: CheckContext) -> Finding:
     """Check it with a small object that is written, read back and removed; ``--no-probe`` writes none."""
+    if context.address_problem:
+        return skipped("its URL cannot be used")
     probe = context.probe
     if probe.obstacle:
         return wrong(probe.obstacle, write_cure(probe.obstacle))

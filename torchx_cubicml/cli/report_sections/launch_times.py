@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.trial import Config, Trial
 
 _MOST_DRAWN = 200  # launches: the latest
 _MOST_LANES = 16
@@ -62,7 +62,7 @@ class _TimedLaunch:
         devices: processes of the job; 0 where unknown.
         tune: name of its tune; empty for none.
         number: round of a tune; ``None`` for none.
-        config: in words.
+        config: of the launch.
     """
 
     begin: float
@@ -73,7 +73,7 @@ class _TimedLaunch:
     devices: int
     tune: str
     number: int | None
-    config: str
+    config: Config
 
     @property
     def phases(self) -> list[tuple[str, float, float]]:
@@ -91,8 +91,9 @@ class _TimedLaunch:
 def _launches(view: WorkloadView) -> list[_TimedLaunch]:
     """Return the launches with times, in the order of their begins."""
     numbers = {id(trial): number for number, trial in numbered(view.trials, tune=view.rounds.tune)}
-    known = [time.timestamp() for each in view.trials if (time := parse_time(each.ended_at or each.started_at))]
-    found = (_timed(trial, numbers.get(id(trial)), latest=max(known, default=0.0)) for trial in view.trials)
+    known = (time.timestamp() for each in view.trials if (time := parse_time(each.ended_at or each.started_at)))
+    latest = max(known, default=0.0)
+    found = (_timed(trial, numbers.get(id(trial)), latest=latest) for trial in view.trials)
     return sorted((each for each in found if each is not None), key=lambda each: (each.begin, each.end))
 
 
@@ -116,7 +117,7 @@ def _timed(trial: Trial, number: int | None, *, latest: float) -> _TimedLaunch |
         devices=devices if isinstance(devices, int) and not isinstance(devices, bool) and devices > 0 else 0,
         tune=tune_of(trial.launch_id),
         number=number,
-        config=config_text(trial.config)[:_MOST_LETTERS],
+        config=trial.config,
     )
 
 
@@ -231,7 +232,8 @@ def _time_text(time: float) -> str:
 def _label(launch: _TimedLaunch, what: str) -> str:
     """Return the text of a mark, for readers who cannot see it."""
     phases = ", ".join(f"{phase} {seconds_text(end - begin)}" for phase, begin, end in launch.phases)
-    return "; ".join(filter(None, (what, _time_text(launch.begin), phases, f"end: {launch.outcome}", launch.config)))
+    config = config_text(launch.config)[:_MOST_LETTERS]
+    return "; ".join(filter(None, (what, _time_text(launch.begin), phases, f"end: {launch.outcome}", config)))
 
 
 def _table(launches: Sequence[_TimedLaunch]) -> Html:

@@ -35,6 +35,10 @@ if find_spec("hypothesis"):  # not where other libraries' trainers are tested
     # Hypothesis draws constants of the modules that are loaded, too: cases would change with the tests that ran before.
     providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]
 
+# Variables by which a launch would find itself in a job of a cluster, where the tests themselves run in one.
+for name in ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"):
+    os.environ.pop(name, None)
+
 # Below those that the kernel hands out: nobody is given one before it is taken.
 PORTS = count(10_000 + 97 * os.getpid() % 20_000)
 

@@ -49,6 +49,13 @@ def test_a_job_learns_its_place() -> None:
     )
 
 
+def test_a_job_of_a_cluster_knows_its_temporary_folders() -> None:
+    given = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "TMPDIR": "/fast", "SLURM_TMPDIR": "", "LOCAL_SCRATCH": "/scratch2"}
+    job = settings.read_job_environment(given)
+    assert (job.is_batch_job, job.temporary) == (True, ("/fast", "/scratch2"))
+    assert not settings.read_job_environment({}).is_batch_job
+
+
 @pytest.mark.parametrize("name", ["TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT"])
 def test_a_store_outside_the_agent_is_ignored(name: str) -> None:
     without = {key: value for key, value in UNDER_TORCHRUN.items() if key != name}

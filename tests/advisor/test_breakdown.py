@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,10 +160,12 @@ def test_parts_add_up_and_none_is_negative(n_launches: int, size: int, layers: t
         assert all(part >= 0.0 for part in (*each.seconds.values(), *each.memory_gib.values()))
         assert each.step_s == pytest.approx(sum(each.seconds.values()))
         assert each.step_s > 0.0 < each.peak_gib
-    table = breakdown_lines(found)[1:4]
-    assert len({len(line) for line in table}) == 1  # aligned
-    for line in table[1:]:
-        total, *parts = (float(cell.replace(",", "")) for cell in line[26:].split())
+    heading, *rows = takewhile(lambda line: line.startswith(" "), breakdown_lines(found)[1:])
+    assert heading.split() == ["your", "config", "proposed", "1"]
+    assert len({len(line) for line in (heading, *rows)}) == 1  # aligned
+    assert rows[0].split()[0] == "measured"
+    for column in (-2, -1):
+        total, *parts = (float(line.split()[column].replace(",", "")) for line in rows[1:])
         assert sum(parts) == pytest.approx(total, rel=0.02)
 
 
@@ -183,9 +186,21 @@ def test_small_parts_are_shown_as_other() -> None:
     assert lines == [
         "Where the time of a step goes, in seconds "
         "(estimated from the step of 3 launches, with a median error of 5 %; parts are not measured):",
-        "                 measured  estimated  compute  other",
-        "    your config       1.9       2.01        2   0.01",
+        "               your config",
+        "    measured           1.9",
+        "    estimated         2.01",
+        "    compute              2",
+        "    other             0.01",
     ]
+
+
+def test_many_configs_fit_a_narrow_terminal() -> None:
+    parts = dict.fromkeys(EXPLAINED_PARTS, 1.0)
+    names = ["your config", "next launch", *(f"proposed {number}" for number in range(1, 8))]
+    lines = breakdown_lines(Breakdowns(of={name: Breakdown(seconds=parts, memory_gib={}) for name in names}))[1:]
+    assert max(map(len, lines)) <= 80
+    assert [len(line.split()) for line in lines if line.startswith("    estimated")] == [1 + 4, 1 + 4, 1 + 1]
+    assert [name for name in names if not any(name in line for line in lines)] == []
 
 
 def test_json_holds_every_part() -> None:

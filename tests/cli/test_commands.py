@@ -11,6 +11,7 @@ import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -200,10 +201,13 @@ def test_suggest_says_where_time_and_memory_go(tmp_path: Path) -> None:
     given = ("suggest", "--space", "examples/gpt.toml", "--store", tmp_path)
     done = torchx(*given, "--", *GPT)
     assert done.returncode == 0, done.stderr
-    time, *rows, memory = done.stdout[done.stdout.index("Where the time") :].splitlines()[:5]
+    time, heading, *rows = done.stdout[done.stdout.index("Where the time") :].splitlines()
     assert time.endswith("(estimated from the step of 1 launch; parts are not measured):")
-    assert [row[:16].strip() for row in rows] == ["", "your config", "proposed 1"]
-    assert "data parallel" in rows[0]
+    assert heading.split() == ["your", "config", "proposed", "1"]
+    of_time = list(takewhile(lambda row: row.startswith(" "), rows))
+    assert [row.split()[0] for row in of_time[:2]] == ["measured", "estimated"]
+    assert any(row.startswith("    data parallel") for row in of_time)
+    memory = rows[len(of_time)]
     assert memory.startswith("Where the memory of a device goes, in GiB (estimated from the peak of 1 launch")
     found = json.loads(torchx(*given, "--json", "--", *GPT).stdout)["breakdown"]
     own = found["configs"]["your config"]

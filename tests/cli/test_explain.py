@@ -153,7 +153,8 @@ def test_unknown_facts_widen_the_interval(folder: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("n_layers", "must be NAME=VALUE"), ("colour=1", "must be NAME=VALUE"), ("n_layers=many", "no legal value")],
+    [("n_layers", "must be NAME=VALUE"), ("colour=1", "must be NAME=VALUE"), ("n_layers=many", "no legal value")]
+    + [(f"n_layers={value}", "no legal value") for value in ("nan", "inf", "0.5", "-1", "1e300")],
 )
 def test_illegal_facts_are_refused(text: str, message: str) -> None:
     with pytest.raises(LaunchError, match=message):
@@ -203,3 +204,30 @@ def test_nothing_of_the_program_runs(folder: Path, capsys: pytest.CaptureFixture
     (folder / "train.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n{SCRIPT}")
     found(capsys, *COMMAND)
     assert not (folder / "ran").exists()
+
+
+def test_lines_fit_a_page(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    run(*COMMAND, "--n_layer", "16")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert not any(line.strip().startswith(("%", "GiB")) for line in lines)
+
+
+@pytest.mark.parametrize("text", [None, "def f(:", "x\0", "# -*- coding: nowhere -*-"])
+def test_source_that_cannot_be_read_is_named(
+    text: str | None, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "train.py").unlink()
+    if text is not None:
+        (folder / "train.py").write_text(text)
+    run(*COMMAND, "--n_layer", "16")
+    assert "The source of train.py cannot be read here" in capsys.readouterr().out
+    assert found(capsys, *COMMAND)["unread"] == "train.py"
+
+
+def test_links_in_a_circle_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").unlink()
+    (folder / "train.py").symlink_to("other.py")
+    (folder / "other.py").symlink_to("train.py")
+    assert found(capsys, *COMMAND)["unread"] == "train.py"

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from functools import partial
 from io import StringIO
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,12 +17,16 @@ from rich.table import Table
 
 from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.cli import history, suggest
+from torchx_cubicml.cli.base import wide_console
 from torchx_cubicml.cli.history_filters import find_trial, short_ids
 from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
+from torchx_cubicml.cli.tune_display import Display
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.trial import MEAN
+from torchx_cubicml.tuner import Ended, Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 SPACE = """
@@ -105,7 +110,10 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_short_name_finds_its_trial() -> None:
     trials = [
         Trial(trial_id=name, workload={}, config={}, state=State.RUNNING)
-        for name in ("job-abcdef", "job-ghijkl", "other-ghijkl", "0123456789", "01234567xx", "ab-1")
+        for name in (
+            *("job-abcdef", "job-ghijkl", "other-ghijkl", "0123456789", "01234567xx", "ab-1"),
+            *("job-54321", "54321098-x"),
+        )
     ]
     names = short_ids(trials)
     assert names == {
@@ -115,10 +123,43 @@ def test_a_short_name_finds_its_trial() -> None:
         "0123456789": "0123456789",
         "01234567xx": "01234567xx",
         "ab-1": "ab-1",
+        "job-54321": "job-54321",
+        "54321098-x": "54321098-x",
     }
     assert all(find_trial(trials, short, where="here").trial_id == name for name, short in names.items())
-    with pytest.raises(RecordError, match="ambiguous"):
-        find_trial(trials, "ghijkl", where="here")
+    for ambiguous in ("ghijkl", "54321"):
+        with pytest.raises(RecordError, match=f"'{ambiguous}' is ambiguous: 2 trials begin or end with it"):
+            find_trial(trials, ambiguous, where="here")
+
+
+@pytest.mark.parametrize(
+    ("own", "batch", "line"),
+    [
+        (800.0, 4, "  7 -> 1,000 tokens/s, 1.25x your config, 900 expected"),
+        (800.0, 2, "  7 -> 1,000 tokens/s, 900 expected"),
+        (None, 4, "  7 -> 1,000 tokens/s, 900 expected"),
+    ],
+    ids=["another config", "the own config", "own not measured"],
+)
+def test_the_end_of_a_launch_is_compared_with_the_own_config(own: float | None, batch: int, line: str) -> None:
+    trial = Trial.completed(workload={}, config={"micro_batch_size": batch}, tokens_per_second=1000.0)
+    output = StringIO()
+    prepared = SimpleNamespace(current={"micro_batch_size": 2}, space=SimpleNamespace(statistic=MEAN))
+    ended = Ended(number=7, trial=trial, objective="tokens_per_second", throughput=1000.0, expected=900.0, own=own)
+    Display(Console(file=output, width=80), prepared).show(ended)
+    assert output.getvalue() == f"{line}\n"
+
+
+def test_the_last_lines_of_a_program_stay_lines_in_the_display_of_a_tune() -> None:
+    output = StringIO()
+    display = Display(Console(file=output, width=40), SimpleNamespace())
+    display.show(Notice(text="compile stays as in your command: it failed; last lines:\n  a = 1\n  Error: no compiler"))
+    assert output.getvalue().splitlines() == [
+        "compile stays as in your command: it",
+        "    failed; last lines:",
+        "  a = 1",
+        "  Error: no compiler",
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 100])
@@ -151,6 +192,20 @@ def test_a_file_has_a_hundred_columns_or_those_asked_for(monkeypatch: pytest.Mon
         assert open_console().width == width
 
 
+@pytest.mark.parametrize("opened", [open_console, wide_console])
+def test_no_part_of_a_command_becomes_markup_or_an_emoji(
+    opened: Callable[[], Console], capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = opened()
+    say(console, "train.py --ratio 1:100:1 --map a:x:b [bold]c[/bold]")
+    table = Table(title=":x: [red]", title_justify="left")
+    table.add_column(":100:")
+    console.print(table)
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "train.py --ratio 1:100:1 --map a:x:b [bold]c[/bold]"
+    assert ":100:" in out.partition("\n")[2]
+
+
 def table_of(names: Collection[str], without: Collection[str]) -> Table:
     made = Table()
     for name in names:
@@ -181,3 +236,10 @@ def test_a_command_over_several_lines_is_the_same_command(width: int) -> None:
     script = f"printf '%s\\0' {chr(10).join(command_lines(words, width)).lstrip()}"
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split("\0")[:-1] == words
+
+
+def test_a_command_with_a_tab_and_an_escape_is_printed_as_text() -> None:
+    out = StringIO()
+    lines = command_lines(["train.py", "--sep", "a\tb", "--mark=\x1b[2J"], 80)
+    Console(file=out, width=80, markup=False, highlight=False).print("\n".join(lines), soft_wrap=True)
+    assert out.getvalue() == "  train.py --sep $'a\\x09b' $'--mark=\\x1b[2J'\n"

@@ -60,7 +60,7 @@ def test_a_figure_is_in_the_unit_that_is_asked_for() -> None:
         (
             [replace(trial, suggestion=None) for trial in launches(3)],
             None,
-            "none of the 3 trials of train.py has both a predicted and a measured throughput in tokens per second",
+            r"no trial of train.py \(3 recorded\) has both a predicted and a measured throughput in tokens per second",
         ),
     ],
     ids=["empty", "other workload", "no prediction"],

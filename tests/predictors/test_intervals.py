@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.predictors.intervals import Novelty, conformal_scale, prior_variance
+from torchx_cubicml.predictors.intervals import Novelty, conformal_scale, group_error, prior_variance
 
 ROWS = [{"device": ("A100", "H100")[n % 2], "release": 24 + n % 3, "world_size": 2 ** (n % 4)} for n in range(40)]
 
@@ -160,3 +160,13 @@ def test_a_scale_needs_ten_errors(count: int, scale: float) -> None:
 @pytest.mark.parametrize(("ratio", "scale"), [(0.21, 0.21), (0.19, 0.2), (4.9, 4.9), (5.1, 5.0)])
 def test_a_scale_has_limits(ratio: float, scale: float) -> None:
     assert conformal_scale(np.full(20, ratio * 1.2816), np.ones(20)) == pytest.approx(scale)
+
+
+def test_error_of_a_group_is_its_own_where_it_has_many_trials_and_that_of_all_where_it_has_few() -> None:
+    drawn = np.abs(np.random.default_rng(0).normal(0.0, 0.3, 200))
+    exact = np.zeros(200)
+    assert group_error(drawn, exact, 0.1) == pytest.approx(0.3, rel=0.15)
+    assert group_error(drawn[:0], exact[:0], 0.1) == pytest.approx(0.1)
+    assert 0.1 < group_error(np.array([0.2]), exact[:1], 0.1) < group_error(np.full(20, 0.2), exact[:20], 0.1)
+    # What a measurement says of its own noise is not the group's.
+    assert group_error(np.full(20, 0.2), np.full(20, 0.2), 0.1) < group_error(np.full(20, 0.2), exact[:20], 0.1)

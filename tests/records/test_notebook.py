@@ -227,3 +227,17 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     assert shown.cells[-1] == "3 more"
     assert shown.cells.count("name") == MOST_ROWS
     assert shown.cells[1].endswith("… (cut)")
+
+
+def test_secrets_are_masked_by_name_and_in_long_texts() -> None:
+    reason = "password=hunter2 " * 200
+    trial = Trial(
+        trial_id="t", workload={"api_key": "hunter2"}, config={"n": 1}, state=State.OUT_OF_MEMORY, reason=reason
+    )
+    shown = Shown(trial._repr_html_())
+    assert "hunter2" not in " ".join(shown.cells)
+    assert shown.after("workload.api_key") == "***"
+    assert shown.after("reason").startswith("password=*** password=***")
+    assert shown.after("reason").endswith("… (cut)")
+    short_when_masked = f"{'/'.join(['https://' + 'u:' + 'p' * 2000 + '@host'] * 3)}"
+    assert Shown(table_html((), [("url", short_when_masked)])).after("url").endswith("… (cut)")

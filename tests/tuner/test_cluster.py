@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -325,13 +326,18 @@ def test_the_end_of_a_launch_is_told_with_its_numbers(prepared: Prepared) -> Non
     steps = go(asked, SimulatedCluster(seed=4, fates=("done", "done", "oom")), Promises())
     purposes = {step.number: step.purpose for step in steps if isinstance(step, Launching)}
     best: float | None = None
+    own: list[float] = []
     for step in steps:
         if isinstance(step, Ended):
             done = step.trial.state is State.COMPLETED
+            own += [speed(step.trial.config)] if done and step.trial.config == asked.current else []
+            assert step.own == (median(own) if own else None)
+            assert step.purpose == purposes[step.number]
             assert step.throughput == (speed(step.trial.config) if done else None)
             assert step.expected == (1234.0 if purposes[step.number] == "search" else None)
             best = max(filter(None, (best, step.throughput)), default=None)
         elif isinstance(step, Waiting):
             assert step.best == best
     assert best is not None
+    assert own
     assert list(purposes) == list(range(1, 13))

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.records.test_cost import SPACE as PRICED_SPACE
 
+from tests.records.test_objective_units import SPACE as PRICED_SPACE
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.tuner import Budget, TuneRequest, prepare
 

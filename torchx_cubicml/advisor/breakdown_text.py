@@ -1,4 +1,4 @@
-"""Text and JSON of breakdowns: two small tables, of the time of a step and of memory, with a row per config."""
+"""Text and JSON of breakdowns: two small tables, of the time of a step and of memory, with a column per config."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.breakdown import Breakdowns
 
-_NEGLIGIBLE = 0.01  # share of a total below which a part is counted as "other" in each row
+_NEGLIGIBLE = 0.01  # share of a total below which a part is counted as "other" in each column
+_ABREAST = 4  # configs side by side, which fit 80 columns; others stand below
 _SHORT_S = 1.0  # longest step that is shown in milliseconds
 
 
@@ -98,23 +99,35 @@ def _reason(lacking: Sequence[str]) -> str:
     return f"the formulas lack {', '.join(lacking)} (a recorded launch or [workload] of the space file may tell)"
 
 
-def _table(rows: Mapping[str, tuple[Mapping[str, float], float | None]], *, factor: float) -> list[str]:
-    """Return aligned lines: a heading, then per row what was measured, the estimated total, and its parts."""
-    names = list(dict.fromkeys(name for parts, _ in rows.values() for name in parts))
-    shown = [name for name in names if any(_counts(parts, name) for parts, _ in rows.values())]
-    cells = [["", "measured", "estimated", *(name.replace("_", " ") for name in shown)]]
-    has_other = len(shown) < len(names) and any(
-        parts.get(name, 0.0) > 0.0 for parts, _ in rows.values() for name in names if name not in shown
-    )
-    cells[0] += ["other"] if has_other else []
-    for name, (parts, measured) in rows.items():
-        others = sum(size for part, size in parts.items() if part not in shown)
-        sizes = [*(parts.get(part, 0.0) for part in shown), *([others] if has_other else [])]
+def _table(columns: Mapping[str, tuple[Mapping[str, float], float | None]], *, factor: float) -> list[str]:
+    """Return aligned lines: per config what was measured, the estimated total, and its parts; several side by side."""
+    names = list(dict.fromkeys(name for parts, _ in columns.values() for name in parts))
+    shown = [name for name in names if any(_counts(parts, name) for parts, _ in columns.values())]
+    rest = [name for name in names if name not in shown]
+    has_other = any(parts.get(name, 0.0) > 0.0 for parts, _ in columns.values() for name in rest)
+    heads = [
+        "",
+        "measured",
+        "estimated",
+        *(name.replace("_", " ") for name in shown),
+        *(["other"] if has_other else []),
+    ]
+    cells = []
+    for name, (parts, measured) in columns.items():
+        others = [sum(parts.get(part, 0.0) for part in rest)] if has_other else []
+        sizes = (sum(parts.values()), *(parts.get(part, 0.0) for part in shown), *others)
         known = "-" if measured is None else _number(factor * measured)
-        cells.append([name, known, *(_number(factor * size) for size in (sum(parts.values()), *sizes))])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        cells.append([name, known, *(_number(factor * size) for size in sizes)])
+    starts = range(0, len(cells), _ABREAST)
+    return [line for start in starts for line in _aligned([heads, *cells[start : start + _ABREAST]])]
+
+
+def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of columns of text: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in columns]
     return [
-        "    " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells
+        "    " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in zip(*columns, strict=True)
     ]
 
 

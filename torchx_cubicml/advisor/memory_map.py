@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.parameter_axis import ParameterAxis, counted_axis, plain_axis
+from torchx_cubicml.advisor.parameter_axis import ParameterAxis, config_at, counted_axis, plain_axis
 from torchx_cubicml.advisor.posterior import with_pinned_choices
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.memory_failure import proves_too_large
@@ -89,10 +89,7 @@ def memory_map(study: Study, *, best: Config) -> MemoryMap | None:
 
 def _config(posterior: Posterior, base: Config, moves: Sequence[tuple[ParameterAxis, int]]) -> Config | None:
     """Return a config moved to a step of each axis; ``None`` where that is not legal."""
-    row = posterior.space.encode(base)
-    for axis, step in moves:
-        row = axis.at(row, step)
-    return posterior.space.decode(row)
+    return config_at(posterior.space, posterior.space.encode(base), moves)
 
 
 def _fits(posterior: Posterior, configs: Sequence[Config | None]) -> NDArray[np.float64]:

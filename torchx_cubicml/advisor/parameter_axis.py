@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torchx_cubicml.records.trial import Config, Scalar
     from torchx_cubicml.space import SearchSpace
@@ -53,7 +53,7 @@ class ParameterAxis:
 
     @property
     def is_number(self) -> bool:
-        """True if its labels are numbers, in ascending or descending order."""
+        """True if its labels are numbers."""
         return all(isinstance(label, int | float) and not isinstance(label, bool) for label in self.labels)
 
     def place(self, config: Config) -> int | None:
@@ -138,6 +138,13 @@ def counted_axis(space: SearchSpace, config: Config, name: str, counted: Scalar)
         home=counts.index(n_now),
         is_sampled=len(counts) <= len(indices),
     )
+
+
+def config_at(space: SearchSpace, row: tuple[int, ...], moves: Iterable[tuple[ParameterAxis, int]]) -> Config | None:
+    """Return the config of a row of choice indices moved to a step of each axis; ``None`` where that is not legal."""
+    for axis, step in moves:
+        row = axis.at(row, step)
+    return space.decode(row)
 
 
 def _dimensions(space: SearchSpace, name: str) -> dict[int, Dimension]:

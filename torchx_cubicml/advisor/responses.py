@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.parameter_axis import counted_axis, plain_axis
+from torchx_cubicml.advisor.parameter_axis import config_at, counted_axis, plain_axis
 from torchx_cubicml.advisor.posterior import with_pinned_choices
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
@@ -101,18 +101,10 @@ def joint_response(study: Study, *, best: Config, axes: tuple[ParameterAxis, Par
 def _response(posterior: Posterior, best: Config, axes: tuple[ParameterAxis, ...]) -> Response:
     home = posterior.space.encode(best)
     places = list(np.ndindex(*(len(axis.steps) for axis in axes)))
-    configs = {place: config for place in places if (config := _config(posterior, home, axes, place)) is not None}
+    found = {place: config_at(posterior.space, home, zip(axes, place, strict=True)) for place in places}
+    configs = {place: config for place, config in found.items() if config is not None}
     points = _points(posterior, list(configs), list(configs.values()))
     return Response(axes=axes, points=tuple(points))
-
-
-def _config(
-    posterior: Posterior, home: tuple[int, ...], axes: Sequence[ParameterAxis], place: Sequence[int]
-) -> Config | None:
-    row = home
-    for axis, step in zip(axes, place, strict=True):
-        row = axis.at(row, step)
-    return posterior.space.decode(row)
 
 
 def _points(posterior: Posterior, places: Sequence[tuple[int, ...]], configs: Sequence[Config]) -> list[ResponsePoint]:

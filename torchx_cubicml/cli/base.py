@@ -215,9 +215,9 @@ def agreed(question: str) -> bool:
 
 def wide_console() -> Console:
     """Return a console on stdout that cuts no line where stdout is a file or a pipe."""
-    from rich.console import Console
+    from torchx_cubicml.cli.terminal import open_console
 
-    console = Console(highlight=False, markup=False)
+    console = open_console()
     if not console.is_terminal:
         console.width = _FILE_WIDTH
     return console

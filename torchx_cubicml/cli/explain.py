@@ -13,9 +13,9 @@ from torchx_cubicml.cli.base import (
     print_json,
     split_command,
     store_url,
-    wide_console,
 )
 from torchx_cubicml.cli.component_command import TORCHRUN, torchrun_arguments, with_scheduler
+from torchx_cubicml.cli.terminal import open_console
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the explanation."""
     from torchx_cubicml.advisor.command_explanation.explanation import explain_command
-    from torchx_cubicml.cli.explanation_text import explanation_lines
+    from torchx_cubicml.cli.explanation_text import explanation_lines, fitted_line
     from torchx_cubicml.launch.command_facts.command_facts import facts_of_command
     from torchx_cubicml.launch.command_facts.recorded_commands import with_command_facts
     from torchx_cubicml.launch.launch import workload_of
@@ -53,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     name, words = split_command(args.command)
     launch = _launch(name, words, args)
     known = facts_of_command(launch, stated=_stated(args.fact), device=args.device)
-    trials = with_command_facts(_trials(args), launch)
+    trials = _trials(args)
+    if "embedding_rows" in known.facts:
+        trials = with_command_facts(trials, launch)
     program = str(workload_of(launch)["program"])
     known = _completed(known, launch, trials, program, args)
     explanation = explain_command(
@@ -62,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(explanation.to_json())
     else:
-        wide_console().print(printable("\n".join(explanation_lines(explanation))), soft_wrap=True)
+        console = open_console()
+        lines = [fitted_line(printable(line), console.width) for line in explanation_lines(explanation)]
+        console.print("\n".join(lines), soft_wrap=True)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.cli.terminal import wrapped
 from torchx_cubicml.launch.messages import number_text
 from torchx_cubicml.records.value_text import value_text
 
@@ -29,9 +30,21 @@ def explanation_lines(explanation: CommandExplanation) -> list[str]:
     ]
 
 
+def fitted_line(line: str, width: int) -> str:
+    """Return a line as lines of at most ``width`` characters; a number stays beside its unit."""
+    if len(line) <= width:
+        return line
+    glue, start = "\N{NO-BREAK SPACE}", line[: len(line) - len(line.lstrip())]
+    whole = line.lstrip().replace(" %", f"{glue}%").replace(" GiB", f"{glue}GiB")
+    return "\n".join(wrapped(whole, width, first=start, indent=start + _INDENT)).replace(glue, " ")
+
+
 def _fact_lines(explanation: CommandExplanation) -> list[str]:
     known = explanation.known
-    lines = ["Read from the command, before any launch:"]
+    lines = []
+    if known.unread:
+        lines.append(f"The source of {known.unread} cannot be read here: its defaults and its model are not known.")
+    lines.append("Read from the command, before any launch:")
     width = max(map(len, known.facts), default=0)
     for fact, value in known.facts.items():
         note = ", assumed" if fact in known.assumed else ""

@@ -143,7 +143,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
 
 
 def _rows(trials: Sequence[Trial], of: Sequence[Trial]) -> list[dict[str, str]]:
-    """Return column -> cell of each trial; a column that says the same of each is left out."""
+    """Return column -> cell of each trial; the trust is empty where all are own."""
     ids, beside = short_ids(of), mean_launches_beside(of)
     shows_trust = any(trial.trust is not Trust.OWN for trial in trials)
     rows = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ _BY_PREFIX = {"owner": OWNER, "commit": COMMIT}  # option -> name in the provena
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the filters; a trial must pass all that are given."""
-    text = "only workloads whose program or facts contain TEXT, such as gpt.py or world_size=8"
+    text = "only workloads whose program or facts contain TEXT, such as gpt.py, or a whole value as in world_size=8"
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
     text = "only trials of programs whose path ends in NAME, such as train.py"
     parser.add_argument("--program", default="", metavar="NAME", help=text)
@@ -62,7 +63,7 @@ def filtered(trials: Iterable[Trial], args: argparse.Namespace) -> list[Trial]:
         if (not args.trust or trial.trust in args.trust)
         and (not args.state or trial.state in args.state)
         and str(trial.workload.get("program", "")).endswith(args.program)
-        and (not args.workload or args.workload in config_text(trial.workload))
+        and (not args.workload or _contains(trial.workload, args.workload))
         and (since is None or _started(trial) >= since)
         and all(trial.provenance.get(name) == value for name, value in wanted.items() if value)
         and all(_begins(trial.provenance, name, prefix) for name, prefix in prefixes.items() if prefix)
@@ -73,14 +74,30 @@ def short_ids(trials: Iterable[Trial]) -> dict[str, str]:
     """Return trial id -> a short name by which ``find_trial`` finds it: its last part, else its beginning."""
     ids = [trial.trial_id for trial in trials]
     endings, beginnings = Counter(map(_ending, ids)), Counter(trial_id[:_BEGINNING] for trial_id in ids)
+    in_order = sorted(ids)
+
+    def begins_another(text: str) -> bool:
+        place = bisect_left(in_order, text)
+        return place < len(in_order) and in_order[place].startswith(text)
 
     def short(trial_id: str) -> str:
         ending, beginning = _ending(trial_id), trial_id[:_BEGINNING]
         if len(ending) < len(trial_id):
-            return ending if len(ending) >= _LEAST_LETTERS and endings[ending] == 1 else trial_id
+            is_clear = len(ending) >= _LEAST_LETTERS and endings[ending] == 1 and not begins_another(ending)
+            return ending if is_clear else trial_id
         return beginning if beginnings[beginning] == 1 else trial_id
 
     return {trial_id: short(trial_id) for trial_id in ids}
+
+
+def _contains(workload: Mapping[str, Value], text: str) -> bool:
+    """Return whether the facts of a workload contain a text; a value in it must be whole.
+
+    >>> _contains({"world_size": 80}, "world"), _contains({"world_size": 80}, "world_size=8")
+    (True, False)
+    """
+    end = " " if "=" in text else ""
+    return f"{text}{end}" in f"{config_text(workload)} "
 
 
 def _ending(trial_id: str) -> str:
@@ -99,13 +116,12 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
         RecordError: no trial matches, or several do.
     """
     exact = [trial for trial in trials if trial.trial_id == prefix]
-    ends = [trial for trial in trials if _ending(trial.trial_id) == prefix]
-    found = exact or [trial for trial in trials if trial.trial_id.startswith(prefix)] or ends
+    found = exact or [each for each in trials if each.trial_id.startswith(prefix) or _ending(each.trial_id) == prefix]
     if len(found) == 1:
         return found[0]
     if found:
         matches = printable(", ".join(trial.trial_id for trial in found[:5]))
-        raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin with it: {matches}")
+        raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin or end with it: {matches}")
     if not trials:
         raise RecordError(f"no trial {prefix!r} in store {where}: it is empty")
     raise RecordError(f"no trial {prefix!r} in store {where} ({len(trials)} trials); see `torchx cubicml history list`")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import Alternative, ParameterSensitivity
 
-OPTIONAL = ("80 % interval",)
+_INTERVAL = "80 % interval"
+OPTIONAL = (_INTERVAL,)
 """Columns that a narrow terminal does without."""
 _BEST = "best"
 _LIKELY_TO_FIT = 0.5  # probability to fit in memory below which an alternative is marked
@@ -26,17 +28,15 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity], without: Co
 
     Args:
         sensitivities: to each parameter.
-        without: ``80 % interval`` leaves this column out, where the table would be too wide.
+        without: those of ``OPTIONAL`` that are left out, where the table would be too wide.
     """
-    from rich.box import SIMPLE_HEAD
-
     table = Table(
         title="Changing one parameter of the best config", title_justify="left", box=SIMPLE_HEAD, show_edge=False
     )
     names = [each.name for each in sensitivities]
     table.add_column("parameter", no_wrap=True)
     table.add_column("value", overflow="ellipsis", no_wrap=True)
-    for heading in ("predicted", *(("80 % interval",) if "80 % interval" not in without else ()), "measured"):
+    for heading in ("predicted", *(() if _INTERVAL in without else (_INTERVAL,)), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:
         nothing = "best, has no effect" if each.is_ineffective else "best, no other legal value"
@@ -57,6 +57,6 @@ def _cells(other: Alternative, entries: str, without: Collection[str]) -> tuple[
     return (
         f"{entries_text(other.value, entries)}{risk}",
         f"{other.predicted:.2f}x",
-        *((f"{other.low:.2f}x to {other.high:.2f}x",) if "80 % interval" not in without else ()),
+        *(() if _INTERVAL in without else (f"{other.low:.2f}x to {other.high:.2f}x",)),
         f"{other.measured:.2f}x" if other.measured is not None else "",
     )

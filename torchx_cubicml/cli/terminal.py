@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,13 @@ _NATURAL = 100_000  # columns in which no table is cut
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as its terminal; a file or a pipe has ``COLUMNS``, else 100 columns."""
+    """Return a console as wide as its terminal; a file or a pipe has ``COLUMNS``, else 100 columns.
+
+    Texts are printed as they are: ``[bold]`` is no markup, and ``1:100:1`` holds no emoji.
+    """
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, stderr=stderr)
+    console = Console(highlight=False, markup=False, emoji=False, stderr=stderr)
     if not console.is_terminal:
         console.width = columns() or _PLAIN_WIDTH
     return console
@@ -78,13 +80,24 @@ def joined(texts: Sequence[str], width: int, *, first: str = "", indent: str = "
     return [line.replace(glue, " ") for line in wrapped(", ".join(whole), width, first=first, indent=indent)]
 
 
-def say(console: Console, text: str, *, indent: str = "  ") -> None:
-    """Print sentences, each line of them broken where it is longer than the console is wide."""
+def broken_lines(text: str, width: int, *, indent: str = "  ") -> list[str]:
+    r"""Return the lines of a text, each broken where it is longer than ``width``; its own line ends stay.
+
+    >>> broken_lines("it failed:\n  no such file or directory", 24)
+    ['it failed:', '  no such file or', '    directory']
+    """
+    lines = []
     for line in text.split("\n"):
         start = line[: len(line) - len(line.lstrip())]
-        is_short = len(line) <= console.width
-        lines = [line] if is_short else wrapped(line.lstrip(), console.width, first=start, indent=start + indent)
-        console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
+        is_short = len(line) <= width
+        lines += [line] if is_short else wrapped(line.lstrip(), width, first=start, indent=start + indent)
+    return lines
+
+
+def say(console: Console, text: str, *, indent: str = "  ") -> None:
+    """Print sentences, each line of them broken where it is longer than the console is wide."""
+    lines = broken_lines(text, console.width, indent=indent)
+    console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
 
 
 def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> list[str]:
@@ -94,7 +107,9 @@ def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> li
       torchx run 'a b' \
         --flag 1
     """
-    quoted = [shlex.quote(word) for word in words]
+    from torchx_cubicml.records.shell_words import shell_word
+
+    quoted = [shell_word(word) for word in words]
     lines, line = [], indent
     for place, word in enumerate(quoted):
         # A flag stands with its value.

@@ -230,7 +230,6 @@ def _workspace(named: str | None) -> str:
 
 
 def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
-
     if args.json:
         print_json(result.to_json())
     else:

@@ -11,14 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.legality_text import legality_lines
-from torchx_cubicml.cli.terminal import joined, wrapped
-from torchx_cubicml.launch.messages import (
-    interval_text,
-    statistic_text,
-    title_text,
-    unit_text,
-    worth_text,
-)
+from torchx_cubicml.cli.terminal import broken_lines, joined, wrapped
+from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
@@ -39,7 +33,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner import Prepared, Step
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
-
 
 _INDENT = "    "
 
@@ -63,7 +56,7 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
         table.add_row(Text(short_name(name, best), "bold"), *values[: len(sides)])
     if len(shown) < len(best):
         same = len(best) - len(shown)
-        table.add_row(f"{same} other{'s' if same > 1 else ''}", *(["the same"] * len(sides))[:2])
+        table.add_row(f"{same} other{'s' if same > 1 else ''}", *["the same"] * len(sides))
     table.add_section()
     cells: list[tuple[str, Callable[[Repeats], str]]] = [
         ("median", partial(_median_text, objective=objective)),
@@ -126,9 +119,9 @@ class Display(AbstractContextManager["Display"]):
         if isinstance(step, Begun):
             self._lines(_begun_lines(step, self._prepared, width))
             for line in legality_lines(self._bound_space()):
-                self._lines(wrapped(line, width, first=line[: len(line) - len(line.lstrip())], indent="    "))
+                self._lines(broken_lines(line, width, indent=_INDENT))
         elif isinstance(step, Notice):
-            self._lines(wrapped(step.text, width, indent=_INDENT))
+            self._lines(broken_lines(step.text, width, indent=_INDENT))
         elif isinstance(step, Launching):
             self._lines(_launching_lines(step.number, step.purpose, step.suggestion.config, self._prepared, width))
         elif isinstance(step, Ended):
@@ -176,9 +169,6 @@ class Live(Display):
 
 def waiting_table(step: Waiting, statistic: str, *, current: Config) -> Table:
     """Return a table of the launches in flight; its caption holds the best throughput and the remaining budget."""
-    from rich.table import Table
-    from rich.text import Text
-
     best = "nothing measured yet"
     if step.best is not None:
         best = f"best {worth_text(step.best, step.objective)} {_unit(step.objective, statistic)}"

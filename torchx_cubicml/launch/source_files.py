@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LAUNCHERS = frozenset({"accelerate.commands.launch", "deepspeed.launcher.runner", "torch.distributed.run"})
 _MOST_FILES, _MOST_BYTES = 50, 1 << 20  # of the script and of the modules beside it
+_MOST_BYTES_IN_ALL = 2 << 20  # a syntax tree takes some hundred times the memory of its text
 _COMPILED = (".so", ".pyd", ".pyc")
 
 
@@ -47,13 +48,14 @@ def source_files(launch: Launch) -> Iterator[SourceFile]:
     """
     program = _script(launch)
     root = Path() if launch.is_module and launch.program not in _LAUNCHERS else program.parent
-    pending, seen = [program, *_packages_around(launch, root)], set[Path]()
+    pending, seen, n_read = [program, *_packages_around(launch, root)], set[Path](), 0
     while pending:
         path = pending.pop(0)
         if path in seen:
             continue
         seen.add(path)
-        text, tree = _read(path) if len(seen) <= _MOST_FILES else ("", None)
+        text, tree = _read(path) if len(seen) <= _MOST_FILES and n_read <= _MOST_BYTES_IN_ALL else ("", None)
+        n_read += len(text)
         imports = _Imports(path, root)
         if tree is not None:
             imports.follow(tree)

@@ -40,7 +40,7 @@ class ScalePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleLine:
-    """Points of workloads that agree in all facts but those of scale.
+    """Points of workloads that agree in all facts but those of scale and the project.
 
     Args:
         program: name of the program.
@@ -55,18 +55,19 @@ class ScaleLine:
     points: Sequence[ScalePoint]
 
     @property
-    def launches(self) -> int:
+    def configs(self) -> int:
         """Number of measured configs of all points."""
         return sum(point.configs for point in self.points)
 
 
 def scale_lines(groups: Iterable[tuple[str, Sequence[Trial]]]) -> list[ScaleLine]:
-    """Return the lines of at least two scales, those of most measured configs first.
+    """Return the lines of at least two scales, those of most scales first, then those of most measured configs.
 
     Args:
         groups: objective and trials of each workload.
     """
-    found: defaultdict[object, defaultdict[int, list[tuple[float, Trial]]]] = defaultdict(lambda: defaultdict(list))
+    found: defaultdict[tuple[str, str], defaultdict[int, list[tuple[float, Trial]]]]
+    found = defaultdict(lambda: defaultdict(list))
     for objective, trials in groups:
         if objective not in OBJECTIVES or not trials:
             continue
@@ -76,8 +77,10 @@ def scale_lines(groups: Iterable[tuple[str, Sequence[Trial]]]) -> list[ScaleLine
             devices, rate = trial.fact("world_size"), trial.throughput(objective)
             if rate is not None and isinstance(devices, int) and not isinstance(devices, bool) and devices > 0:
                 found[key][devices].append((rate, trial))
-    lines = [_line(by_devices, objective=str(key[0])) for key, by_devices in found.items() if len(by_devices) > 1]  # type: ignore[index]
-    return sorted(lines, key=lambda line: (-len(line.points), -line.launches))
+    lines = [
+        _line(by_devices, objective=objective) for (objective, _), by_devices in found.items() if len(by_devices) > 1
+    ]
+    return sorted(lines, key=lambda line: (-len(line.points), -line.configs))
 
 
 def _line(by_devices: dict[int, list[tuple[float, Trial]]], *, objective: str) -> ScaleLine:

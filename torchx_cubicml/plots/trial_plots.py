@@ -52,7 +52,7 @@ def plot_predicted(
     figure = predicted_figure(rounds)
     if figure is None:
         raise RecordError(
-            f"none of the {len(rounds.trials)} trials of {heading(rounds.trials[0])} has both a predicted and a "
+            f"no trial of {heading(rounds.trials[0])} ({len(rounds.trials)} recorded) has both a predicted and a "
             f"measured throughput in {objective_text(rounds.objective)}; tunes and rewritten launches record them"
         )
     return _titled(figure, rounds, note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -40,10 +41,23 @@ def conformal_scale(errors: NDArray[np.float64], spreads: NDArray[np.float64], *
         spreads: standard deviations that were predicted for them, ``[n]``.
         fewest: number of errors below which the factor is 1.
     """
-    if len(errors) < fewest:
+    if len(errors) < max(fewest, 1):
         return 1.0
     share = min(1.0, _SHARE * (len(errors) + 1) / len(errors))  # finite-sample correction
     return float(np.clip(np.quantile(errors / spreads, share) / _Z, _LEAST, _MOST))
+
+
+def group_error(errors: NDArray[np.float64], uncertainty: NDArray[np.float64], error: float) -> float:
+    """Return the log error of one group of trials: its own conformal one, shrunk to that of all trials.
+
+    Args:
+        errors: absolute errors of the group's trials, ``[n]``.
+        uncertainty: of their measurements, ``[n]``.
+        error: log error of all trials, above 0. It counts as ``PRIOR_TRIALS`` trials.
+    """
+    own = error * conformal_scale(errors, np.hypot(error, uncertainty), fewest=1)
+    n = float((error**2 / (error**2 + uncertainty**2)).sum())
+    return math.sqrt((PRIOR_TRIALS * error**2 + n * own**2) / (PRIOR_TRIALS + n))
 
 
 _PRIOR_DIFFERENCE = 0.15  # prior log difference between two devices, releases or programs beyond the prediction

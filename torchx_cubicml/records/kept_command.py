@@ -5,10 +5,10 @@ It is recorded only where the user keeps commands. Secrets are masked. Nothing o
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.redaction import MASK, mask, masked_words, names_secret, printable
+from torchx_cubicml.records.redaction import MASK, mask, masked_words, names_secret
+from torchx_cubicml.records.shell_words import shell_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,31 +51,7 @@ def command_text(command: Mapping[str, Value]) -> str:
     """Return the words of a kept command ready for a shell; empty without any."""
     words = command.get(WORDS, ())
     texts = [str(word) for word in words] if isinstance(words, tuple) else []
-    start = next((number for number, text in enumerate(texts) if not _is_setting(text)), len(texts))
-    settings = (f"{name}={_quoted(value)}" for name, _, value in (text.partition("=") for text in texts[:start]))
-    return " ".join((*settings, *map(_quoted, texts[start:])))
-
-
-def _quoted(word: str) -> str:
-    r"""Return a word as a shell reads it; one with control characters as bash, ksh and zsh do (ANSI-C quoting).
-
-    >>> print(_quoted("a b"), _quoted("it's \x1b[2J"))
-    'a b' $'it\'s \x1b[2J'
-    """
-    if printable(word) == word:
-        return shlex.quote(word)
-    return f"$'{''.join(map(_escaped, word))}'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return f"\\{character}"
-    if printable(character) == character:
-        return character
-    errors = (
-        "surrogateescape" if "\udc80" <= character <= "\udcff" else "replace"
-    )  # a byte of an argument, as Python reads it
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors=errors))
+    return shell_text(texts)
 
 
 def command_notes(command: Mapping[str, Value]) -> list[str]:
@@ -94,8 +70,3 @@ def command_notes(command: Mapping[str, Value]) -> list[str]:
     if isinstance(words, tuple) and any(MASK in str(word) for word in words):
         notes.append(f"{MASK} stands for a secret: give your own")
     return notes
-
-
-def _is_setting(word: str) -> bool:
-    name, joined, _ = word.partition("=")
-    return bool(joined) and name.isidentifier()

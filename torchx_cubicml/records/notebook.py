@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.redaction import MASK, mask, names_secret, printable
+from torchx_cubicml.records.shell_words import shell_text
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.markup import Html, element, joined
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 60
 """Rows of a table; the others are counted."""
 _MOST_LETTERS = 300  # of one cell
+_MOST_READ = 4096  # characters of a text in which secrets are looked for; the others are cut
 _CELL = "text-align:left;vertical-align:top;overflow-wrap:anywhere"
 _COMMAND = ("command", "words")
 
@@ -60,6 +61,8 @@ def _cells(row: Sequence[str], *, has_name: bool) -> list[Html]:
 def fact_rows(groups: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return name and text of each value; those of a mapping stand as ``group.name``, and empty ones are left out.
 
+    Values under the name of a secret are masked.
+
     >>> fact_rows({"state": "completed", "config": {"compile": True}, "reason": "", "command": {"words": ("a", "b c")}})
     [('state', 'completed'), ('config.compile', 'True'), ('command.words', "a 'b c'")]
     """
@@ -76,10 +79,12 @@ def _flat(groups: Mapping[str, object]) -> Iterable[tuple[tuple[str, ...], objec
 
 def _text(names: tuple[str, ...], value: object) -> str:
     if names == _COMMAND and isinstance(value, tuple):
-        return shlex.join(map(str, value))
-    return value_text(value)
+        return shell_text([str(word) for word in value])
+    is_secret = names_secret(names[-1]) and not isinstance(value, bool)
+    return MASK if is_secret else value_text(value)
 
 
 def _shown(text: str) -> str:
-    text = printable(mask(text[: 2 * _MOST_LETTERS]))
-    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}… (cut)"
+    shown = printable(mask(text[:_MOST_READ]))
+    is_whole = len(text) <= _MOST_READ and len(shown) <= _MOST_LETTERS
+    return shown if is_whole else f"{shown[:_MOST_LETTERS]}… (cut)"

@@ -53,7 +53,7 @@ LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: 
 _MIN_POWER_W, _MAX_POWER_W = 1e-3, 1e9  # of a whole job: from less than any processor to more than any site
 _MIN_PEAK_GIB, _MAX_PEAK_GIB = 1e-6, 1e6  # of one process: from about a page to more than any machine has
 POWER_OF = ("GPUs", "CPU packages")  # what a recorded power covers, and nothing else of the job
-_NOT_SHOWN = frozenset({"arguments", "digests", "timed"})  # in a notebook
+_NOT_SHOWN = frozenset({"trial_id", "arguments", "digests", "timed"})  # in the table of a notebook
 MAX_WHOLE = 2**64  # larger whole numbers are no facts, and some have no float
 
 
@@ -493,7 +493,7 @@ class Trial:
         measurement = asdict(self.measurement) if self.measurement is not None else {}
         groups = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_SHOWN}
         rows = fact_rows({**groups, "measurement": measurement})
-        return section_html(f"Trial {self.trial_id}", table_html((), rows[1:]))
+        return section_html(f"Trial {self.trial_id}", table_html((), rows))
 
     def fact(self, name: str) -> Value | None:
         """Return the value of ``name``: from the workload, else observed, else requested; ``None`` if unknown."""

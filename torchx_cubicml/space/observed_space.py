@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def observed_space(trials: Sequence[Trial], *, objective: str) -> SearchSpace | None:
-    """Return the space of the recorded values of each parameter; ``None`` where fewer than two configs share names.
+    """Return the space of the recorded values of each parameter; ``None`` where no parameter has two.
 
-    Nothing tells which combinations are legal, so all of them are. A list of values is one value per layer.
+    ``None``, too, where the values of one are of several kinds or lengths. Nothing tells which combinations are legal,
+    so all of them are. A list of values is one value per layer.
 
     Args:
         trials: of one workload. Those of the most frequent set of parameters count.

@@ -38,6 +38,6 @@ def may_end_with_job(url: str, *, temporary: Iterable[str] = ()) -> bool:
 
 def _file_system(path: Path) -> int:
     """Return the number of the file system of a path, or of its nearest folder that exists."""
-    while not path.exists() and path != path.parent:
+    while not os.path.exists(path) and path != path.parent:  # noqa: PTH110 - a Path would raise where it may not look
         path = path.parent
     return path.stat().st_dev

@@ -9,6 +9,7 @@ import pytest
 
 from torchx_cubicml.launch.command_facts.command_facts import facts_of_command
 from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.source_files import source_files
 
 if TYPE_CHECKING:
     from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
@@ -136,3 +137,33 @@ def test_config_of_hydra(tmp_path: Path) -> None:
     expected = {"n_layers": 8, "d_model": 512, "micro_batch_size": 4}
     assert {name: found.facts[name] for name in expected} == expected
     assert found.sources["n_layers"] == f"model.n_layer in {tmp_path / 'sizes.yaml'}"
+
+
+def test_short_and_abbreviated_flags_win_over_defaults(script: Path) -> None:
+    found = facts(script, "-l", "6", "--n-em=256")
+    assert (found.facts["n_layers"], found.facts["d_model"]) == (6, 256)
+    assert found.sources["n_layers"] == "-l"
+
+
+def test_defaults_that_are_set_later_are_no_defaults(script: Path) -> None:
+    script.write_text(SCRIPT.replace("args = ", "parser.set_defaults(n_layer=4, n_embd=read())\nargs = "))
+    found = facts(script)
+    assert found.facts["n_layers"] == 4
+    assert (found.facts["d_model"], "d_model" in found.assumed) == (64, True)  # the constant, which may not be it
+
+
+def test_parallelism_that_only_the_source_shows_is_unknown(script: Path) -> None:
+    assert "tp_degree" not in facts(script).unknown
+    script.write_text(f"{SCRIPT}parallelize_module(model, mesh, plan)\n")
+    assert "tp_degree" in facts(script).unknown
+    assert "tp_degree" not in facts(script, "--tp_degree", "2").unknown
+
+
+def test_source_is_read_up_to_a_limit(script: Path) -> None:
+    rows = "rows = [" + "0, " * 300_000 + "]\n"
+    names = [f"part_{index}" for index in range(6)]
+    for name in names:
+        script.with_name(f"{name}.py").write_text(rows)
+    script.write_text("".join(f"import {name}\n" for name in names) + SCRIPT)
+    read = [file.path.stem for file in source_files(Launch(program=str(script))) if file.tree is not None]
+    assert read == ["train", *names[:3]]

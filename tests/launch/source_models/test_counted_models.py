@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import runpy
 import sys
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
+from torchx_cubicml.launch.command_facts.command_facts import stated_settings
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.source_files import source_files
-from torchx_cubicml.launch.source_models.counted_models import counted_model
+from torchx_cubicml.launch.source_models.counted_models import followed_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -262,16 +263,291 @@ UNKNOWN = {
     "class_of_a_library": "from somewhere import Base\nclass Part(nn.Module, Base):\n    def __init__(self):\n"
     "        super().__init__()\n        self.layer = nn.Linear(2, 2)\nmodel = Part()",
     "no_python": "model = (",
+    "no_size": "model = nn.Linear(-3, 4)",
+    "no_model_is_so_large": "model = nn.Linear(10**14, 10**14)",
     "no_model": "print('nothing')",
 }
 
+
+HEAD = "import argparse, contextlib\nimport torch\nfrom torch import nn\np = argparse.ArgumentParser()\n"
+CHANGED = {
+    "dict_update2": """
+c = {'w': 32}
+c.update({'w': 64})
+model = nn.Linear(c['w'], 4)
+""",
+    "dict_ior": """
+c = {'w': 32}
+d = c
+d |= {'w': 64}
+model = nn.Linear(c['w'], 4)
+""",
+    "setattr": """
+p.add_argument('--w', type=int, default=32)
+a = p.parse_args()
+setattr(a, 'w', 64)
+model = nn.Linear(a.w, 4)
+""",
+    "vars_update": """
+p.add_argument('--w', type=int, default=32)
+a = p.parse_args()
+vars(a).update({'w': 64})
+model = nn.Linear(a.w, 4)
+""",
+    "dunder2": """
+p.add_argument('--w', type=int, default=32)
+a = p.parse_args()
+a.__dict__.update(w=64)
+model = nn.Linear(a.w, 4)
+""",
+    "set_defaults": """
+p.add_argument('--w', type=int, default=32)
+p.set_defaults(w=64)
+a = p.parse_args()
+model = nn.Linear(a.w, 4)
+""",
+    "set_defaults2": """
+p.add_argument('--w', type=int, default=32)
+d = dict(w=64)
+p.set_defaults(**d)
+a = p.parse_args()
+model = nn.Linear(a.w, 4)
+""",
+    "iadd": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.l = nn.ModuleList()
+        s.l += [nn.Linear(3, 4)]
+        s.h = nn.Linear(4, 4)
+model = M()
+""",
+    "list_iadd": """
+l = []
+k = l
+k += [nn.Linear(3, 4)]
+model = nn.Sequential(nn.Linear(3, 3), *l)
+""",
+    "modset": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        for i in range(3):
+            setattr(s, f'l{i}', nn.Linear(3, 4))
+        s.z = nn.Linear(2, 2)
+model = M()
+""",
+    "walrus": """
+w = 1
+if (w := 64):
+    pass
+model = nn.Linear(w, 4)
+""",
+    "globals": """
+w = 32
+globals()['w'] = 64
+model = nn.Linear(w, 4)
+""",
+    "post": """
+from dataclasses import dataclass
+
+@dataclass
+class C:
+    w: int = 32
+
+    def __post_init__(self):
+        self.w = 64
+model = nn.Linear(C().w, 4)
+""",
+    "newcls": """
+class C:
+    w = 32
+C.w = 64
+model = nn.Linear(C.w, 4)
+""",
+    "clsattr": """
+class M(nn.Module):
+    w = 32
+
+    def __init__(s):
+        super().__init__()
+        s.l = nn.Linear(s.w, 4)
+
+class N(M):
+    w = 64
+model = N()
+""",
+    "pruned": """
+model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
+model[1] = nn.Identity()
+""",
+    "fchead": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.a = nn.Linear(3, 4)
+        s.fc = nn.Linear(30, 40)
+model = M()
+model.fc = nn.Linear(3, 2)
+""",
+    "branch_global": """
+width = 32
+
+def build():
+    return nn.Linear(width, 4)
+if torch.get_num_threads() > 0:
+    width = 64
+    model = build()
+""",
+}
+"""Programs that change a size, or a module, after it was first set."""
+NOT_FOLLOWED = {
+    "global": """
+width = 32
+
+def s():
+    global width
+    width = 64
+s()
+model = nn.Linear(width, 4)
+""",
+    "nonlocal": """
+def f():
+    width = 32
+
+    def s():
+        nonlocal width
+        width = 64
+    s()
+    return nn.Linear(width, 4)
+model = f()
+""",
+    "dict_doubt": """
+c = {'w': 32}
+if torch.get_num_threads() > 0:
+    c['w'] = 64
+model = nn.Linear(c['w'], 4)
+""",
+    "pop": """
+l = [nn.Linear(3, 3), nn.Linear(3, 3)]
+l.pop()
+model = nn.Sequential(*l)
+""",
+    "moddel": """
+model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+del model[1]
+""",
+    "moddelattr": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.a = nn.Linear(3, 4)
+        s.b = nn.Linear(3, 4)
+        del s.b
+model = M()
+""",
+    "loop_else": """
+w = 1
+for i in range(3):
+    pass
+else:
+    w = 64
+model = nn.Linear(w, 4)
+""",
+    "match": """
+w = 1
+match w:
+    case 1:
+        w = 64
+model = nn.Linear(w, 4)
+""",
+    "try": """
+w = 32
+try:
+    w = 64
+    int('x')
+except ValueError:
+    w = 128
+model = nn.Linear(w, 4)
+""",
+    "with_suppress": """
+import contextlib
+w = 32
+with contextlib.suppress(ValueError):
+    int('x')
+    w = 64
+model = nn.Linear(w, 4)
+""",
+    "deco": """
+def double(f):
+    return lambda *a: f(*a) * 2
+
+@double
+def w():
+    return 32
+model = nn.Linear(w(), 4)
+""",
+    "gen3": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.a = nn.Linear(3, 4)
+        s.b = nn.ModuleList(s.g())
+
+    def g(s):
+        yield nn.Linear(5, 5)
+model = M()
+""",
+    "forbreak": """
+for w in (32, 64, 128):
+    if torch.get_num_threads() > 0:
+        break
+model = nn.Linear(w, 4)
+""",
+    "partial_open": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.a = nn.Linear(3, 4)
+        for i in range(1000):
+            for j in range(1000):
+                k = i * j
+        s.b = nn.Linear(30, 40)
+model = M()
+""",
+    "setdefault": """
+d = {}
+d.setdefault('w', 64)
+model = nn.Linear(d.get('w', 32), 4)
+""",
+    "del": """
+w = 64
+d = {'w': 32, 'v': 1}
+del d['w']
+model = nn.Linear(d.get('w', 64), 4)
+""",
+}
+"""Programs with a change that is not followed: a count would be false."""
+SPELLINGS = {
+    "short": ("-w", "64"),
+    "short_glued": ("-w64",),
+    "abbreviated": ("--wid", "64"),
+    "abbreviated2": ("--wid=64",),
+}
 
 WORDS = {"flags": ("--depth", "3", "--no-bias"), "flags_of_a_dataclass": ("--width", "8", "--times=4")}
 
 
 def counted(script: Path, *words: str) -> int | None:
     launch = Launch(program=str(script), script_args=words, scheduler="local_cwd")
-    found = counted_model(list(source_files(launch)), StatedSettings.of(launch))
+    files = list(source_files(launch))
+    found = followed_program(files, stated_settings(launch, files)).model
     return None if found is None else found.n_params
 
 
@@ -290,6 +566,47 @@ def test_unknown_sizes_are_not_counted(name: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BLOCKS + UNKNOWN[name])
     assert counted(script) is None
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_changes_after_the_first_value_are_followed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    script.write_text(HEAD + CHANGED[name] + "\n")
+    model = runpy.run_path(str(script))["model"]
+    assert counted(script) == sum(each.numel() for each in model.parameters())
+
+
+@pytest.mark.parametrize("name", NOT_FOLLOWED)
+def test_a_change_that_is_not_followed_leaves_nothing_to_tell(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + NOT_FOLLOWED[name] + "\n")
+    assert counted(script) is None
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_short_and_abbreviated_flags_count(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    add = "p.add_argument('-w', '--width', type=int, default=32)\n"
+    script.write_text(HEAD + add + "model = nn.Linear(p.parse_args().width, 4)\n")
+    assert counted(script, *SPELLINGS[name]) == 4 * 64 + 4
+
+
+@pytest.mark.parametrize(
+    "growth",
+    ["x = x + x", "x = [x, x]", "x.extend(x)", "x = f'{x}{x}'", "x = x * 1000", "y = (x := [x, x]) == x", "x = str(x)"],
+)
+def test_values_that_grow_without_end_stay_small(growth: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    start = "'ab'" if "f'" in growth else "[1]"
+    lines = f"x = {start}\nfor i in range(900):\n    {growth}\ny = sum(range(10**12))\nz = '%9999999999d' % 5\n"
+    script.write_text(f"{HEAD}{lines}model = nn.Linear(3, 4)\n")
+    tracemalloc.start()
+    found = counted(script)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == 16
+    assert peak < 50_000_000
 
 
 def test_an_endless_program_still_tells_its_model(tmp_path: Path) -> None:

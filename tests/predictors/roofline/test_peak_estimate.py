@@ -66,6 +66,18 @@ def test_intervals_hold_about_four_fifths_after_launches_of_other_sizes() -> Non
     assert 0.7 <= float(np.mean(held)) <= 0.97  # 120 seeded draws; the prior still widens them a little
 
 
+def test_the_error_is_that_of_the_program_at_hand_and_not_that_of_a_steadier_one() -> None:
+    own, other = rows(20), rows(60, program="b.py")
+    noise = np.exp(np.random.default_rng(5).normal(0.0, 0.15, 20))
+    peaks = [
+        *(np.exp(PeakEstimate().predict(own).logarithm) * noise),
+        *drawn(PeakEstimate(), other, factor=1.0, seed=6),
+    ]
+    noisy, steady = (PeakEstimate.fit([*own, *other], peaks, program=each).error for each in ("a.py", "b.py"))
+    assert noisy > 0.1
+    assert steady < 0.08
+
+
 def test_a_program_without_launches_is_less_certain_than_one_with_them() -> None:
     given = rows(20)
     estimate = PeakEstimate.fit(given, drawn(PeakEstimate(), given, factor=1.0, seed=1), program="b.py")

@@ -201,7 +201,10 @@ def test_own_launches_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gaps[2] < 0.02
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 9}', "no JSON"])
+OF_UNKNOWN_RANGE = SHIPPED.read_text().replace('"layers"', '"storeys"')
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 9}', "no JSON", OF_UNKNOWN_RANGE])
 def test_another_file_is_one_sentence(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "prior.json"
     path.write_text(text)

@@ -44,6 +44,7 @@ _TABLES = ("embedding_rows", "embedding_dims", "micro_batch_size", "world_size")
 _COUNTED_AS = {
     "d_ff": "counted as four times d_model; the intervals are wider without it",
     "n_heads": "counted as one per 128 of d_model",
+    **dict.fromkeys(("tp_degree", "pp_degree", "cp_degree"), "counted as 1, though the source calls its functions"),
 }
 _NO_FIT = 0.5  # probability to fit below which a change is worth nothing
 
@@ -132,6 +133,7 @@ class CommandExplanation:
             fact: {"value": value, "source": self.known.sources[fact], "assumed": fact in self.known.assumed}
             for fact, value in self.known.facts.items()
         }
+        table["unread"] = self.known.unread
         return table
 
 

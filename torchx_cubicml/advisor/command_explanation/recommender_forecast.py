@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, LogNormal
+from torchx_cubicml.advisor.command_explanation.program_level import ProgramLevel, usual_values
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.intervals import PRIOR_TRIALS
-from torchx_cubicml.predictors.roofline.estimate import PRIOR_ERROR
+from torchx_cubicml.predictors.roofline.estimate import PRIOR_ERROR, widen_spread
 from torchx_cubicml.predictors.roofline.recommender_constants import RECOMMENDER_WIDTH
 from torchx_cubicml.predictors.roofline.recommender_doubt import recommender_slopes
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout, has_tables
@@ -43,7 +44,7 @@ class RecommenderTimeForecast:
         width: log deviations of the constants that remain, float64 ``[n_constants]``.
         error: log error of the formulas for one training, beside that of the constants.
         basis: what the numbers are based on, for people.
-        of_program: further log error where no launch is of the same program: the formulas may miss it in its own way.
+        level: of the program beside the calibrated formulas; ``None`` without any launch.
     """
 
     formulas: RecommenderRoofline
@@ -51,7 +52,7 @@ class RecommenderTimeForecast:
     width: NDArray[np.float64]
     error: float
     basis: str
-    of_program: float = 0.0
+    level: ProgramLevel | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:
@@ -60,7 +61,6 @@ class RecommenderTimeForecast:
         history = History.from_trials(
             [trial for trial, each in pairs if has_tables(each)], objective="samples_per_second"
         )
-        is_own = any(has_tables(each) and each.get("program") == row.get("program") for each in launches.rows)
         formulas = RecommenderRoofline()
         with one_thread():
             formulas.fit(history)
@@ -79,7 +79,7 @@ class RecommenderTimeForecast:
             width=RECOMMENDER_WIDTH * remaining,
             error=formulas.error_ * formulas.scale_,
             basis=f"{FORMULAS} calibrated on {count}",
-            of_program=0.0 if is_own else PRIOR_ERROR,
+            level=ProgramLevel.of_launches(formulas, history, str(row.get("program", ""))),
         )
 
     def log_step(self, row: Mapping[str, Value]) -> LogNormal | None:
@@ -87,14 +87,15 @@ class RecommenderTimeForecast:
         layout = _layout(row)
         if layout is None:
             return None
-        if self.history is None:
+        if self.history is None or self.level is None:
             logarithm, slopes = recommender_slopes(layout, self.formulas.constants_)
             deviation = float(np.sqrt(np.square(slopes[:, 0] * self.width).sum()))
             return LogNormal(float(logarithm[0]), math.hypot(deviation, self.error))
-        predicted = self.formulas.predict(encode_rows(self.history.columns, [row]))
-        rate = float(predicted.logarithm[0])
+        features = encode_rows(self.history.columns, [row])
+        estimate = self.formulas.estimate(features, usual=usual_values(self.history, row))
+        rate = float(estimate.logarithm[0]) + self.level.offset
         work = float(layout.samples[0] * layout.ranks[0])
-        spread = math.hypot(float(predicted.spread[0]), self.of_program)
+        spread = float(widen_spread(np.array([self.level.spread]), estimate)[0])
         return LogNormal(math.log(work) - rate, spread) if math.isfinite(rate) else None
 
     def log_gain(self, row: Mapping[str, Value], changed: Mapping[str, Value]) -> LogNormal | None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, LogNormal
+from torchx_cubicml.advisor.command_explanation.program_level import ProgramLevel, usual_values
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.intervals import PRIOR_TRIALS
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import ConstantsPrior
-from torchx_cubicml.predictors.roofline.estimate import PRIOR_ERROR
+from torchx_cubicml.predictors.roofline.estimate import PRIOR_ERROR, variance_of_modes, widen_spread
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.public_prior import prior_of, public_prior
 from torchx_cubicml.predictors.roofline.step_doubt import log_step_seconds, step_slopes
@@ -43,7 +44,7 @@ class TimeForecast:
         prior: of the constants, as wide as they remain unknown.
         error: log error of the formulas for one training, beside that of the constants.
         basis: what the numbers are based on, for people.
-        of_program: further log error where no launch is of the same program: the formulas may miss it in its own way.
+        level: of the program beside the calibrated formulas; ``None`` without any launch.
     """
 
     roofline: Roofline
@@ -51,7 +52,7 @@ class TimeForecast:
     prior: ConstantsPrior
     error: float
     basis: str
-    of_program: float = 0.0
+    level: ProgramLevel | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:
@@ -72,7 +73,7 @@ class TimeForecast:
             prior=ConstantsPrior(medians=constants, width=roofline.prior_.width * remaining),
             error=roofline.error_ * roofline.scale_,
             basis=f"{FORMULAS} calibrated on {launches.text}",
-            of_program=0.0 if launches.n_own else PRIOR_ERROR,
+            level=ProgramLevel.of_launches(roofline, history, str(row.get("program", ""))),
         )
 
     @classmethod
@@ -94,14 +95,15 @@ class TimeForecast:
         layout = TrainingLayout.of(Facts.from_rows([row]))
         if not layout.covered[0]:
             return None
-        if self.history is None:
+        if self.history is None or self.level is None:
             logarithm, deviation = log_step_seconds(layout, self.prior)
             return LogNormal(float(logarithm[0]), math.hypot(float(deviation[0]), self.error))
-        predicted = self.roofline.predict(encode_rows(self.history.columns, [row]))
-        rate = float(predicted.logarithm[0])
+        features = encode_rows(self.history.columns, [row])
+        estimate = self.roofline.estimate(features, usual=usual_values(self.history, row))
+        rate = float(estimate.logarithm[0]) + self.level.offset
         per_sample = self.roofline.per_sample_
         work = float(layout.tokens_per_step[0]) / (float(layout.sequence[0]) if per_sample else 1.0)
-        spread = math.hypot(float(predicted.spread[0]), self.of_program)
+        spread = float(widen_spread(np.hypot(self.level.spread, np.sqrt(variance_of_modes(estimate))), estimate)[0])
         return LogNormal(math.log(work) - rate, spread) if math.isfinite(rate) else None
 
     def log_gain(self, row: Mapping[str, Value], changed: Mapping[str, Value]) -> LogNormal | None:

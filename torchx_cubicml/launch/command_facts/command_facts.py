@@ -13,8 +13,8 @@ from torchx_cubicml.launch.command_facts.recommender_settings import (
     RECOMMENDER_ASKED,
     recommender_settings,
 )
-from torchx_cubicml.launch.command_facts.source_facts import default_facts, observed_facts
-from torchx_cubicml.launch.command_facts.source_literals import is_plain
+from torchx_cubicml.launch.command_facts.source_facts import called_names, default_facts, observed_facts
+from torchx_cubicml.launch.command_facts.source_literals import is_plain, other_spellings, parser_flags
 from torchx_cubicml.launch.command_facts.stated_settings import Setting, StatedSettings
 from torchx_cubicml.launch.command_facts.trainer_facts import trainer_facts, with_rules_of
 from torchx_cubicml.launch.source_files import source_files
@@ -36,6 +36,12 @@ _ASKED = (
     *("gradient_accumulation_steps", "activation_checkpointing", "attention_kernel", "d_ff", "n_heads"),
 )
 """Facts of a transformer that count, named where they are unknown."""
+_DEGREES = {
+    "tp_degree": ("parallelize_module", "ColwiseParallel", "RowwiseParallel", "ColumnParallelLinear"),
+    "pp_degree": ("PipelineStage", "pipeline", "Schedule1F1B", "ScheduleGPipe", "PipelineModule"),
+    "cp_degree": ("context_parallel",),
+}
+"""Degree of parallelism -> functions that a program with it calls; without them, one is taken."""
 _BATCH = frozenset({"gradient_accumulation_steps", "global_batch_size"})
 
 
@@ -53,8 +59,9 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     (4, '--n_layer', True)
     """
     files = list(source_files(launch))
-    settings = StatedSettings.of(launch).with_defaults(list(hydra_files(files)))
-    found = CommandFacts.of(_of_user(stated or {}, device))
+    settings = stated_settings(launch, files)
+    is_read = bool(files) and files[0].tree is not None
+    found = replace(CommandFacts.of(_of_user(stated or {}, device)), unread="" if is_read else launch.program)
     found = found.completed_by(_of_launch(launch))
     trainer = detect_trainer(launch, files[0].text if files else "")
     tables = _tables(launch, trainer, settings, files)
@@ -69,7 +76,17 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
         unknown = [fact for fact in unknown if fact not in _BATCH]
     if _has_several(found) and not found.facts.keys() & {"sharding_strategy", "zero_stage"}:
         unknown.append("sharding_strategy")
+    calls = called_names(files)
+    unknown += [fact for fact, names in _DEGREES.items() if fact not in found.facts and any(map(calls.get, names))]
     return replace(found, unknown=tuple(unknown))
+
+
+def stated_settings(launch: Launch, files: Sequence[SourceFile]) -> StatedSettings:
+    """Return the settings of a command under the names that its program has for them."""
+    trees = [file.tree for file in files if file.tree is not None]
+    flags = [flag for tree in trees for flag in parser_flags(tree)]
+    short = {typed: long for tree in trees for typed, long in other_spellings(tree).items()}
+    return StatedSettings.of(launch).with_defaults(list(hydra_files(files))).with_full_names(flags, short)
 
 
 def _of_recommender(found: CommandFacts, tables: Sequence[Mapping[str, Setting]]) -> CommandFacts:
@@ -109,7 +126,14 @@ def _followed_defaults(program: FollowedProgram, files: Sequence[SourceFile]) ->
 
 
 def _counted(found: CountedModel | None) -> dict[str, Setting]:
-    return {"n_params": Setting(value=found.n_params, source=f"counted in the source of {found.name}")} if found else {}
+    if found is None:
+        return {}
+    source = f"counted in the source of {found.name}"
+    if not found.is_whole:
+        source += ", which was not followed to its end"
+    elif found.asks_for_files:
+        source += " with the files that are here"
+    return {"n_params": Setting(value=found.n_params, source=source, is_assumed=not found.is_whole)}
 
 
 def _of_user(stated: Mapping[str, Value], device: str) -> dict[str, Setting]:

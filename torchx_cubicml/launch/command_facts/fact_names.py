@@ -28,7 +28,8 @@ COUNTS = SIZES | frozenset(
         *("ep_degree", "expert_tp_degree", "virtual_pp_degree", "zero_stage", "capacity_factor"),
     }
 )
-"""Facts that are numbers above zero; ``zero_stage`` may be zero."""
+"""Facts that are whole numbers above zero; ``zero_stage`` may be zero, ``capacity_factor`` a fraction."""
+_LARGEST = 1e15
 SWITCHES = frozenset(
     {
         *("compile", "sequence_parallel", "cpu_offload", "tied_embeddings", "gated_mlp", "linear_bias", "qkv_bias"),
@@ -92,8 +93,10 @@ def fact_value(fact: str, value: Value | None) -> Value | None:
 
 
 def _is_count(fact: str, value: Scalar) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, int | float) and is_number and (value > 0 or (fact == "zero_stage" and value == 0))
+    if isinstance(value, bool | str) or not 0 <= value <= _LARGEST:
+        return False
+    is_whole = fact == "capacity_factor" or float(value).is_integer()
+    return is_whole and (value > 0 or fact == "zero_stage")
 
 
 def stated_fact(fact: str, value: Value | None) -> Value | None:

@@ -21,12 +21,14 @@ class CommandFacts:
         sources: fact -> where it was read, for people: a flag, a key of a file, a place in the source, a launch.
         assumed: facts that the source suggests, and that something unseen may change.
         unknown: facts that count and that nothing tells.
+        unread: script whose source cannot be read here; empty where it was.
     """
 
     facts: Mapping[str, Value] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     unknown: tuple[str, ...] = ()
+    unread: str = ""
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting]) -> Self:

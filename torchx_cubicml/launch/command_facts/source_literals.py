@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
@@ -149,18 +149,48 @@ def parser_flags(tree: ast.Module) -> Mapping[str, ParserFlag]:
     """
     found: dict[str, ParserFlag] = {}
     known = constants(tree.body)
-    adders = {"add_argument", *_aliases_of_add(tree)}
-    for node in nodes_of(tree):
-        if not isinstance(node, ast.Call) or _called(node) not in adders:
-            continue
-        words = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    for node, words in _added(tree):
         flags = [word.lstrip("-").replace("-", "_").lower() for word in words if word.startswith("--")]
         flag = _parser_flag(node, known)
         for name in flags:
             if name in found and found[name].default != flag.default:
                 flag = ParserFlag(default=None, switched=flag.switched)
             found[name] = flag
+    for name, default in _set_defaults(tree, known):
+        if name in found or not name:
+            each = {name: found[name]} if name else found
+            found |= {one: replace(flag, default=default, has_no_default=False) for one, flag in each.items()}
     return found
+
+
+def _set_defaults(tree: ast.Module, known: Mapping[str, object]) -> Iterator[tuple[str, Literal | None]]:
+    """Yield the flags whose defaults a source sets later, each with its default; an empty name stands for any flag."""
+    for node in nodes_of(tree):
+        if isinstance(node, ast.Call) and _called(node) == "set_defaults":
+            yield from ((each.arg or "", literal(each.value, known) if each.arg else None) for each in node.keywords)
+
+
+def other_spellings(tree: ast.Module) -> dict[str, str]:
+    """Return the short flags that a source adds to argument parsers, each with the long one for the same.
+
+    >>> other_spellings(ast.parse('p.add_argument("-l", "--n-layer", type=int)'))
+    {'-l': 'n_layer'}
+    """
+    found: dict[str, str] = {}
+    for _, words in _added(tree):
+        long = next((word for word in words if word.startswith("--")), "")
+        short = [word for word in words if word.startswith("-") and not word.startswith("--")]
+        found |= dict.fromkeys(short, long[2:].replace("-", "_").lower()) if long else {}
+    return found
+
+
+def _added(tree: ast.Module) -> Iterator[tuple[ast.Call, list[str]]]:
+    """Yield each call that adds an argument to a parser, with the names that it spells out."""
+    adders = {"add_argument", *_aliases_of_add(tree)}
+    for node in nodes_of(tree):
+        if isinstance(node, ast.Call) and _called(node) in adders:
+            texts = (each.value for each in node.args if isinstance(each, ast.Constant))
+            yield node, [each for each in texts if isinstance(each, str)]
 
 
 def _aliases_of_add(tree: ast.Module) -> Iterator[str]:

@@ -92,6 +92,31 @@ class StatedSettings:
         found = {name: setting for path in paths for name, setting in _file_settings(path)}
         return replace(self, files={**found, **self.files}, paths=(*self.paths, *paths))
 
+    def with_full_names(self, flags: Iterable[str], short: Mapping[str, str]) -> Self:
+        """Return the settings with those of short and abbreviated flags under their full names too, as argparse has it.
+
+        Args:
+            flags: that the program adds, without dashes.
+            short: short flag -> long one, such as ``{"-l": "n_layer"}``.
+
+        >>> from torchx_cubicml.launch.launch import Launch
+        >>> stated = StatedSettings.of(Launch(program="x.py", script_args=("-l", "4", "--n_he=2")))
+        >>> full = stated.with_full_names(["n_layer", "n_head"], {"-l": "n_layer"})
+        >>> full.arguments["n_layer"].value, full.arguments["n_head"].value
+        (4, 2)
+        """
+        known, found = frozenset(flags), dict(self.arguments)
+        for name, setting in self.arguments.items():
+            typed = setting.source
+            if typed.startswith("--"):
+                longer = [flag for flag in known if flag.startswith(name)] if name not in known else []
+                found |= {longer[0]: setting} if len(longer) == 1 and longer[0] not in found else {}
+            elif typed in short:
+                found[short[typed]] = setting
+            elif typed[:2] in short and typed[2:]:  # such as ``-l4``
+                found[short[typed[:2]]] = replace(setting, value=typed_value(typed[2:].removeprefix("=")))
+        return replace(self, arguments=found)
+
     def find(self, *names: str) -> Setting | None:
         """Return the setting of the first of ``names`` that the arguments state, else of the first in the files."""
         for table in (self.arguments, self.files):

@@ -39,10 +39,11 @@ class ParameterValue:
 
 @dataclass(eq=False, slots=True)
 class ClassValue:
-    """Class of the program: its definition, and the names of the module around it."""
+    """Class of the program: its definition, the names of the module around it, and attributes set later."""
 
     node: ast.ClassDef
     names: dict[str, object]
+    attributes: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)

@@ -14,6 +14,7 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     PartialCall,
 )
 from torchx_cubicml.launch.source_models.torch_modules import FUNCTIONS
+from torchx_cubicml.launch.source_models.value_operations import is_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,9 @@ def builtin_call(path: str, positional: Sequence[object], keywords: Mapping[str,
         return special(path, positional, keywords)
     function = _PLAIN.get(path)
     values = (*positional, *keywords.values())
-    if function is None or any(_has_unknown(each) for each in values):
+    if path not in {"len", "range"} and not all(map(is_small, values)):
+        return UNKNOWN
+    if function is None or any(map(_has_unknown, values)):
         return UNKNOWN
     if path == "len" and isinstance(positional[0] if positional else None, ModuleValue):
         return len(getattr(positional[0], "items", ())) or UNKNOWN
@@ -86,24 +89,29 @@ def _exists(path: str, positional: Sequence[object], _: Mapping[str, object]) ->
     name = positional[0] if positional else UNKNOWN
     if not isinstance(name, str):
         return UNKNOWN
-    tests = {"os.path.exists": Path.exists, "os.path.isfile": Path.is_file, "os.path.isdir": Path.is_dir}
     try:
-        return tests[path](Path(name))
+        return FILE_TESTS[path](Path(name))
     except (OSError, ValueError):
         return UNKNOWN
 
 
+FILE_TESTS: Mapping[str, Callable[[Path], bool]] = {
+    "os.path.exists": Path.exists,
+    "os.path.isfile": Path.is_file,
+    "os.path.isdir": Path.is_dir,
+}
+"""Functions that ask whether a file exists."""
 _SPECIAL: Mapping[str, Callable[[str, Sequence[object], Mapping[str, object]], object]] = {
     **dict.fromkeys(("enumerate", "zip", "reversed"), _sequence_call),
     **dict.fromkeys(("getattr", "hasattr", "vars"), _attribute_call),
-    **dict.fromkeys(("os.path.exists", "os.path.isfile", "os.path.isdir"), _exists),
+    **dict.fromkeys(FILE_TESTS, _exists),
     "copy.deepcopy": lambda path, positional, keywords: UNKNOWN_OBJECT,
 }
 
 
 def _has_unknown(value: object) -> bool:
     if isinstance(value, list | tuple):
-        return any(_has_unknown(each) for each in value)
+        return not is_small(value) or any(map(_has_unknown, value))
     return not (value is None or isinstance(value, bool | int | float | str | dict | range | ModuleValue))
 
 
@@ -117,7 +125,7 @@ def _append(owner: object, positional: Sequence[object], keywords: Mapping[str, 
 def _extend(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
     entries = positional[0] if positional else UNKNOWN
     target = owner.items if isinstance(owner, ModuleValue) else owner
-    if isinstance(target, list) and isinstance(entries, list | tuple):
+    if isinstance(target, list) and isinstance(entries, list | tuple) and is_small([target, entries]):
         target.extend(entries)
     elif isinstance(owner, ModuleValue):
         owner.is_open = True
@@ -158,16 +166,32 @@ def _text_method(name: str) -> Callable[..., object]:
 
     def changed(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
         is_plain = isinstance(owner, str) and not keywords and all(isinstance(each, str) for each in positional)
+        is_plain = is_plain and is_small(owner) and len("".join(map(str, positional))) <= _LONGEST_PIECE
         return getattr(owner, name)(*positional) if is_plain and len(positional) <= _MOST_TEXTS else UNKNOWN
 
     return changed
 
 
-_MOST_TEXTS = 2
+def _update(owner: object, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+    if isinstance(owner, dict):
+        for table in (*positional, keywords):
+            owner |= table if isinstance(table, dict) else {}
+    return None
+
+
+_MOST_TEXTS, _LONGEST_PIECE = 2, 100
 _TEXT_METHODS = ("replace", "lower", "upper", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix")
-CHANGING = frozenset({"append", "extend", "add_module", "register_module", "register_parameter", "insert"})
+CHANGING = frozenset({"append", "extend", "add_module", "register_module", "register_parameter"})
 """Methods that add to their object."""
+SPOILING = frozenset(
+    {
+        *("insert", "pop", "popitem", "remove", "clear", "sort", "reverse", "setdefault", "update", "move_to_end"),
+        *("__setitem__", "__delitem__", "__setattr__", "__delattr__", "register_parametrization", "set_submodule"),
+    }
+)
+"""Methods that change their object in a way that is not followed."""
 METHODS: Mapping[str, Callable[..., object]] = {
+    "update": _update,
     "append": _append,
     "extend": _extend,
     "add_module": _add_named,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeAlias
 
+from torchx_cubicml.launch.source_files import dotted
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
     UNKNOWN_NAMES,
@@ -16,10 +17,17 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     ModuleValue,
     PartialCall,
 )
-from torchx_cubicml.launch.source_models.builtin_calls import CHANGING, METHODS, builtin_call, partial_call
+from torchx_cubicml.launch.source_models.builtin_calls import (
+    CHANGING,
+    FILE_TESTS,
+    METHODS,
+    SPOILING,
+    builtin_call,
+    partial_call,
+)
 from torchx_cubicml.launch.source_models.evaluator import AROUND, Evaluator
 from torchx_cubicml.launch.source_models.torch_modules import library_object
-from torchx_cubicml.launch.source_models.value_operations import either, same
+from torchx_cubicml.launch.source_models.value_operations import either, is_small, items_of, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +38,10 @@ RETURNED = "__returned__"
 """Name under which a function has the values that it may have returned before."""
 CallHook: TypeAlias = "Callable[[str, Sequence[object], Mapping[str, object]], object | None]"
 _DEEPEST = 40  # calls inside calls
+_HARMLESS = frozenset(
+    {"staticmethod", "classmethod", "property", "cache", "lru_cache", "no_grad", "inference_mode", "override"}
+)
+"""Decorators that change no value that a function returns."""
 
 
 class ReturnReached(Exception):  # noqa: N818 - control flow
@@ -59,13 +71,18 @@ class Caller(Evaluator):
 
     Attributes:
         built: modules that were built, in order.
+        asks_for_files: whether the program asks which files exist.
+        replaced: those of them whose place in another module was given to something else.
     """
 
     def __init__(self, call_hook: CallHook, on_exec: Callable[[Names], None]) -> None:
         super().__init__()
         self._hook, self._on_exec = call_hook, on_exec
         self._depth, self._doubts = 0, 0
+        self._wrapped: dict[ast.FunctionDef, bool] = {}
         self.built: list[ModuleValue] = []
+        self.asks_for_files = False
+        self.replaced: list[ModuleValue] = []
 
     def _body(self, body: Iterable[ast.stmt], names: Names) -> None:
         raise NotImplementedError
@@ -80,14 +97,16 @@ class Caller(Evaluator):
             return self._class_member(owner, name, bound_to=None)
         if not isinstance(owner, Instance | ModuleValue):
             return LibraryName(f"*.{name}") if not isinstance(owner, str | list | dict) else BoundMethod(owner, name)
-        if name in owner.attributes:
-            return owner.attributes[name]
+        if name in owner.attributes or name == "__dict__":
+            return owner.attributes.get(name, owner.attributes)
         if owner.kind is not None:
             return self._class_member(owner.kind, name, bound_to=owner)
         return BoundMethod(owner, name)
 
     def _class_member(self, kind: ClassValue, name: str, *, bound_to: object) -> object:
         for each in self._line(kind):
+            if name in each.attributes:
+                return each.attributes[name]
             for statement in each.node.body:
                 if isinstance(statement, ast.FunctionDef) and statement.name == name:
                     found = FunctionValue(node=statement, names=each.names, bound_to=bound_to)
@@ -124,6 +143,8 @@ class Caller(Evaluator):
         if text == "exec":
             self._on_exec(names)
             return UNKNOWN
+        if text == "globals":
+            return _outermost(names)
         positional, keywords = self._arguments(node, names)
         if isinstance(function, LibraryName):
             decided = self._hook(function.path, positional, keywords)
@@ -194,6 +215,17 @@ class Caller(Evaluator):
 
     def _call_method(self, function: BoundMethod, positional: Sequence[object], keywords: Names) -> object:
         owner = function.owner
+        is_followed = function.name == "update" and isinstance(owner, dict) and not self._doubts
+        is_followed = is_followed and all(isinstance(each, dict) for each in (*positional, keywords))
+        if function.name == "extend" and isinstance(owner, list):
+            entries = items_of(positional[0]) if positional else None
+            is_spoiled = entries is None or not is_small([owner, entries])
+            positional = [entries]
+        else:
+            is_spoiled = function.name in SPOILING and not is_followed
+        if is_spoiled or UNKNOWN_NAMES in keywords:
+            self._spoil(owner)
+            return UNKNOWN_OBJECT
         if self._doubts > getattr(owner, "doubts", 0) and function.name in CHANGING:
             positional = [UNKNOWN_OBJECT]
         return METHODS.get(function.name, _unknown)(owner, positional, keywords)
@@ -205,6 +237,10 @@ class Caller(Evaluator):
             return partial_call(positional, keywords)
         if UNKNOWN_NAMES in keywords:
             return UNKNOWN_OBJECT
+        if function.path in {"setattr", "delattr"} and positional:
+            self._set_named(*[*positional, UNKNOWN, UNKNOWN][:3])
+            return None
+        self.asks_for_files = self.asks_for_files or function.path in FILE_TESTS
         if function.path == "dataclasses.fields" and positional:
             return self._described_fields(positional[0])
         if "." not in function.path or function.path.partition(".")[0] in {"math", "os", "copy"}:
@@ -214,6 +250,16 @@ class Caller(Evaluator):
             found.doubts = self._doubts
             self.built.append(found)
         return found
+
+    def _set_named(self, owner: object, name: object, value: object) -> None:
+        """Set an attribute whose name is a value."""
+        if isinstance(name, str) and isinstance(owner, Instance | ModuleValue):
+            self._set_attribute(owner, name, value)
+        else:
+            self._spoil(owner)
+
+    def _set_attribute(self, owner: Instance | ModuleValue, name: str, value: object) -> None:
+        raise NotImplementedError
 
     def _instantiate(self, kind: ClassValue, positional: Sequence[object], keywords: Names) -> object:
         line = self._line(kind)
@@ -229,14 +275,41 @@ class Caller(Evaluator):
         for each in line:
             init = self._own_function(each, "__init__")
             if init is not None:
-                self._call_function(FunctionValue(init, each.names, owner), positional, keywords, kind=each)
+                self._construct(owner, FunctionValue(init, each.names, owner), positional, keywords, each)
                 return owner
+        if isinstance(owner, Instance):
+            self._set_fields(owner, line, positional, keywords)
+        return owner
+
+    def _set_fields(
+        self, owner: Instance, line: Sequence[ClassValue], positional: Sequence[object], keywords: Names
+    ) -> None:
+        """Set the fields of an object as the constructor of a dataclass does."""
         fields = {name: value for each in reversed(line) for name, value in self._fields(each).items()}
         if UNKNOWN_NAMES in keywords:
             fields = dict.fromkeys(fields, UNKNOWN)
-        if isinstance(owner, Instance):
-            owner.attributes |= fields | dict(zip(self._field_names(line), positional, strict=False)) | keywords
-        return owner
+        owner.attributes |= fields | dict(zip(self._field_names(line), positional, strict=False)) | keywords
+        for each in line:
+            after = self._own_function(each, "__post_init__")
+            if after is not None:
+                self._call_function(FunctionValue(after, each.names, owner), [], {}, kind=each)
+                return
+
+    def _construct(
+        self,
+        owner: Instance | ModuleValue,
+        init: FunctionValue,
+        positional: Sequence[object],
+        keywords: Names,
+        kind: ClassValue,
+    ) -> None:
+        """Follow a constructor; an object whose constructor is not followed to its end may hold more."""
+        is_whole = False
+        try:
+            is_whole = self._call_function(init, positional, keywords, kind=kind) is None
+        finally:
+            if not is_whole:
+                self._spoil(owner)
 
     def _described_fields(self, kind: object) -> object:
         """Return the fields of a dataclass with names and defaults, as ``dataclasses.fields`` does."""
@@ -262,7 +335,7 @@ class Caller(Evaluator):
     ) -> object:
         node = function.node
         if self._depth >= _DEEPEST:
-            return UNKNOWN
+            return UNKNOWN_OBJECT
         given = [*([function.bound_to] if function.bound_to is not None else []), *positional]
         names: Names = {AROUND: function.names, "__self__": function.bound_to, "__class__": kind}
         if kind is None and isinstance(function.bound_to, Instance | ModuleValue):
@@ -283,7 +356,16 @@ class Caller(Evaluator):
         others = names.get(RETURNED, [])
         for other in others if isinstance(others, list) else ():
             value = value if same(value, other) else either(value, other)
-        return value
+        return UNKNOWN_OBJECT if self._is_wrapped(node) else value
+
+    def _is_wrapped(self, node: ast.FunctionDef) -> bool:
+        """Return whether a call gives another value than its function returns: by decorators or yields."""
+        if node not in self._wrapped:
+            decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+            names = {dotted(each).rpartition(".")[2] for each in decorators}
+            has_yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(node))
+            self._wrapped[node] = has_yields or not names <= _HARMLESS
+        return self._wrapped[node]
 
     def _parameters(self, node: ast.arguments, given: Sequence[object], keywords: Names, around: Names) -> Names:
         """Return the names that a call binds."""
@@ -303,6 +385,11 @@ class Caller(Evaluator):
         if node.kwarg is not None:
             found[node.kwarg.arg] = {name: value for name, value in keywords.items() if name not in found}
         return found
+
+
+def _outermost(names: Names) -> Names:
+    inner = names.get(AROUND)
+    return _outermost(inner) if isinstance(inner, dict) else names
 
 
 class BoundMethod:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchx_cubicml.launch.source_models.abstract_values import UNKNOWN, FunctionValue, LibraryName
+from torchx_cubicml.launch.source_models.abstract_values import (
+    UNKNOWN,
+    UNKNOWN_OBJECT,
+    FunctionValue,
+    Instance,
+    LibraryName,
+    ModuleValue,
+)
 from torchx_cubicml.launch.source_models.value_operations import (
+    MOST_ENTRIES,
     MOST_ROUNDS,
     either,
     get_item,
@@ -34,9 +42,10 @@ class Evaluator:
 
     def __init__(self) -> None:
         self._steps = 0
+        self._spoiled: dict[int, object] = {}
 
-    def _step(self) -> None:
-        self._steps += 1
+    def _step(self, count: int = 1) -> None:
+        self._steps += count
         if self._steps > _MOST_STEPS:
             raise OutOfSteps
 
@@ -44,7 +53,17 @@ class Evaluator:
         """Return the value of an expression; unknown where the text does not tell it."""
         self._step()
         method = _EXPRESSIONS.get(type(node))
-        return UNKNOWN if method is None else getattr(self, method)(node, names)
+        found = UNKNOWN if method is None else getattr(self, method)(node, names)
+        return UNKNOWN_OBJECT if id(found) in self._spoiled else found
+
+    def _spoil(self, owner: object) -> None:
+        """Make unknown what an object holds: it is changed in a way that is not followed."""
+        if isinstance(owner, ModuleValue):
+            owner.is_open = True
+        elif isinstance(owner, Instance):
+            owner.kind, owner.attributes = None, {}
+        elif isinstance(owner, list | dict):
+            self._spoiled[id(owner)] = owner
 
     def _call(self, node: ast.Call, names: Names) -> object:
         raise NotImplementedError
@@ -172,6 +191,11 @@ class Evaluator:
     def _lambda(self, node: ast.Lambda, names: Names) -> object:
         return FunctionValue(node=node, names=names)
 
+    def _named(self, node: ast.NamedExpr, names: Names) -> object:
+        value = self.value(node.value, names)
+        self._bind(node.target, value, names)
+        return value
+
     def _joined(self, node: ast.JoinedStr, names: Names) -> object:
         pieces = []
         for piece in node.values:
@@ -181,7 +205,7 @@ class Evaluator:
             if not isinstance(value, str | int | float):
                 return UNKNOWN
             pieces.append(str(value))
-        return "".join(pieces)
+        return "".join(pieces) if sum(map(len, pieces)) <= MOST_ENTRIES else UNKNOWN
 
 
 _EXPRESSIONS: Mapping[type[ast.expr], str] = {
@@ -206,4 +230,5 @@ _EXPRESSIONS: Mapping[type[ast.expr], str] = {
     ast.Call: "_call",
     ast.Lambda: "_lambda",
     ast.JoinedStr: "_joined",
+    ast.NamedExpr: "_named",
 }

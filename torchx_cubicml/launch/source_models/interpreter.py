@@ -19,10 +19,19 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     LibraryName,
     ModuleValue,
 )
-from torchx_cubicml.launch.source_models.calls import RETURNED, Caller, DeadEnd, ReturnReached, RoundEnded
+from torchx_cubicml.launch.source_models.calls import (
+    RETURNED,
+    BoundMethod,
+    Caller,
+    DeadEnd,
+    ReturnReached,
+    RoundEnded,
+)
+from torchx_cubicml.launch.source_models.evaluator import AROUND
 from torchx_cubicml.launch.source_models.value_operations import (
     MOST_ROUNDS,
     either,
+    get_item,
     is_child,
     items_of,
     operate,
@@ -36,6 +45,9 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.source_models.calls import CallHook
     from torchx_cubicml.launch.source_models.evaluator import Names
+
+
+_NAMES_A_STEP = 5  # that are copied in the time of a step
 
 
 class Interpreter(Caller):
@@ -116,8 +128,13 @@ class Interpreter(Caller):
             self._bind(node.target, self.value(node.value, names), names)
 
     def _augmented(self, node: ast.AugAssign, names: Names) -> None:
-        before = self.value(node.target, names)
-        self._bind(node.target, operate(type(node.op), before, self.value(node.value, names)), names)
+        before, value = self.value(node.target, names), self.value(node.value, names)
+        if isinstance(before, list | ModuleValue) and isinstance(node.op, ast.Add):
+            self._call_method(BoundMethod(before, "extend"), [value], {})
+        elif isinstance(before, dict) and isinstance(node.op, ast.BitOr):
+            self._call_method(BoundMethod(before, "update"), [value], {})
+        else:
+            self._bind(node.target, operate(type(node.op), before, value), names)
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         if isinstance(target, ast.Name):
@@ -130,16 +147,35 @@ class Interpreter(Caller):
             owner = self.value(target.value, names)
             if isinstance(owner, Instance | ModuleValue):
                 self._set_attribute(owner, target.attr, value)
+            elif isinstance(owner, ClassValue):
+                owner.attributes[target.attr] = value if not self._doubts else UNKNOWN_OBJECT
         elif isinstance(target, ast.Subscript):
-            owner, key = self.value(target.value, names), self.value(target.slice, names)
-            if isinstance(owner, ModuleValue) and self._doubts > owner.doubts and not is_child(value, owner):
-                owner.is_open = True
+            self._set_entry(self.value(target.value, names), self.value(target.slice, names), value)
+
+    def _set_entry(self, owner: object, key: object, value: object) -> None:
+        """Set an entry; after a choice that is unknown, it may have another value."""
+        if isinstance(owner, ModuleValue):
+            owner.is_open = owner.is_open or (self._doubts > owner.doubts and not is_child(value, owner))
+            self._note_replaced(get_item(owner, key), value)
+        if not isinstance(owner, list | dict):
             set_item(owner, key, value)
+        elif isinstance(key, str | int) and (key in owner if isinstance(owner, dict) else True) and self._doubts:
+            set_item(owner, key, either(get_item(owner, key), value))
+        elif isinstance(key, str | int) and not self._doubts:
+            set_item(owner, key, value)
+        else:
+            self._spoil(owner)
+
+    def _note_replaced(self, before: object, value: object) -> None:
+        if isinstance(before, ModuleValue) and before is not value:
+            self.replaced.append(before)
 
     def _set_attribute(self, owner: Instance | ModuleValue, name: str, value: object) -> None:
         """Set an attribute; after a choice that is unknown, it may have another value."""
         if self._doubts > owner.doubts and not same(owner.attributes.get(name, UNKNOWN), value):
             value = either(owner.attributes.get(name, UNKNOWN), value)
+        if isinstance(owner, ModuleValue):
+            self._note_replaced(owner.attributes.get(name), value)
         owner.attributes[name] = value
 
     def _if(self, node: ast.If, names: Names) -> None:
@@ -154,7 +190,7 @@ class Interpreter(Caller):
             raise RoundEnded(leaves=True) if left and RETURNED not in names else DeadEnd
         if left:
             self._doubts += 1  # until the function or the loop ends: what follows may not run
-        for name in {name for each in outcomes for name in each}:
+        for name in {name for each in outcomes for name in each} - {AROUND}:
             first, *others = [each.get(name, UNKNOWN) for each in outcomes]
             for other in others:
                 first = first if same(first, other) else either(first, other)
@@ -165,22 +201,26 @@ class Interpreter(Caller):
 
         The names are ``None`` where it ends the program.
         """
-        branch, doubts = dict(names), self._doubts
+        before, doubts = dict(names), self._doubts
+        self._step(1 + len(before) // _NAMES_A_STEP)
         self._doubts += 1
+        is_left, is_dead = True, False
         try:
-            self._body(body, branch)
+            self._body(body, names)
+            is_left = False
         except ReturnReached as found:
-            returned = names.setdefault(RETURNED, [])
+            returned = before.setdefault(RETURNED, [])
             if isinstance(returned, list):
                 returned.append(found.value)
-            return branch, True
         except RoundEnded:
-            return branch, True
+            pass
         except DeadEnd:
-            return None, True
-        finally:
-            self._doubts = doubts
-        return branch, False
+            is_dead = True
+        self._doubts = doubts
+        after = None if is_dead else dict(names)
+        names.clear()  # the functions inside have these very names around them
+        names |= before
+        return after, is_left
 
     def _for(self, node: ast.For, names: Names) -> None:
         items = items_of(self.value(node.iter, names))
@@ -189,6 +229,7 @@ class Interpreter(Caller):
             self._in_doubt(node.body, names)
             return
         doubts = self._doubts
+        ends: list[Names] = []
         for item in items:
             self._bind(node.target, item, names)
             try:
@@ -196,31 +237,75 @@ class Interpreter(Caller):
             except RoundEnded as ended:
                 if ended.leaves:
                     break
+            if self._doubts > doubts:  # this round may have left the loop
+                self._step(len(names) // _NAMES_A_STEP)
+                ends.append(dict(names))
+        for each in ends:
+            self._merge(names, each)
         self._doubts = doubts
+        self._in_doubt(node.orelse, names)
 
     def _once(self, node: ast.While, names: Names) -> None:
+        self.value(node.test, names)
         self._in_doubt(node.body, names)
+        self._in_doubt(node.orelse, names)
 
     def _in_doubt(self, body: Sequence[ast.stmt], names: Names) -> None:
         """Interpret what may run any number of times; what it sets may have other values."""
-        after, _ = self._branch(body, names)
-        for name, value in (after or {}).items():
+        after, _ = self._branch(body, names) if body else (None, False)
+        self._merge(names, after or {})
+
+    @staticmethod
+    def _merge(names: Names, others: Names) -> None:
+        """Make unknown the names that have other values in ``others``."""
+        for name, value in others.items():
             before = names.get(name, UNKNOWN)
-            names[name] = value if same(before, value) else either(before, value)
+            if name != AROUND:
+                names[name] = value if same(before, value) else either(before, value)
+
+    def _match(self, node: ast.Match, names: Names) -> None:
+        for case in node.cases:
+            self._in_doubt(case.body, names)
+
+    def _outer(self, node: ast.Global | ast.Nonlocal, names: Names) -> None:
+        """Make unknown the names around a function that it sets."""
+        for name in node.names:
+            scope = names.get(AROUND)
+            while isinstance(scope, dict):
+                if name in scope:
+                    scope[name] = UNKNOWN_OBJECT
+                scope = scope.get(AROUND)
+
+    def _delete(self, node: ast.Delete, names: Names) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                names[target.id] = UNKNOWN
+            elif isinstance(target, ast.Attribute | ast.Subscript):
+                self._spoil(self.value(target.value, names))
 
     def _with(self, node: ast.With, names: Names) -> None:
         for item in node.items:
             value = self.value(item.context_expr, names)
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, value, names)
+        before = dict(names)
         self._body(node.body, names)
+        if any("suppress" in ast.unparse(item.context_expr) for item in node.items):
+            self._merge(names, before)
 
     def _try(self, node: ast.Try, names: Names) -> None:
+        before = dict(names)
         try:
             self._body([*node.body, *node.orelse], names)
         except DeadEnd:
             for handler in node.handlers[:1]:
                 self._body(handler.body, names)
+        else:
+            after = [self._branch(each.body, names)[0] for each in node.handlers]
+            if any(each is not None for each in after):  # the body may have ended anywhere
+                self._merge(names, before)
+            for each in after:
+                self._merge(names, each or {})
         self._body(node.finalbody, names)
 
     def _expression(self, node: ast.Expr, names: Names) -> None:
@@ -246,9 +331,16 @@ _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.AugAssign: "_augmented",
     ast.If: "_if",
     ast.For: "_for",
+    ast.AsyncFor: "_for",
     ast.While: "_once",
     ast.With: "_with",
+    ast.AsyncWith: "_with",
     ast.Try: "_try",
+    ast.TryStar: "_try",
+    ast.Match: "_match",
+    ast.Global: "_outer",
+    ast.Nonlocal: "_outer",
+    ast.Delete: "_delete",
     ast.Expr: "_expression",
     ast.Return: "_return",
     ast.Raise: "_raise",

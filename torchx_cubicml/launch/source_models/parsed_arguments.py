@@ -52,6 +52,9 @@ class ParsedArguments:
         if last == "add_argument":
             self._add(positional, keywords)
             return UNKNOWN
+        if last == "set_defaults":
+            self._set_defaults(keywords)
+            return UNKNOWN
         if last in {"parse_args", "parse_known_args"}:
             return self._parsed() if last == "parse_args" else (self._parsed(), [])
         return UNKNOWN if last == "parse_args_into_dataclasses" else None
@@ -72,6 +75,13 @@ class ParsedArguments:
         name = destination if isinstance(destination, str) else flags[0]
         value = self._value(flags, default, has_own_type=has_own_type)
         self.followed[name] = UNKNOWN if "nargs" in keywords else value
+
+    def _set_defaults(self, keywords: Mapping[str, object]) -> None:
+        names = {**self._spelled, **self.followed} if UNKNOWN_NAMES in keywords else keywords
+        for name in names:
+            stated = self._settings.arguments.get(name)
+            value = keywords.get(name, UNKNOWN) if stated is None else stated.value
+            self.followed[name] = value
 
     def _value(self, flags: Sequence[str], default: object, *, has_own_type: bool) -> object:
         setting = next((self._settings.arguments[each] for each in flags if each in self._settings.arguments), None)

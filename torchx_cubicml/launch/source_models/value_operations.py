@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 1_000
 """Most rounds of a loop, and entries of a sequence, that are followed."""
+MOST_ENTRIES = 10_000
+"""Most entries or characters of a value that an operation gives."""
 _LARGEST = 1 << 80
 _MOST_POWER, _MOST_BASE = 64, 1e6
 _OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], object]] = {
@@ -71,7 +73,7 @@ def operate(kind: type[ast.AST], left: object, right: object) -> object:
     operation = _OPERATIONS.get(kind)
     if operation is None:
         return UNKNOWN
-    if kind is ast.Mult and not (is_number(left) and is_number(right)) and not _is_short(left, right):
+    if not (is_number(left) and is_number(right)) and not _is_short(kind, left, right):
         return UNKNOWN
     try:
         result = operation(left, right)
@@ -80,10 +82,28 @@ def operate(kind: type[ast.AST], left: object, right: object) -> object:
     return UNKNOWN if isinstance(result, int) and abs(result) > _LARGEST else result
 
 
-def _is_short(left: object, right: object) -> bool:
-    """Return whether the product of a sequence and a count is no larger than loops may be."""
+def _is_short(kind: type[ast.AST], left: object, right: object) -> bool:
+    """Return whether an operation on values that are not both numbers ends soon, and gives a small one."""
+    if not (is_small(left) and is_small(right)) or (kind is ast.Mod and isinstance(left, str)):
+        return False
     counts = [each for each in (left, right) if isinstance(each, int)]
-    return bool(counts) and counts[0] <= MOST_ROUNDS
+    lengths = [len(each) for each in (left, right) if isinstance(each, str | list | tuple)]
+    return kind is not ast.Mult or sum(counts) * sum(lengths) <= MOST_ENTRIES
+
+
+def is_small(value: object) -> bool:
+    """Return whether a value has few entries, those of its entries included, however often it holds the same one."""
+    pending, count = [value], 0
+    while pending and count <= MOST_ENTRIES:
+        each = pending.pop()
+        count += 1
+        if isinstance(each, str | range):
+            count += len(each)
+        elif isinstance(each, list | tuple | dict):
+            count += len(each)
+            if count <= MOST_ENTRIES:
+                pending += each.values() if isinstance(each, dict) else each
+    return count <= MOST_ENTRIES
 
 
 def truth(value: object) -> bool | None:
@@ -120,6 +140,8 @@ def get_item(owner: object, key: object) -> object:
         if not isinstance(key, int | slice):
             return ChildOf(owner)
         owner = owner.items
+    if isinstance(key, slice) and not is_small(owner):
+        return UNKNOWN_OBJECT
     if isinstance(owner, Instance):
         return owner.attributes.get(str(key), UNKNOWN)
     try:

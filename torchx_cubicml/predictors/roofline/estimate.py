@@ -61,3 +61,8 @@ def doublings_outside(
 ) -> NDArray[np.float64]:
     """Return the doublings by which log2 ``coordinates`` ``[n, n_coordinates]`` leave a range, summed, ``[n]``."""
     return np.asarray((np.maximum(low - coordinates, 0.0) + np.maximum(coordinates - high, 0.0)).sum(axis=1))
+
+
+def completed_by(features: NDArray[np.float64], usual: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Return ``features`` ``[n, n_columns]`` with ``usual`` values ``[n_columns]`` where they are NaN."""
+    return features if usual is None else np.where(np.isnan(features), usual, features)

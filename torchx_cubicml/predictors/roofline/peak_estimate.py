@@ -1,8 +1,9 @@
 """Estimate of the peak memory of one process, part by part, with its doubt: formulas calibrated on recorded peaks.
 
 Each group of parts has a factor with a log-normal prior. Recorded peaks narrow the factors (MAP estimates with the
-covariance of Laplace's approximation), and their residuals set the error that remains. Without any, the priors are the
-doubt. On a host the peak is that of the resident set, which holds the interpreter and the libraries.
+covariance of Laplace's approximation). Their residuals set the error that remains, most of all those of the program at
+hand. Without any, the priors are the doubt. On a host the peak is that of the resident set, which holds the interpreter
+and the libraries.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.features.columns import DEVICE
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
-from torchx_cubicml.predictors.intervals import PRIOR_TRIALS
+from torchx_cubicml.predictors.intervals import PRIOR_TRIALS, group_error
 from torchx_cubicml.predictors.roofline.least_squares import least_squares
 from torchx_cubicml.predictors.roofline.predictor import Roofline
 from torchx_cubicml.predictors.threads import one_thread
@@ -59,7 +60,7 @@ class PeakEstimate:
         n_measured: recorded peaks that the factors are fitted to; 0 for the priors alone.
         theta: logarithms of the factors of groups, then of what the program at hand adds, float64 ``[n_factors]``.
         covariance: of these, float64 ``[n_factors, n_factors]``.
-        error: log error that remains with the right factors.
+        error: log error of a peak of the program at hand that remains with the right factors.
         program: the one at hand, for which the last factors stand.
     """
 
@@ -96,11 +97,13 @@ class PeakEstimate:
         # As many degrees of freedom as the data determine are lost.
         lost = float(np.trace(np.eye(len(theta)) - covariance / np.square(_WIDTH)))
         residuals = np.abs(_log_peaks(theta, groups, is_own) - measured)
+        residuals *= np.sqrt(len(measured) / max(len(measured) - lost, 1.0))
+        own = residuals[is_own > 0.0]
         return cls(
             n_measured=len(measured),
             theta=theta,
             covariance=covariance,
-            error=_remaining_error(residuals * np.sqrt(len(measured) / max(len(measured) - lost, 1.0))),
+            error=group_error(own, np.zeros(len(own)), _remaining_error(residuals)),
             program=program,
         )
 

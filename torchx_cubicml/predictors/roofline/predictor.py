@@ -14,6 +14,7 @@ from torchx_cubicml.predictors.roofline.category_offsets import CategoryOffsets
 from torchx_cubicml.predictors.roofline.estimate import (
     PRIOR_ERROR,
     RooflineEstimate,
+    completed_by,
     doublings_outside,
     variance_of_modes,
     widen_spread,
@@ -96,14 +97,20 @@ class Roofline:
             )
         return Prediction.of_measurement(logarithm, spread)
 
-    def estimate(self, features: NDArray[np.float64]) -> RooflineEstimate:
-        """Return the predictions of the transformers' formulas for encoded rows."""
+    def estimate(self, features: NDArray[np.float64], *, usual: NDArray[np.float64] | None = None) -> RooflineEstimate:
+        """Return the predictions of the transformers' formulas for encoded rows.
+
+        Args:
+            features: float64 ``[n, n_columns]``.
+            usual: what counts as the value of a missing category when it is asked whether it is new, ``[n_columns]``.
+        """
         layout = self._layout(features)
         covered = layout.covered
         estimate = self._estimate(layout if covered.all() else layout.rows(covered), covered)
         features = features[covered]
         level = self.category_offsets_(features) if self.category_offsets_ is not None else 0.0
-        return replace(estimate, logarithm=estimate.logarithm + level, novel=self.novelty_.of_categories(features))
+        novel = self.novelty_.of_categories(completed_by(features, usual))
+        return replace(estimate, logarithm=estimate.logarithm + level, novel=novel)
 
     def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
         """Return the seconds per step of each of ``EXPLAINED_PARTS``; empty where the row is not covered.

@@ -100,6 +100,8 @@ class PublicPrior:
         """
         if table["format"] != _FORMAT:
             raise ValueError(f"format {table['format']}, not {_FORMAT}")
+        if unknown := {*table["ranges"]} - {*RANGE_COLUMNS}:
+            raise ValueError(f"ranges of {', '.join(sorted(unknown))}")
         # A constant of another version keeps its hand-set prior.
         learned, medians, numbers = table["constants"], HAND_SET.medians, table["numbers"]
         hand_set = zip(NAMES, HAND_SET.width.tolist(), strict=True)

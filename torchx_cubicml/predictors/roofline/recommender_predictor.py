@@ -11,6 +11,7 @@ from torchx_cubicml.predictors.intervals import PRIOR_TRIALS, Novelty, conformal
 from torchx_cubicml.predictors.roofline.estimate import (
     PRIOR_ERROR,
     RooflineEstimate,
+    completed_by,
     doublings_outside,
     widen_spread,
 )
@@ -92,13 +93,18 @@ class RecommenderRoofline:
             spread[estimate.covered] = widen_spread(raw, estimate)
         return Prediction.of_measurement(logarithm, spread)
 
-    def estimate(self, features: NDArray[np.float64]) -> RooflineEstimate:
-        """Return the predictions of the formulas for encoded rows; only after a fit that measured some."""
+    def estimate(self, features: NDArray[np.float64], *, usual: NDArray[np.float64] | None = None) -> RooflineEstimate:
+        """Return the predictions of the formulas for encoded rows; only after a fit that measured some.
+
+        Args:
+            features: float64 ``[n, n_columns]``.
+            usual: as for ``Roofline.estimate``.
+        """
         if self.decoder_ is None:
             raise ValueError("fit the formulas on recommenders first")
         layout = RecommenderLayout.of(self.decoder_.facts(features))
         covered = layout.covered & layout.has_tables
-        novel = self.novelty_.of_categories(self._unread(features[covered]))
+        novel = self.novelty_.of_categories(completed_by(self._unread(features[covered]), usual))
         return self._estimate(layout.at(covered), covered, novel=novel)
 
     def parts(self, layout: RecommenderLayout) -> dict[str, NDArray[np.float64]]:

@@ -1,0 +1,102 @@
+"""Intervals of step times after earlier launches, in simulated stores whose spread is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
+from torchx_cubicml.advisor.command_explanation.program_level import ProgramLevel
+from torchx_cubicml.advisor.command_explanation.time_forecast import TimeForecast
+from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.records.trial import Trial, Value
+
+Row = dict[str, Value]
+PROGRAMS = ("a.py", "b.py", "c.py")
+TOLD: Row = {"seq_len": 128, "vocab_size": 4096, "world_size": 1, "device": "cpu", "precision": "fp32"}
+UNTOLD: Row = {"torch_version": "2.9.0", "python_version": "3.11.7", "cpu": "a kind", "optimizer": "AdamW"}
+Z = 1.2816
+
+
+def rows(rng: np.random.Generator, program: str, count: int) -> list[Row]:
+    """Facts as commands tell them."""
+    return [
+        {
+            **TOLD,
+            "program": program,
+            "n_layers": int(rng.integers(1, 12)),
+            "d_model": int(rng.choice([128, 256, 512])),
+            "micro_batch_size": int(rng.choice([1, 4, 16])),
+        }
+        for _ in range(count)
+    ]
+
+
+def launches(rng: np.random.Generator, given: list[Row], *, factor: float, noise: float) -> list[Trial]:
+    """Launches that take ``factor`` times what the formulas say, with log-normal noise; they record more facts."""
+    rates = Roofline().tokens_per_second(given) / factor * np.exp(rng.normal(0.0, noise, len(given)))
+    return [
+        replace(Trial.completed(workload=row, config={}, tokens_per_second=float(rate)), observed=UNTOLD)
+        for row, rate in zip(given, rates, strict=True)
+    ]
+
+
+def misses(forecast: TimeForecast, asked: list[Trial], given: list[Row]) -> list[float]:
+    """Errors of the logarithms of step times over the spread that was told."""
+    found = []
+    for trial, row in zip(asked, given, strict=True):
+        step, rate = forecast.log_step(row), trial.throughput("tokens_per_second")
+        assert step is not None
+        assert rate is not None
+        work = float(TOLD["seq_len"]) * float(row["micro_batch_size"])  # type: ignore[arg-type]
+        found.append((math.log(work / rate) - step.logarithm) / step.spread)
+    return found
+
+
+def test_intervals_hold_about_four_fifths_of_the_launches_of_a_program_that_is_noisier_than_others() -> None:
+    missed: dict[str, list[float]] = {"a.py": [], "b.py": []}
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        factors = np.exp(rng.normal(0.0, 0.4, len(PROGRAMS)))
+        known, asked = [], {}
+        for program, factor, noise in zip(PROGRAMS, factors.tolist(), (0.3, 0.05, 0.1), strict=True):
+            given = rows(rng, program, 25)
+            made = launches(rng, given, factor=factor, noise=noise)
+            known += made[:15]
+            asked[program] = (made[15:], given[15:])
+        for program in missed:
+            row = asked[program][1][0]
+            missed[program] += misses(TimeForecast.of(row, HistoryRows.of(known, row)), *asked[program])
+    for found in missed.values():
+        assert 0.68 <= float(np.mean(np.abs(found) < Z)) <= 0.95  # 100 seeded draws of each
+
+
+def test_a_fact_that_no_command_tells_is_not_new_to_a_program_with_launches() -> None:
+    rng = np.random.default_rng(0)
+    made = launches(rng, rows(rng, "a.py", 30), factor=1.5, noise=0.05)
+    (row,) = rows(rng, "a.py", 1)
+    told = TimeForecast.of(row, HistoryRows.of(made, row)).log_step({**row, **UNTOLD})
+    untold = TimeForecast.of(row, HistoryRows.of(made, row)).log_step(row)
+    other = TimeForecast.of(row, HistoryRows.of(made, row)).log_step({**row, "torch_version": "3.0.0"})
+    assert told is not None
+    assert untold is not None
+    assert other is not None
+    assert untold.spread == pytest.approx(told.spread)
+    assert other.spread > told.spread
+
+
+def test_one_launch_of_the_program_moves_the_forecast_and_many_settle_it() -> None:
+    doubts = []
+    for count in (0, 1, 10):
+        level = ProgramLevel.of(np.full(count, 1.0), np.zeros(count), 0.3)
+        doubts.append(level.doubt)
+        assert level.offset <= 1.0
+    assert doubts[0] == 0.5
+    assert 0.2 < doubts[1] < 0.3
+    assert doubts[2] < 0.1
+    noisy = ProgramLevel.of(np.ones(1), np.ones(1), 0.3)
+    assert noisy.offset < 0.5 * ProgramLevel.of(np.ones(1), np.zeros(1), 0.3).offset
+    assert replace(noisy, doubt=0.4, error=0.3).spread == pytest.approx(0.5)

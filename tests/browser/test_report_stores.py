@@ -112,7 +112,7 @@ def test_the_table_holds_all_trials_and_its_workloads_have_chapters(
 ) -> None:
     browser.open(page_of(case))
     total = CASES[case].trials
-    assert browser.run(f"{TABLE}.querySelector('.count').textContent") == f"{total:,} trials"
+    assert browser.run(f"{TABLE}.querySelector('.count').textContent") == f"{total:,} trial{'s' if total > 1 else ''}"
     assert browser.run("document.querySelectorAll('main > section').length") == CASES[case].workloads
     assert browser.run(f"{ROWS}.length") == min(total, 50)
 

@@ -62,7 +62,7 @@ def written(store: Path, name: str) -> bytes:
 def test_markdown_tells_the_result_and_the_best_trials(store: Path) -> None:
     text = written(store, "report.md").decode()
     assert "## train.py\n" in text
-    assert "**180 tokens/s is the fastest measured**" in text
+    assert "**180 tokens/s by the fastest config, in its latest launch**" in text
     assert "- recorded: 3 launches (2 completed, 1 out of memory)" in text
     assert "| throughput | ± | micro_batch_size |\n|---|---|---|\n| 180 tokens/s |  | 2 |\n" in text
 

@@ -48,11 +48,15 @@ def test_the_best_so_far_is_a_staircase_up_to_the_last_launch() -> None:
     assert steps == [(1, 10.0), (3, 30.0), (5, 40.0), (7, 50.0), (9, 50.0)]
 
 
-def test_failures_are_crosses_that_are_counted_by_their_outcome() -> None:
+def test_failures_have_a_shape_by_their_outcome_and_are_counted() -> None:
     figure = frontier(ROUNDS, unit=UNIT)
-    crosses = layer_with(figure, "point", stroke=FAILED)["data"]["values"]
-    assert [(each["launch"], each["outcome"]) for each in crosses] == [(2, "out of memory"), (8, "user error")]
-    assert "9 launches; crosses have no throughput: 1 out of memory, 1 user error" in drawn(figure)
+    layer = layer_with(figure, "point", stroke=FAILED)
+    failed = layer["data"]["values"]
+    assert [(each["launch"], each["outcome"]) for each in failed] == [(2, "out of memory"), (8, "user error")]
+    scale = layer["encoding"]["shape"]["scale"]
+    assert scale["domain"] == ["out of memory", "user error"]
+    assert len(set(scale["range"])) == 2
+    assert "9 launches; without a throughput, on the axis: 1 out of memory, 1 user error" in drawn(figure)
 
 
 def test_rounds_are_named_over_their_launches_where_there_is_room() -> None:

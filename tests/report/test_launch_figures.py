@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import vl_convert
 
+from torchx_cubicml.report.figures.failure_shapes import ENDS
 from torchx_cubicml.report.figures.launch_values import BEST, OTHER, OWN, launch_values
 from torchx_cubicml.report.figures.objective_front import FRONT, objective_front
 from torchx_cubicml.report.figures.promise_ratios import INSIDE, OUTSIDE, promise_ratios
-from torchx_cubicml.report.figures.timeline import ENDS, PHASES, timeline
+from torchx_cubicml.report.figures.timeline import PHASES, timeline
 from torchx_cubicml.report.style import theme
 
 HOSTILE = "datum['x'] </script> \u2028 ' \" & {{x}}"

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.report_sections.view import WorkloadView
 
 _LAUNCHES = (
-    "Each point is what one launch measured, the line is the best so far, and a cross is a launch without a throughput."
+    "Each point is what one launch measured, and the line is the best so far. Shapes on the axis are launches without "
+    "a throughput, one for each way to end."
 )
 _PREDICTIONS = "The predictions were written down before each launch, and are compared with what it then measured."
 

@@ -12,7 +12,8 @@ from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.job_time import QUEUE_S, seconds_text
 from torchx_cubicml.records.suggestion import tune_of
 from torchx_cubicml.records.value_text import config_text
-from torchx_cubicml.report.figures.timeline import ENDS, timeline
+from torchx_cubicml.report.figures.failure_shapes import ENDS
+from torchx_cubicml.report.figures.timeline import timeline
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.figures import figures_html
 from torchx_cubicml.report.sections.small_table import small_table

@@ -95,7 +95,7 @@ def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Hea
     why = "No launch of your own config was measured, so nothing is compared."
     found = Headline(
         figure=measured,
-        meaning=f"is the {best_word(objective)} measured",
+        meaning=f"by the {best_word(objective)} config, in its latest launch",
         facts=_launches(trials),
         changes=[(printable(name), "", value_text(value)) for name, value in best.config.items()],
     )

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.report.figures.failure_shapes import shape_by_outcome
 from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LABEL, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def frontier(
             *_marks_of_rounds(_bands(launches), n_launches=len(launches)),
             *_best_so_far(measured, x, y, last=len(launches)),
             _points(measured, x, y),
-            _crosses(failed, x, y),
+            *([_failed(failed, x, y)] if failed else []),
         ],
     }
 
@@ -82,7 +83,7 @@ def _failures(launches: Sequence[Mapping[str, Any]]) -> str:
     if not counted:
         return total
     kinds = ", ".join(f"{count:,} {outcome}" for outcome, count in counted.most_common())
-    return f"{total}; crosses have no throughput: {kinds}"
+    return f"{total}; without a throughput, on the axis: {kinds}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +141,14 @@ def _points(measured: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]
     }
 
 
-def _crosses(failed: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
-    shape = "M-1,-1L1,1M1,-1L-1,1"
+def _failed(failed: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
     return {
         "data": {"values": failed},
-        "mark": {"type": "point", "shape": shape, "stroke": FAILED, "strokeWidth": 1.8, "size": 52, "filled": False},
+        "mark": {"type": "point", "stroke": FAILED, "strokeWidth": 1.8, "size": 52, "filled": False},
         "encoding": {
             "x": x,
             "y": y,
+            "shape": shape_by_outcome(failed),
             "tooltip": [each for each in _tooltip("") if each["field"] != "throughput"],
             "description": LABEL,
         },

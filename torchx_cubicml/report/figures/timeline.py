@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.report.figures.failure_shapes import shape_by_outcome
 from torchx_cubicml.report.style import FAILED, LABEL, NEUTRAL, SCHEMA, STRONG, WIDTH
 
 if TYPE_CHECKING:
@@ -16,16 +17,6 @@ PHASES = {
     "no start recorded": NEUTRAL,
 }
 """Phase of a launch -> its colour."""
-ENDS = {
-    "out of memory": "M-1,-1L1,1M1,-1L-1,1",
-    "user error": "triangle-up",
-    "timeout": "square",
-    "infrastructure": "diamond",
-    "stopped early": "triangle-down",
-    "unknown": "circle",
-    "not ended": "triangle-right",
-}
-"""End of a launch, if it did not complete -> the shape that stands for it."""
 _LANE, _LEAST_HEIGHT = 24, 36  # pixels
 _LETTER, _GAP = 6.3, 10  # pixels of a letter of a label, and between two
 _UNITS = (
@@ -102,17 +93,13 @@ def _bars(bars: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -> d
 
 
 def _crosses(ends: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
-    found = {each["outcome"] for each in ends}
-    outcomes = [outcome for outcome in ENDS if outcome in found]
-    scale = {"domain": outcomes, "range": [ENDS[outcome] for outcome in outcomes]}
-    legend = {"orient": "bottom", "title": None, "direction": "horizontal", "symbolStrokeColor": FAILED}
     return {
         "data": {"values": ends},
         "mark": {"type": "point", "filled": False, "stroke": FAILED, "strokeWidth": 2, "size": 64, "opacity": 1},
         "encoding": {
             "x": {**x, "field": "at"},
             "y": y,
-            "shape": {"field": "outcome", "type": "nominal", "scale": scale, "legend": legend},
+            "shape": shape_by_outcome(ends),
             "description": LABEL,
         },
     }

@@ -60,7 +60,7 @@ def test_layers_are_counted_and_the_first_ones_change(space: SearchSpace) -> Non
     assert axis is not None
     assert axis.labels == (0, 1, 2, 3, 4)
     row = space.encode(best)
-    values = [space.decode(axis.at(row, step))["sharding_strategy"] for step in range(5)]  # type: ignore[index]
+    values = [space.decode(axis.at(row, step))["sharding_strategy"] for step in range(5)]  # type: ignore[index]  # each step is legal
     assert values == [
         ("FULL_SHARD", "FULL_SHARD", "FULL_SHARD", "SHARD_GRAD_OP"),
         ("NO_SHARD", "FULL_SHARD", "FULL_SHARD", "SHARD_GRAD_OP"),

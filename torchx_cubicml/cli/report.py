@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> StoreReport:
-    """Return what the options choose of the store."""
+    """Return the part of the store that the options choose."""
     from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.report.sections.figures import Colours, missing_renderer

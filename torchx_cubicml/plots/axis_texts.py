@@ -27,6 +27,6 @@ def axis_name(axis: ParameterAxis | None) -> str:
 
 
 def counted_text(axis: ParameterAxis) -> str:
-    """Return what is counted along an axis; empty for a single value."""
+    """Return the text of the unit that an axis counts; empty for a single value."""
     counted = f"{axis.entries} with {value_text(axis.counted)}" if axis.counted is not None else ""
     return printable(mask(counted))

@@ -51,7 +51,7 @@ def misses(forecast: TimeForecast, asked: list[Trial], given: list[Row]) -> list
         step, rate = forecast.log_step(row), trial.throughput("tokens_per_second")
         assert step is not None
         assert rate is not None
-        work = float(TOLD["seq_len"]) * float(row["micro_batch_size"])  # type: ignore[arg-type]
+        work = float(TOLD["seq_len"]) * float(row["micro_batch_size"])  # type: ignore[arg-type]  # numbers
         found.append((math.log(work / rate) - step.logarithm) / step.spread)
     return found
 

@@ -43,7 +43,7 @@ def test_the_classes_of_torchrec_and_the_features_of_criteo_are_certain() -> Non
     assert found is not None
     assert found.facts["embedding_rows"] == (100,) * 26
     assert found.facts["embedding_sharding"] == ("planner",) * 26
-    assert found.facts["layer_n_params"][0] == 14 * 32  # type: ignore[index]
+    assert found.facts["layer_n_params"][0] == 14 * 32  # type: ignore[index]  # one per layer
     assert (dict(found.assumed), dict(found.unknown)) == ({}, {})
 
 

@@ -269,7 +269,7 @@ def _parameters(known: CommandFacts) -> Estimate | None:
 
 
 def _unknown(known: CommandFacts, row: Mapping[str, Value], parameters: Estimate | None) -> dict[str, str]:
-    """Return what nothing tells, with what that leaves unknown."""
+    """Return the facts that nothing tells, each with its consequence in words."""
     is_recommender = "embedding_rows" in known.unknown
     missing = [fact for fact in _TABLES if fact not in row] if is_recommender else missing_facts(row)
     found = dict.fromkeys(missing, "no forecast of time and memory without it")

@@ -25,7 +25,7 @@ _FEW = 3  # differing arguments that a source names
 def recorded_facts(
     trials: Iterable[Trial], *, program: str, arguments: Sequence[str], known: Mapping[str, Value], keys: Sequence[str]
 ) -> dict[str, Setting]:
-    """Return what the nearest launch of the program recorded: that whose arguments differ least, of these the latest.
+    """Return the facts that the nearest launch recorded: that with the fewest different arguments, then the latest.
 
     Facts that the command itself tells count more, so a launch that contradicts one of its sizes is left out. A fact of
     a launch with other arguments is assumed, and the sizes of its model are not taken if an argument that no table

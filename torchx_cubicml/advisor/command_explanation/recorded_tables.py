@@ -24,7 +24,7 @@ _OF_PLAN = {"embedding_sharding": "embedding_plan", "embedding_ranks": "embeddin
 def recorded_tables(
     trials: Iterable[Trial], *, program: str, arguments: Sequence[str], known: Mapping[str, Value], keys: Sequence[str]
 ) -> dict[str, Setting]:
-    """Return what the latest comparable launch of the program recorded of its embedding tables; empty without one.
+    """Return the facts of embedding tables that the latest comparable launch recorded; empty without one.
 
     The tables are those of a launch whose arguments differ in nothing but what is known to leave the model alone, if
     the command does not tell them. The plan is that of a launch with the same tables on as many ranks.

@@ -21,7 +21,7 @@ _GROUP = "torchx.components"
 
 
 def check(context: CheckContext) -> Finding:
-    """Check what ``torchx run cubicml`` and ``torchx run dist.ddp`` run."""
+    """Check that ``torchx run cubicml`` runs this package, and ``torchx run dist.ddp`` TorchX's component."""
     del context
     from torchx.specs import finder
 

@@ -35,7 +35,7 @@ def check(context: CheckContext) -> Finding:
 
 
 def _conflict(events: Sequence[Event]) -> str:
-    """Return what events of one trial disagree on; empty if they agree. Another attempt may have other values."""
+    """Return the fields in which events of one trial disagree; empty if they agree. Another attempt may differ."""
     programs = {str(event.workload["program"]) for event in events if "program" in event.workload}
     if len(programs) > 1:
         return f"the programs {' and '.join(sorted(programs))}"

@@ -100,7 +100,7 @@ def _parquet(columns: dict[str, list[Cell]]) -> bytes:
 def _one_kind(values: list[Cell]) -> list[Cell]:
     """Return the values in one type: whole numbers, numbers, truth values, or texts."""
     kinds = {type(value) for value in values if value is not None}
-    if kinds == {int} and any(value is not None and abs(value) >= _LARGEST for value in values):  # type: ignore[arg-type]
+    if kinds == {int} and any(value is not None and abs(value) >= _LARGEST for value in values):  # type: ignore[arg-type]  # ints
         return [None if value is None else str(value) for value in values]
     if kinds == {int, float}:
         return [None if value is None else float(value) for value in values]

@@ -59,7 +59,7 @@ def short_result(view: WorkloadView) -> str:
 
 
 def data_of(view: WorkloadView) -> dict[str, object]:
-    """Return what the sections tell as JSON values, of those that have a function ``data``; a cause where it fails."""
+    """Return the JSON values of the sections that have a function ``data``; a cause where one fails."""
     found: dict[str, object] = {}
     for name in SECTIONS:
         data = getattr(import_module(f"{__name__}.{name}"), "data", None)

@@ -124,7 +124,7 @@ def _row(each: _LaunchUse, value: float, unit: str) -> dict[str, Any]:
 
 
 def _mfu_notes(launches: Sequence[_LaunchUse]) -> Iterator[str]:
-    """Yield what the MFU is a share of, and why it is not known of some launches."""
+    """Yield the meaning of the MFU, and the reason for launches without it."""
     peaks = Counter((each.peak, each.precision) for each in launches if each.mfu is not None and each.peak)
     for (peak, precision), _ in peaks.most_common(1):
         more = " Launches in other formats have other peaks." if len(peaks) > 1 else ""

@@ -225,7 +225,7 @@ def _lanes(launches: Sequence[_TimedLaunch]) -> Iterator[tuple[_TimedLaunch, int
 
 
 def _marks(launches: Sequence[_TimedLaunch], axis: _Axis) -> list[tuple[float, str, bool]]:
-    """Return where time was cut out, with the date, and where the rounds of a tune begin."""
+    """Return the places of the cuts, each with its date, and those of the first launches of rounds."""
     cuts = [(begin - off, _time_text(begin), True) for begin, _, off in axis.stretches[1:]]
     begins: dict[int, float] = {}
     for launch in launches:

@@ -194,7 +194,7 @@ class WorkloadView:
         return sensitivity(self.study, winner=self.best) if self.study is not None and self.best is not None else ()
 
     def entries_of(self, name: str) -> str:
-        """Return what the entries of a parameter's values belong to, in words: ``layers`` or ``tables``."""
+        """Return the word for the owners of a value's entries: ``layers`` or ``tables``."""
         return next((each.entries for each in self.sensitivities if each.name == name), "layers")
 
 

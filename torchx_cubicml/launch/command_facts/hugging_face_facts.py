@@ -41,7 +41,7 @@ _OTHER_KEYS = {
 
 
 def hugging_face_facts(settings: StatedSettings, files: Sequence[SourceFile]) -> dict[str, Setting]:
-    """Return what the command and its source tell of a model of ``transformers`` and of ``TrainingArguments``."""
+    """Return the facts of a ``transformers`` model and of ``TrainingArguments``, from the command and its source."""
     facts = {**_training_facts(settings), **_source_model(settings, files), **_model_facts(settings)}
     width = facts.get("d_model")
     is_known = "d_ff" not in facts and facts.keys() >= {"gated_mlp", "n_layers"}

@@ -107,7 +107,7 @@ def _agreeing(tables: Sequence[Mapping[str, object]], place: str) -> dict[str, S
 
 
 def called_names(files: Sequence[SourceFile]) -> Counter[str]:
-    """Return how often the source calls each function, by the last part of its name."""
+    """Return the number of calls of each function in the source, by the last part of its name."""
     trees = [file.tree for file in files if file.tree is not None]
     calls = (node for tree in trees for node in nodes_of(tree) if isinstance(node, ast.Call))
     return Counter(dotted(node.func).rpartition(".")[2] for node in calls)

@@ -57,7 +57,7 @@ def is_child(value: object, owner: ModuleValue) -> bool:
 
 
 def either(one: object, other: object) -> Unknown:
-    """Return what is known of a value that is one of two."""
+    """Return the join of two abstract values: the value that stands for either."""
     kinds = ModuleValue | ParameterValue | ChildOf
     values = (one, other)
     is_open = any(isinstance(each, kinds) or (isinstance(each, Unknown) and each.may_be_module) for each in values)

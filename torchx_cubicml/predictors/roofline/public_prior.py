@@ -160,7 +160,7 @@ class PublicPrior:
         return self._too_unsure(row, layout)
 
     def _too_unsure(self, row: Mapping[str, Value], layout: TrainingLayout) -> str:
-        """Return why a covered training has no predicted throughput, in words; empty where it has one."""
+        """Return the reason for which a covered training has no predicted throughput; empty where it has one."""
         if not self.covers_collectives(layout)[0]:
             return "tensor parallelism across nodes"
         if np.isnan(self.tokens_per_second([row]).logarithm[0]):

@@ -85,6 +85,6 @@ class CellGrid:
 
 
 def frames_text(cells: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the frames of the cells mean; empty without any."""
+    """Return the meaning of the frames of the cells, in words; empty without any."""
     marks = {cell["mark"] for cell in cells}
     return "; ".join(f"{words}: {mark}" for mark, (words, _) in _FRAMES.items() if mark in marks)

@@ -441,6 +441,7 @@ def test_a_full_disk(full_disk: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
 def test_a_folder_of_another_user(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    doctored(capsys=capsys)  # loads the modules, which another user may not read
     parents = [folder, *folder.parents]
     modes = {place: place.stat().st_mode for place in parents}
     try:

@@ -34,6 +34,11 @@ def shape_by_outcome(launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     known = [outcome for outcome in ENDS if outcome in found]
     outcomes = known + sorted(found - ENDS.keys())
     scale = {"domain": outcomes, "range": [ENDS.get(outcome, "circle") for outcome in outcomes]}
+    return {"field": "outcome", "type": "nominal", "scale": scale, "legend": _legend(known)}
+
+
+def _legend(known: list[str]) -> dict[str, Any] | None:
+    if not known:
+        return None  # Vega draws nothing at all beside a legend without values
     legend: dict[str, Any] = {"orient": "bottom", "title": None, "direction": "horizontal", "symbolStrokeColor": FAILED}
-    legend |= {"values": known, "labelLimit": _LEGEND}
-    return {"field": "outcome", "type": "nominal", "scale": scale, "legend": legend}
+    return legend | {"values": known, "labelLimit": _LEGEND}

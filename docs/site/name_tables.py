@@ -68,9 +68,9 @@ def _values(values: Iterable[Scalar]) -> str:
 def _rules_of(trainer: Trainer) -> str:
     rules = [[code(name), sentence, code(source)] for name, (sentence, source) in trainer.rules.items()]
     always = [["", "in any case", code(source)] for source in trainer.constraints]
-    heads = f"### Rules of {code(trainer.name)}\n\nThey follow release {trainer.release.version}, in its"
-    checks = ", ".join(code(check) for check in trainer.release.checks)
+    checks = table([f"checks of release {trainer.release.version}"], ([code(each)] for each in trainer.release.checks))
     exempt = ", ".join(map(code, trainer.exempt))
     left_out = f"\n\nNot true of this trainer: {exempt}." if exempt else ""
     rows = [*rules, *always]
-    return f"{heads} {checks}.{left_out}\n\n{table(_RULE, rows) if rows else 'It has no rules of its own.'}"
+    shown = f"\n\n{table(_RULE, rows)}" if rows else ""
+    return f"### Rules of {code(trainer.name)}\n\n{checks}{left_out}{shown}"

@@ -13,8 +13,8 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
-.PHONY: docs test-report screenshots test-integrations test-torchrec test-releases test-nightly check
-.PHONY: setup format bench clean
+.PHONY: test-report screenshots test-integrations test-torchrec test-releases test-nightly check
+.PHONY: setup docs format bench clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20

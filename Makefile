@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
 .PHONY: test-report screenshots test-integrations test-torchrec test-releases test-nightly check
-.PHONY: setup docs format bench clean
+.PHONY: setup format bench clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -25,6 +25,7 @@ readme: setup ## write the output blocks of README.md from a real run of its qui
 demo: $(VENV)/.runtime ## tune a real two-process FSDP training on this machine, then launch it once more, rewritten
 	$(BIN)/python examples/demo.py
 
+.PHONY: docs
 docs: $(VENV)/.docs ## the documentation as a site, build/docs/index.html; a link that leads nowhere is an error
 	rm -rf build/docs
 	$(BIN)/sphinx-build -E -W --keep-going -n -q -c docs/site docs build/docs

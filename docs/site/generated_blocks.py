@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from command_pages import command_page, component_page, cubicrun_help
-from name_tables import flag_table, job_rules_table, trainer_names, trainer_rules
+from name_tables import flag_table, job_rules_table, record_names, trainer_names, trainer_rules
 from python_api import python_api
 from space_keys import key_table
 
@@ -28,6 +28,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "python-api": python_api,
     "flags": flag_table,
     "job-rules": job_rules_table,
+    "record-names": record_names,
     "trainer-names": trainer_names,
     "trainer-rules": trainer_rules,
     **{f"keys: {name}": (lambda name=name: key_table(name)) for name in TABLES},

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from markdown_table import code, table
 
-from torchx_cubicml.records.standard_names import CHANGES_TRAINING, FLAG_ALIASES
+from torchx_cubicml.records.shareable_facts import KEPT_NAMES, LEFT_OUT
+from torchx_cubicml.records.standard_names import CHANGES_TRAINING, FLAG_ALIASES, STANDARD_PARAMETERS, WORKLOAD_SIZES
 from torchx_cubicml.space.legality import JOB_RULES
 from torchx_cubicml.space.trainers import TRAINERS
 
@@ -28,6 +29,15 @@ def flag_table() -> str:
         [code(name), ", ".join(flags), "yes" if name in CHANGES_TRAINING else "no"] for name, flags in found.items()
     ]
     return table(["standard name", "flags, without dashes and in either spelling", "changes what is trained"], rows)
+
+
+def record_names() -> str:
+    """Return the standard names in records, and which of them an anonymous export keeps."""
+    rows = []
+    for name in sorted(KEPT_NAMES | LEFT_OUT):
+        kind = "parameter" if name in STANDARD_PARAMETERS else "size" if name in WORKLOAD_SIZES else "fact"
+        rows.append([code(name), kind, "left out" if name in LEFT_OUT else "kept"])
+    return table(["name", "kind", "in an anonymous export"], rows)
 
 
 def job_rules_table() -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import inspect
 
 import torchx_cubicml
+from torchx_cubicml import errors
 
 
 def python_api() -> str:
-    """Return directives of autodoc for the exported names, functions first."""
+    """Return directives of autodoc for the exported names, functions first, and for the errors that they raise."""
     names = sorted(torchx_cubicml.__all__, key=lambda name: (inspect.isclass(_exported(name)), name))
     directives = [_directive(name) for name in names]
+    raised = sorted(
+        found.__name__ for found in errors.CubicMLError.__subclasses__() if found.__module__ == errors.__name__
+    )
+    directives += [f".. autoexception:: {errors.__name__}.{name}\n   :show-inheritance:\n" for name in raised]
     return "\n".join(["```{eval-rst}", ".. currentmodule:: torchx_cubicml", "", *directives, "```"])
 
 

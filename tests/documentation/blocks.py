@@ -7,7 +7,7 @@ semicolons::
 
 ========================  ==================================================================================
 ``dry run``               ``torchx run`` prints the job and submits nothing: it needs a cluster or GPUs
-``A -> B``                B stands for A in the test
+``A -> B``                B, which may be nothing, stands for A in the test
 ``exit N``                the exit status of the last command
 ``in NAME``               with the programs of the environment ``.venv-NAME``, where it is there
 ``file NAME``             written as this file, not executed; TOML is also read as a space file
@@ -35,6 +35,13 @@ FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\S*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
+KNOWN = re.compile(r"dry run|fragment|printed|(exit|in|file|skip:) \S.*")
+SWAP = re.compile(r"(?P<old>\S.*?) -> ?(?P<new>.*)")
+
+
+def spaced(words: str) -> re.Pattern[str]:
+    """Return the pattern of words between which a block may have any space, and ends of lines."""
+    return re.compile(r"[\s\\]+".join(map(re.escape, words.split())))
 
 
 @dataclass(frozen=True)
@@ -73,9 +80,8 @@ class Block:
         """The text as it is tested: with what stands for parts of it."""
         text = self.text
         for rule in self.rules:
-            old, arrow, new = rule.partition(" -> ")
-            if arrow:
-                text = text.replace(old.strip(), new.strip())
+            if (swap := SWAP.fullmatch(rule)):
+                text = spaced(swap["old"]).sub(lambda _, new=swap["new"]: new, text)
         if "dry run" in self.rules:
             text = re.sub(r"\btorchx run\b", 'torchx run --dryrun --workspace ""', text)
         return text
@@ -85,16 +91,15 @@ class Block:
         found = []
         if self.language not in (*EXECUTED, *WRITTEN, *SHOWN):
             found.append(f"language {self.language or 'missing'}: choose from {EXECUTED + WRITTEN + SHOWN}")
-        if self.language in WRITTEN and not (self.argument("file") or self.skipped):
+        has_rule = bool(self.argument("file") or self.skipped)
+        if self.language in WRITTEN and not has_rule:
             found.append("give it the rule `file NAME`, or `skip: REASON`")
-        if self.language == "text" and not ("printed" in self.rules or self.skipped or self.output_of):
-            found.append("give it the rule `printed`, or `skip: REASON`")
-        known = re.compile(r"dry run|fragment|printed|(exit|in|file|skip:) \S.*|\S.* -> .*")
-        found += [f"unknown rule {rule!r}" for rule in self.rules if not known.fullmatch(rule)]
+        if self.language == "text" and not (has_rule or "printed" in self.rules or self.output_of):
+            found.append("give it the rule `printed`, `file NAME`, or `skip: REASON`")
+        found += [f"unknown rule {rule!r}" for rule in self.rules if not (KNOWN.fullmatch(rule) or SWAP.fullmatch(rule))]
         for rule in self.rules:
-            old, arrow, _ = rule.partition(" -> ")
-            if arrow and old.strip() not in self.text:
-                found.append(f"{old.strip()!r} is not in the block")
+            if (swap := SWAP.fullmatch(rule)) and not spaced(swap["old"]).search(self.text):
+                found.append(f"{swap['old']!r} is not in the block")
         return [f"{self.place}: {fault}" for fault in found]
 
 

@@ -22,6 +22,7 @@ from tests.documentation.space_files import read_space
 
 FILES = Path(__file__).parent / "files"
 ENVIRONMENTS = Path(os.environ.get("CUBICML_ENVIRONMENTS", ROOT))  # the folder of .venv-integrations and the like
+TRAINERS = ("hf", "lightning", "megatron_core", "torchtitan")  # scripts that other tests launch too
 LONGEST_S = 600
 TRAINING = "dist.ddp -j 1x1 --script train.py -- --batch_size 4 --accumulate 8"
 
@@ -83,8 +84,10 @@ class Workplace:
 
     def write(self, name: str, block: Block) -> None:
         """Write a block as the file that the page tells its reader to write."""
-        if block.language == "toml" and name.endswith(".toml") and "skip space" not in block.rules:
+        if block.language == "toml":
             self.expect(block, bool(read_space(block).parameters), "no parameter")
+        if block.language == "bash":
+            self.expect(block, self.run(["bash", "-n", "-c", block.tested]) == 0, self.printed)
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / name).write_text(block.tested)
 
@@ -132,6 +135,8 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def furnished(folder: Path) -> Path:
     """Put the files that the pages speak of into a folder."""
     shutil.copytree(FILES, folder, dirs_exist_ok=True)
+    for trainer in TRAINERS:
+        shutil.copy(ROOT / "tests" / "integrations" / "jobs" / f"train_{trainer}.py", folder)
     return with_scripts(folder)
 
 

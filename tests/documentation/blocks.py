@@ -24,9 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(
-    [ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)]
-)
+PAGES = sorted([ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)])
 EXECUTED = ("bash", "python", "toml")
 WRITTEN = ("ini", "json", "yaml")
 SHOWN = ("mermaid", "text")
@@ -80,7 +78,7 @@ class Block:
         """The text as it is tested: with what stands for parts of it."""
         text = self.text
         for rule in self.rules:
-            if (swap := SWAP.fullmatch(rule)):
+            if swap := SWAP.fullmatch(rule):
                 text = spaced(swap["old"]).sub(lambda _, new=swap["new"]: new, text)
         if "dry run" in self.rules:
             text = re.sub(r"\btorchx run\b", 'torchx run --dryrun --workspace ""', text)
@@ -96,7 +94,9 @@ class Block:
             found.append("give it the rule `file NAME`, or `skip: REASON`")
         if self.language == "text" and not (has_rule or "printed" in self.rules or self.output_of):
             found.append("give it the rule `printed`, `file NAME`, or `skip: REASON`")
-        found += [f"unknown rule {rule!r}" for rule in self.rules if not (KNOWN.fullmatch(rule) or SWAP.fullmatch(rule))]
+        found += [
+            f"unknown rule {rule!r}" for rule in self.rules if not (KNOWN.fullmatch(rule) or SWAP.fullmatch(rule))
+        ]
         for rule in self.rules:
             if (swap := SWAP.fullmatch(rule)) and not spaced(swap["old"]).search(self.text):
                 found.append(f"{swap['old']!r} is not in the block")

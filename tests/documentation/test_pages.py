@@ -1,7 +1,7 @@
 """Each command, each TOML and each Python block of a page, executed in its order in a folder of the page's own.
 
 The folder holds the files of ``files/``, the example of the repository and a store of real launches of ``train.py``.
-A page whose first line is ``<!-- test: a new folder -->`` begins with the two scripts alone, and without a launch.
+A page whose first line is ``<!-- test: a new folder -->`` begins with the scripts alone, and without a launch.
 ``make test-docs`` calls this.
 """
 
@@ -39,7 +39,9 @@ class Workplace:
     def environment(self, extra: str = "") -> dict[str, str]:
         """Return the variables of the reader's shell; ``extra`` names an environment of other libraries."""
         programs = [ENVIRONMENTS / f".venv-{extra}" / "bin"] if extra else []
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
+        kept = {
+            name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ
+        }
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         return {
@@ -120,7 +122,9 @@ def shape(line: str) -> re.Pattern[str]:
     """Return the pattern of a line with any numbers."""
     parts = re.split(r"(\.\.\.|\d[\d,.]*)", " ".join(line.split()))
     wild = {"...": ".*"}
-    return re.compile("".join(wild.get(part, r"\d[\d,.]*" if part[:1].isdigit() else re.escape(part)) for part in parts))
+    return re.compile(
+        "".join(wild.get(part, r"\d[\d,.]*" if part[:1].isdigit() else re.escape(part)) for part in parts)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -135,22 +139,20 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def furnished(folder: Path) -> Path:
     """Put the files that the pages speak of into a folder."""
     shutil.copytree(FILES, folder, dirs_exist_ok=True)
-    for trainer in TRAINERS:
-        shutil.copy(ROOT / "tests" / "integrations" / "jobs" / f"train_{trainer}.py", folder)
     return with_scripts(folder)
 
 
 def with_scripts(folder: Path) -> Path:
-    """Put the two scripts that the pages launch into a folder."""
-    shutil.copy(FILES / "train.py", folder)
-    shutil.copy(ROOT / "examples" / "train_gpt.py", folder)
+    """Put the scripts that the pages launch into a folder."""
+    jobs = ROOT / "tests" / "integrations" / "jobs"
+    trainers = [jobs / f"train_{trainer}.py" for trainer in TRAINERS]
+    for script in [*FILES.glob("*.py"), ROOT / "examples" / "train_gpt.py", *trainers]:
+        shutil.copy(script, folder)
     return folder
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_the_page_do_what_it_says(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_the_blocks_of_the_page_do_what_it_says(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     blocks = blocks_of(page)
     is_new = page.read_text().startswith("<!-- test: a new folder -->")
     place = Workplace(with_scripts(tmp_path) if is_new else furnished(tmp_path))

@@ -17,6 +17,7 @@ SKIPPED = Counter(
         "it submits a job of several nodes": 1,
         "of a training on a GPU": 1,
         "of another training": 1,
+        "without this package": 7,
     }
 )
 

@@ -33,7 +33,7 @@ class Workplace:
 
     folder: Path
     printed: str | None = ""  # by the last command; None where the libraries that it needs are not here
-    variables: str = ""  # of the shell, that earlier blocks of the page set
+    variables: str = ""  # of the shell, that the blocks up to here set
     absent: set[str] = field(default_factory=set)  # environments that are not here
     faults: list[str] = field(default_factory=list)
 
@@ -73,6 +73,8 @@ class Workplace:
 
     def test(self, block: Block) -> None:
         """Test one block by its rules, and note what is wrong."""
+        if block.language == "bash":
+            self.variables += "".join(re.findall(r"^[A-Z_]+=.*\n", block.tested, re.MULTILINE))
         if block.skipped or block.output_of or block.language == "mermaid":
             return
         if name := block.argument("file"):
@@ -80,9 +82,7 @@ class Workplace:
         elif block.language == "toml":
             self.expect(block, bool(read_space(block).parameters), "no parameter")
         elif block.language == "text":
-            if self.printed is None:
-                return
-            missing = unprinted(block.tested, self.printed)
+            missing = [] if self.printed is None else unprinted(block.tested, self.printed)
             self.expect(block, not missing, f"not printed: {missing}\n{self.printed}")
         else:
             self.execute(block)
@@ -105,7 +105,6 @@ class Workplace:
             return
         if block.language == "bash":
             status = self.run(["bash", "-euo", "pipefail", "-c", f"{self.variables}\n{block.tested}"], extra=extra)
-            self.variables += "".join(re.findall(r"^[A-Z_]+=.*\n", block.tested, re.MULTILINE))
         else:
             status = self.run(["python", "-c", block.tested], extra=extra)
         wanted = int(block.argument("exit") or 0)
@@ -136,7 +135,7 @@ def shape(line: str) -> re.Pattern[str]:
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the home of a user who has tuned ``train.py``: two configs on one process, by real launches."""
     place = Workplace(furnished(tmp_path_factory.mktemp("launched")))
-    tune = ["torchx", "cubicml", "tune", "--space", "gpt.toml", "--budget", "5 launches", "--", *TRAINING.split()]
+    tune = ["torchx", "cubicml", "tune", "--space", "gpt.toml", "--budget", "3 launches", "--", *TRAINING.split()]
     assert place.run(tune) == 0, place.printed
     return place.folder / "home"
 

@@ -13,7 +13,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
-.PHONY: test-report screenshots test-integrations test-torchrec test-releases test-nightly check
+.PHONY: test-docs test-report screenshots test-integrations test-torchrec test-releases test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -53,6 +53,9 @@ test-slurm: setup ## whole tunes on a Slurm that is started on this machine (roo
 
 test-slurm-short: setup ## the same without the real trainings on machines of two speeds, and without the nightly TorchX
 	scripts/test-slurm --short
+
+test-docs: setup ## each command, TOML and Python block of README.md and docs/, executed (those of trainers where their .venv-* are)
+	PYTHONHASHSEED=0 $(BIN)/pytest tests/documentation
 
 test-report: setup ## the report in a headless Chromium (root and apt-get install it where it is missing)
 	scripts/test-report

@@ -41,11 +41,28 @@ class PredictorChoice:
     n_measured: int
 
     def __str__(self) -> str:
-        ranks = ", ".join(f"{name} {tau:.2f}" for name, tau in sorted(self.taus.items(), key=lambda item: -item[1]))
-        return (
-            f"predictor for launches with this store: {self.name} (Kendall's tau on held-out fifths of "
-            f"{self.n_measured} measured trials: {ranks})"
+        return f"predictor for launches with this store: {self.name} ({self._grounds()})"
+
+    def advice(self, *, in_use: str) -> str:
+        """Return a sentence that compares the predictor that launches use with the selected one.
+
+        >>> choice = PredictorChoice(name="roofline", taus={"roofline": 0.8, "greybox": 0.5}, n_measured=40)
+        >>> choice.advice(in_use="greybox").partition(" (")[0]
+        'roofline would serve launches with this store better than greybox'
+        """
+        if self.name == in_use:
+            return f"launches with this store use {in_use}; no other predictor is clearly better ({self._grounds()})"
+        is_better = self.taus[self.name] > self.taus.get(in_use, -math.inf)
+        compared = (
+            f"{self.name} would serve launches with this store better than {in_use}"
+            if is_better
+            else f"launches with this store use {in_use}, which is not clearly better than the default {self.name}"
         )
+        return f"{compared} ({self._grounds()}); `torchx cubicml evaluate --choose` sets {self.name}"
+
+    def _grounds(self) -> str:
+        ranks = ", ".join(f"{name} {tau:.2f}" for name, tau in sorted(self.taus.items(), key=lambda item: -item[1]))
+        return f"Kendall's tau on held-out fifths of {self.n_measured} measured trials: {ranks}"
 
 
 def choose_predictor(

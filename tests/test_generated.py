@@ -237,9 +237,7 @@ def test_predictors(case: Case, name: str, objective: str) -> None:
     cases(),
     st.sampled_from(["random", "time", "scale", "workload"]),
     st.lists(st.sampled_from([*PREDICTORS, *PREDICTORS, "nobody"]), max_size=2, unique=True),
-    st.sampled_from(
-        [[], [], ["--curve"], ["--choose"], ["--objective=samples_per_second"], ["--large=2"]]
-    ),
+    st.sampled_from([[], [], ["--curve"], ["--choose"], ["--objective=samples_per_second"], ["--large=2"]]),
     st.booleans(),
 )
 def test_evaluate(folder, case: Case, split: str, names: list[str], more: list[str], as_json: bool) -> None:

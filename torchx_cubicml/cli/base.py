@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.settings import KEEP_COMMAND, default_store_url, is_on, option
 
-_FILE_WIDTH = 240
 _MAX_SEED_DIGITS = 18
 _DESIGNED, _RANDOM = "designed", "random"  # first launches of a tune
 _RANDOM_WITHOUT_LIMIT = 20  # random launches of a budget in hours
@@ -18,8 +17,6 @@ _RANDOM_WITHOUT_LIMIT = 20  # random launches of a budget in hours
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from torchx_cubicml.advisor import ProposalMethod
 
@@ -211,13 +208,3 @@ def typed(prompt: str) -> str:
 def agreed(question: str) -> bool:
     """Return whether the user answers a question with yes."""
     return typed(f"{question} [y/N] ").lower() in {"y", "yes"}
-
-
-def wide_console() -> Console:
-    """Return a console on stdout that cuts no line where stdout is a file or a pipe."""
-    from torchx_cubicml.cli.terminal import open_console
-
-    console = open_console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
-    return console

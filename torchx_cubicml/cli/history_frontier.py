@@ -6,13 +6,14 @@ import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import print_json, store_url, wide_console
+from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial, Workload
@@ -86,13 +87,10 @@ def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
 
 
 def _print(program: str, frontier: Frontier) -> None:
-    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 
-    console = wide_console()
+    console = open_console()
     console.print(f"{printable(program)}:", soft_wrap=True)
-    console.print(frontier_table(frontier))
-    _print_all(frontier_lines(frontier))
-
-
-def _print_all(lines: Sequence[str]) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in [*lines, ""]))
+    print_frontier(console, frontier)
+    for line in [*frontier_lines(frontier), ""]:
+        say(console, line)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
 from torchx_cubicml.cli.history_merge import add_trust
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import Trust, least_trusted
 from torchx_cubicml.records.redaction import printable
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         payload = {"imported": n_new, "known": n_known, "problems": problems}
         print_json({**payload, "remarks": remarks} if remarks else payload)
     else:
-        sys.stdout.write(f"imported {n_new} trials; {n_known} already known, {len(problems)} lines skipped\n")
+        say(open_console(), f"imported {n_new} trials; {n_known} already known, {len(problems)} lines skipped")
     return 0 if n_new or n_known else 1
 
 

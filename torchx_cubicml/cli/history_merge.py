@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
@@ -60,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json([merge_json(url, result) for url, result in results])
     else:
-        sys.stdout.write("".join(f"{merge_text(url, target.url, result)}\n" for url, result in results))
+        for url, result in results:
+            say(open_console(), merge_text(url, target.url, result))
     return 0
 
 

@@ -109,7 +109,7 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
 def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
     """Print the frontier of measured and predicted configs."""
     from torchx_cubicml.advisor.frontier_search import predicted_frontier
-    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
     from torchx_cubicml.errors import LaunchError
 
     if not context.space.second_objective:
@@ -128,7 +128,7 @@ def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
     elif not frontier.points:
         _print_lines([*context.lines, "No launch of this workload was measured in both objectives yet."])
     else:
-        open_console().print(frontier_table(frontier, current=context.current))
+        print_frontier(open_console(), frontier, current=context.current)
         _print_lines([*frontier_lines(frontier), *context.lines])
     return 0
 
@@ -164,7 +164,7 @@ def _print_text(
     proposals: Sequence[tuple[Suggestion, list[str], list[str]]],
     context: DecisionContext,
 ) -> None:
-    from torchx_cubicml.cli.sensitivity_table import OPTIONAL, sensitivity_table
+    from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
 
     console = open_console()
     say(console, "The next launch would run:")
@@ -173,7 +173,7 @@ def _print_text(
         say(console, f"  {line}")
     if sensitivities:
         console.print()
-        console.print(fitted(console, partial(sensitivity_table, sensitivities), OPTIONAL))
+        console.print(fitted(console, partial(sensitivity_table, sensitivities), OPTIONAL, flexible=FLEXIBLE))
     console.print()
     say(console, "Configs worth trying:" if proposals else _NOTHING_LEFT)
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):

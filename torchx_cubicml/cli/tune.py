@@ -241,7 +241,7 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
 
 
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
-    from torchx_cubicml.cli.sensitivity_table import OPTIONAL, sensitivity_table
+    from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
     from torchx_cubicml.launch.messages import better_word
     from torchx_cubicml.tuner.comparison import too_few_text
@@ -268,7 +268,7 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
     if result.sensitivities:
         console.print()
         make = partial(sensitivity_table, result.sensitivities)
-        console.print(fitted(console, make, OPTIONAL))
+        console.print(fitted(console, make, OPTIONAL, flexible=FLEXIBLE))
         console.print()
     _print_ending(console, result)
     _print_command(console, result, prepared)
@@ -285,9 +285,9 @@ def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> 
 
 
 def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:
-    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 
-    console.print(frontier_table(frontier, current=prepared.current))
+    print_frontier(console, frontier, current=prepared.current)
     for line in frontier_lines(frontier):
         say(console, line)
     text = f"Below, the best by {frontier.objectives[0]} alone is compared with your command; the choice is yours."

@@ -98,9 +98,8 @@ def answer(*words: str) -> Answer:
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=how) for how in ("strict", "backslashreplace"))
     status = 0
     with redirect_stdout(out), redirect_stderr(err):
-        args = parser().parse_args(words)
         try:
-            CubicMLCommand().run(args)
+            CubicMLCommand().run(parser().parse_args(words))
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
     for stream in (out, err):
@@ -109,7 +108,7 @@ def answer(*words: str) -> Answer:
     assert not _UNMEANT.search(found.err), found.err
     if status == 2:
         (why,) = found.err.strip().split("\n")[-1:]
-        assert why.startswith("torchx-cubicml: "), found.err
+        assert why.startswith("torchx-cubicml: ") or ": error: argument " in why, found.err
         assert len(why) > 30, found.err
     return found
 

@@ -7,6 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Protocol
 
+from torchx_cubicml.cli.option_choices import ACQUISITION_NAMES, PREDICTOR_NAMES, SEARCHER_NAMES, add_choice
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.settings import KEEP_COMMAND, default_store_url, is_on, option
 
@@ -76,10 +77,10 @@ def add_launch(parser: argparse.ArgumentParser, *, or_torchrun: bool = False) ->
 
 def add_method(parser: argparse.ArgumentParser) -> None:
     """Declare ``--searcher`` and ``--acquisition``."""
-    text = "search algorithm: exhaustive, random, evolution, reinforce (default: chosen automatically)"
-    parser.add_argument("--searcher", default=None, metavar="NAME", help=text)
-    text = "acquisition function: expected_improvement (default), mean, upper_bound, thompson"
-    parser.add_argument("--acquisition", default=None, metavar="NAME", help=text)
+    note = "default: chosen automatically"
+    add_choice(parser, "--searcher", SEARCHER_NAMES, "search algorithm", note=note, default=None)
+    note = f"default: {ACQUISITION_NAMES[0]}"
+    add_choice(parser, "--acquisition", ACQUISITION_NAMES, "acquisition function", note=note, default=None)
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +88,8 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_method(parser)
     text = "first launches: designed (default), random (half of the budget) or random:N"
     parser.add_argument("--start", default=_DESIGNED, metavar="KIND", help=text)
-    names = "greybox, boosting, roofline, gaussian_process, ranking_mlp"
-    text = f"search by this predictor alone, fitted once a round: {names}"
-    parser.add_argument("--predictor", default=None, metavar="NAME", help=text)
+    text = "search by this predictor alone, fitted once a round"
+    add_choice(parser, "--predictor", PREDICTOR_NAMES, text, default=None)
 
 
 def random_launches(start: str, *, budget: int | None) -> int:
@@ -119,7 +119,7 @@ def random_launches(start: str, *, budget: int | None) -> int:
 
 def add_scheduler(parser: argparse.ArgumentParser, *, default: str) -> None:
     """Declare ``--scheduler`` and ``--scheduler_args``."""
-    text = f"TorchX scheduler (default: {default or 'that of the command line of `torchx run`'})"
+    text = f"TorchX scheduler, as `torchx runopts` lists (default: {default or 'that of `torchx run`'})"
     parser.add_argument("-s", "--scheduler", default=default, help=text)
     parser.add_argument("-cfg", "--scheduler_args", default="", help="scheduler options, as for `torchx run`")
 

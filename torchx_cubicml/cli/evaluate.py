@@ -6,8 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
+from torchx_cubicml.cli.option_choices import PREDICTOR_NAMES, add_choice
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.objective_units import OBJECTIVES, PER_JOULE
 from torchx_cubicml.records.redaction import mask
 
 if TYPE_CHECKING:
@@ -25,18 +27,18 @@ SPLITS = ("random", "time", "scale", "workload")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the split, the predictors and the output options."""
     add_store(parser)
-    parser.add_argument("--split", choices=SPLITS, default="random", help="how trials are held out (default: random)")
+    add_choice(parser, "--split", SPLITS, "how trials are held out", note="default: random", default="random")
     text = "with --split scale: largest world size used for training (default: that of half of the trials)"
     parser.add_argument("--max-world-size", type=int, default=None, metavar="N", help=text)
     text = "with --split scale: larger jobs also used for training (default: 0)"
     parser.add_argument("--large", type=int, default=0, metavar="N", help=text)
-    text = "greybox, boosting, roofline, gaussian_process, ranking_mlp (default: the one chosen for the store)"
-    parser.add_argument("--predictor", nargs="+", default=None, metavar="NAME", help=text)
+    note = "default: the one chosen for the store"
+    add_choice(parser, "--predictor", PREDICTOR_NAMES, "predictors to grade", note=note, nargs="+", default=None)
     text = "save the predictor that ranks best in the store, for its launches and tunes"
     parser.add_argument("--choose", action="store_true", help=text)
     parser.add_argument("--curve", action="store_true", help="also print Kendall's tau by number of known jobs")
-    text = "tokens_per_second, samples_per_second or steps_per_second (default: the unit of most trials)"
-    parser.add_argument("--objective", default="", help=text)
+    names, note = (*OBJECTIVES, *PER_JOULE), "default: the unit of most trials"
+    add_choice(parser, "--objective", names, "unit of throughput", note=note, default="")
     add_seed(parser)
     add_json(parser)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.base import print_json, store_url
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.objective_units import PER_DEVICE_HOUR, PER_JOULE, RATES, counted_rate
 from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial, Workload
 
 _DEFAULT = "tokens_per_second,tokens_per_device_hour"
+_LEGAL = (*RATES, *PER_DEVICE_HOUR, *PER_JOULE)
 _SIZES = frozenset({"world_size", "nnodes", "nproc_per_node"})  # they separate workloads, but here they are compared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare ``--objectives``."""
-    text = f"two objectives with a comma between (default: {_DEFAULT}; per currency: `suggest --frontier`)"
+    text = f"two of {', '.join(_LEGAL)}, with a comma between (default: {_DEFAULT}; per currency: `suggest --frontier`)"
     parser.add_argument("--objectives", default=_DEFAULT, metavar="A,B", help=text)
 
 
@@ -48,12 +50,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _objectives(text: str) -> tuple[str, str]:
-    from torchx_cubicml.records.objective_units import PER_COST, PER_CURRENCY, RATES, counted_rate
-
-    legal = [name for name in (*RATES, *PER_COST) if name not in PER_CURRENCY]
     names = text.split(",")
-    if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*legal} or len({*map(counted_rate, names)}) != 1:
-        raise StoreError(f"--objectives must be two of {', '.join(legal)} that count the same work, got {text!r:.80}")
+    if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*_LEGAL} or len({*map(counted_rate, names)}) != 1:
+        raise StoreError(f"--objectives must be two of {', '.join(_LEGAL)} that count the same work, got {text!r:.80}")
     return names[0], names[1]
 
 

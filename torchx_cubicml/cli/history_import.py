@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
 from torchx_cubicml.cli.history_merge import add_trust
+from torchx_cubicml.cli.jobs_table.column_roles import UNITS
+from torchx_cubicml.cli.option_choices import TABLE_FORMATS, add_choice
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import Trust, least_trusted
@@ -32,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(MLflow, W&B, DeepSpeed autotuning, logs of torchtitan or Megatron-LM)"
     )
     parser.add_argument("table", nargs="?", default=None, help=text)
-    text = "text, json, jsonl, parquet, xlsx, mlflow, wandb, deepspeed, paddle or logs (default: by content and name)"
-    parser.add_argument("--format", default="", metavar="NAME", help=text)
+    note = "default: by content and name"
+    add_choice(parser, "--format", TABLE_FORMATS, "format of the table", note=note, default="")
     parser.add_argument("--log", default=None, metavar="FILE", help="import the trials printed in a job's log instead")
     text = "meaning of one column, such as 'tensor parallelism=tp_degree'; an empty name leaves it out; repeatable"
     parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help=text)
@@ -59,11 +61,8 @@ def _add_mapping_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parameters", default="", metavar="COLUMNS", help=text)
     text = "column of the measured throughput, or of the time of a step"
     parser.add_argument("--throughput", default="", metavar="COLUMN", help=text)
-    text = (
-        "tokens_per_second, samples_per_second, either with _per_device, steps_per_second, seconds or "
-        "milliseconds _per_step or _per_micro_batch (default: as the heading says, else tokens_per_second)"
-    )
-    parser.add_argument("--unit", default="", help=text)
+    note = "default: as the heading says, else tokens_per_second"
+    add_choice(parser, "--unit", UNITS, "unit of that column", note=note, default="")
     text = "program trained, if no workload column holds it (default: the file's name)"
     parser.add_argument("--program", default="", help=text)
     parser.add_argument("--status", default="", metavar="COLUMN", help="column of the job's status")

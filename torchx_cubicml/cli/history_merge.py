@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json
+from torchx_cubicml.cli.option_choices import add_choice
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
@@ -27,8 +28,8 @@ def add_trust(parser: argparse.ArgumentParser, *, default: Trust, of: str) -> No
         default: level without the option.
         of: words for the trials that get the level.
     """
-    text = f"trust level of {of}: {', '.join(Trust)} (default: {default})"
-    parser.add_argument("--trust", default=str(default), choices=[*map(str, Trust)], metavar="LEVEL", help=text)
+    text, note = f"trust level of {of}", f"default: {default}"
+    add_choice(parser, "--trust", Trust, text, note=note, metavar="LEVEL", default=str(default))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_store, store_url
+from torchx_cubicml.cli.option_choices import REPORT_FORMATS, add_choice
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.records.redaction import mask, printable
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
 
 _MOST_ON_PAGE = 20  # workloads with a chapter, those of most launches
-_FORMATS = ("html", "md", "png", "json", "csv", "parquet")  # as in ``report_formats``, which this module loads late
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
     text = "trial whose config the breakdown of time and memory compares first (default: the best but one)"
     parser.add_argument("--config", default="", metavar="TRIAL_ID", help=text)
-    text = "html, md, png, json, csv or parquet (default: by the ending of --out, else html)"
-    parser.add_argument("--format", default="", choices=_FORMATS, metavar="NAME", help=text)
+    note = "default: by the ending of --out, else html"
+    add_choice(parser, "--format", REPORT_FORMATS, "format of the file", note=note, default="")
     text = "file to write, or - for standard output (default: report.html, or of the format)"
     parser.add_argument("--out", default="", metavar="FILE", help=text)
 

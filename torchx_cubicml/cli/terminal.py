@@ -129,16 +129,6 @@ def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> li
       torchx run 'a b' \
         --flag 1
     """
-    from torchx_cubicml.records.shell_words import shell_word
+    from torchx_cubicml.records.shell_words import shell_lines, shell_word
 
-    quoted = [shell_word(word) for word in words]
-    lines, line = [], indent
-    for place, word in enumerate(quoted):
-        # A flag stands with its value.
-        follows = quoted[place + 1] if place + 1 < len(quoted) and word.startswith("-") else ""
-        needed = len(word) + (len(follows) + 1 if follows and not follows.startswith("-") else 0)
-        if line.strip() and len(line) + 1 + needed + 2 > width:
-            lines.append(f"{line} \\")
-            line = f"{indent}  "
-        line += word if not line.strip() else f" {word}"
-    return [*lines, line]
+    return shell_lines([shell_word(word) for word in words], width, indent=indent)

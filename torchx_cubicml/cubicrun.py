@@ -163,9 +163,8 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str], *, is_dry_run: bo
         return plan(command, options, is_dry_run=is_dry_run)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
-        return replace(
-            typed, lines=(message_line(f"{NOT_RECORDED}: {why}"), *(_shown_typed(args) if is_dry_run else ()))
-        )
+        shown = _shown_typed(args) if is_dry_run else ()
+        return replace(typed, lines=(message_line(f"{NOT_RECORDED}: {why}"), *shown))
 
 
 def _shown(what: str, args: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[str, ...]:

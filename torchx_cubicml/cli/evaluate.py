@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
 from torchx_cubicml.cli.option_choices import PREDICTOR_NAMES, add_choice
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.objective_units import OBJECTIVES, PER_JOULE
@@ -45,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report cards of the predictors."""
-    from torchx_cubicml.predictors.evaluation import evaluate, learning_curve
     from torchx_cubicml.predictors.selection import choose_predictor, load_choice, save_choice
     from torchx_cubicml.predictors.tune_rounds import most_measured_objective
     from torchx_cubicml.store.presence import read_recorded
@@ -57,21 +57,17 @@ def run(args: argparse.Namespace) -> int:
     objective = args.objective or most_measured_objective(trials)
     _warn_impossible(trials)
     in_use, is_compared = load_choice(url), args.choose or not args.predictor
-    choice = choose_predictor(trials, objective=objective, seed=args.seed) if is_compared else None
+    choice = None
+    if is_compared:
+        with progress("comparing predictors", is_json=args.json) as report:
+            choice = choose_predictor(trials, objective=objective, seed=args.seed, report=report)
     names = args.predictor or [in_use]
-    cards = [
-        evaluate(
-            trials,
-            split=args.split,
-            predictor=name,
-            objective=objective,
-            max_world_size=args.max_world_size,
-            large=args.large,
-            seed=args.seed,
-        )
-        for name in names
-    ]
-    curves = [learning_curve(trials, predictor=name, objective=objective) for name in names if args.curve]
+    graded = []
+    with progress("grading predictors", is_json=args.json) as report:
+        for number, name in enumerate(names):
+            report(number, len(names))
+            graded.append(_graded(trials, name, objective, args))
+    cards, curves = [card for card, _ in graded], [curve for _, curve in graded if curve is not None]
     if choice is not None and args.choose:
         save_choice(url, choice)
     if args.json:
@@ -81,6 +77,24 @@ def run(args: argparse.Namespace) -> int:
         if is_compared:
             _print_comparison(choice, in_use=in_use, is_saved=args.choose)
     return 0
+
+
+def _graded(
+    trials: Sequence[Trial], name: str, objective: str, args: argparse.Namespace
+) -> tuple[ReportCard, Sequence[tuple[int, float]] | None]:
+    """Return the report card of a predictor, and its learning curve if that is asked for."""
+    from torchx_cubicml.predictors.evaluation import evaluate, learning_curve
+
+    card = evaluate(
+        trials,
+        split=args.split,
+        predictor=name,
+        objective=objective,
+        max_world_size=args.max_world_size,
+        large=args.large,
+        seed=args.seed,
+    )
+    return card, learning_curve(trials, predictor=name, objective=objective) if args.curve else None
 
 
 def _warn_impossible(trials: Sequence[Trial]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import agreed, print_json, store_url
 from torchx_cubicml.cli.history_merge import merge_json
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if args.anonymous:
         return _export_anonymously(source.url, target.url, args)
     check_store(source.url)
-    result = merge_into(target, source, trust=Trust.OWN)
+    with progress("exporting events", is_json=args.json) as report:
+        result = merge_into(target, source, trust=Trust.OWN, report=report)
     _warn(result.warnings)
     if args.json:
         print_json(merge_json(source.url, result))
@@ -88,8 +90,11 @@ def _export_anonymously(source: str, target: str, args: argparse.Namespace) -> i
             say(open_console(), "nothing is written; --yes writes it without asking")
         return 1
     store = TrialStore(target)
-    for trial in sorted(export.trials, key=lambda trial: trial.trial_id):  # random ids: their order tells nothing
-        store.add(trial)
+    in_order = sorted(export.trials, key=lambda trial: trial.trial_id)  # random ids: their order tells nothing
+    with progress("exporting trials", is_json=args.json) as report:
+        for number, trial in enumerate(in_order):
+            report(number, len(in_order))
+            store.add(trial)
     if args.json:
         print_json({"exported": len(export.trials), **_fields_json(fields, export)})
     else:

@@ -10,6 +10,7 @@ from torchx_cubicml.cli.base import print_json, store_url
 from torchx_cubicml.cli.history_merge import add_trust
 from torchx_cubicml.cli.jobs_table.column_roles import UNITS
 from torchx_cubicml.cli.option_choices import TABLE_FORMATS, add_choice
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import Trust, least_trusted
@@ -91,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
         confirmed = confirmed_mapping(args)
         if confirmed is None:
             return 1
-        n_new, n_known, problems, remarks = _from_table(confirmed.read(), confirmed.remarks, url, Trust(args.trust))
+        n_new, n_known, problems, remarks = _from_table(
+            confirmed.read(), confirmed.remarks, url, Trust(args.trust), is_json=args.json
+        )
     printed = problems[:_MAX_PRINTED]
     if len(problems) > _MAX_PRINTED:
         printed.append(f"and {len(problems) - _MAX_PRINTED} more")
@@ -106,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _from_table(
-    table: ReadTable, before: Sequence[str], url: str, trust: Trust
+    table: ReadTable, before: Sequence[str], url: str, trust: Trust, *, is_json: bool
 ) -> tuple[int, int, list[str], list[str]]:
     from torchx_cubicml.predictors.roofline.coverage import (
         assumed_roofline_facts,
@@ -118,8 +121,10 @@ def _from_table(
     store = TrialStore(url)
     known = {trial.trial_id for trial in store}
     new = [trial for trial in table.trials if trial.trial_id not in known]
-    for trial in new:
-        store.add(replace(trial, trust=trust))
+    with progress("importing trials", is_json=is_json) as report:
+        for number, trial in enumerate(new):
+            report(number, len(new))
+            store.add(replace(trial, trust=trust))
     remarks = [*before, *table.disagreements, *_unknown_words(table), *_gaps(table)]
     if table.trials:
         remarks.append(_outcome_summary(table))

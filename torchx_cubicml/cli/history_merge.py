@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json
 from torchx_cubicml.cli.option_choices import add_choice
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
@@ -56,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
     sources = [(second, Trust(args.trust))]
     if args.into:
         sources.insert(0, (first, Trust.OWN))
-    results = [(source.url, merge_into(target, source, trust=trust)) for source, trust in sources]
+    results = []
+    for source, trust in sources:
+        with progress("merging events", is_json=args.json) as report:
+            results.append((source.url, merge_into(target, source, trust=trust, report=report)))
     for line in (line for _, result in results for line in result.warnings):
         print(f"torchx-cubicml: {line}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if args.json:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_store, store_url
 from torchx_cubicml.cli.option_choices import REPORT_FORMATS, add_choice
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.records.trial import Trial
@@ -44,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
 
     kind, out = format_and_file(args.format, args.out)
     check_packages(kind)
-    made = content(kind, _report(args))
+    with progress("writing the report") as report:
+        made = content(kind, _report(args, report))
     if out == STDOUT:
         sys.stdout.buffer.write(made)
         return 0
@@ -54,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(args: argparse.Namespace) -> StoreReport:
-    """Return the part of the store that the options choose."""
+def _report(args: argparse.Namespace, report: Callable[[int, int], None]) -> StoreReport:
+    """Return the part of the store that the options choose; ``report`` takes the sections made, and all."""
     from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.report.sections.figures import Colours, missing_renderer
@@ -96,6 +98,7 @@ def _report(args: argparse.Namespace) -> StoreReport:
         notes=[printable(mask(warning)) for warning in warnings],
         colours=colours,
         missing=missing,
+        report=report,
     )
 
 

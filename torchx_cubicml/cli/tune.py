@@ -23,6 +23,7 @@ from torchx_cubicml.cli.base import (
     split_command,
     store_url,
 )
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.redaction import mask
@@ -119,7 +120,8 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
 
     trials = [trial.at(prepared.space.statistic) for trial in trials]
     space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
-    choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed)
+    with progress("comparing predictors") as report:
+        choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed, report=report)
     if choice is None:
         return prepared
     save_choice(prepared.store_url, choice)

@@ -17,7 +17,7 @@ from torchx_cubicml.predictors.evaluation import evaluate
 from torchx_cubicml.store.predictor_choice import append_choice, latest_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torchx_cubicml.records.trial import Trial
 
@@ -66,7 +66,11 @@ class PredictorChoice:
 
 
 def choose_predictor(
-    trials: Iterable[Trial], *, objective: str = "tokens_per_second", seed: int = 0
+    trials: Iterable[Trial],
+    *,
+    objective: str = "tokens_per_second",
+    seed: int = 0,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> PredictorChoice | None:
     """Return the predictor that ranks held-out trials best; the default where none is clearly better.
 
@@ -74,6 +78,7 @@ def choose_predictor(
         trials: of any workloads.
         objective: name of the throughput.
         seed: of the splits.
+        report: takes the number of methods compared so far, and of all.
 
     Returns:
         ``None`` where fewer than ``FEWEST_TO_CHOOSE`` trials were measured, or no split of the default can be graded.
@@ -82,7 +87,10 @@ def choose_predictor(
     n_measured = sum(bool(trial.throughput(objective)) for trial in trials)
     if n_measured < FEWEST_TO_CHOOSE:
         return None
-    taus = {name: _tau(trials, name, objective=objective, seed=seed) for name in PREDICTORS}
+    taus: dict[str, float] = {}
+    for name in PREDICTORS:
+        report(len(taus), len(PREDICTORS))
+        taus[name] = _tau(trials, name, objective=objective, seed=seed)
     finite_taus = {name: tau for name, tau in taus.items() if math.isfinite(tau)}
     if DEFAULT_PREDICTOR not in finite_taus:
         return None

@@ -23,7 +23,7 @@ class Built(NamedTuple):
 
 
 def known_files() -> list[str]:
-    """Return the files of the checkout, those not yet added too, without the ignored ones and those that are deleted."""
+    """Return the files of the checkout, with those not yet added, without the ignored and the deleted ones."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
     return sorted(name for name in set(listed) if name and ((ROOT / name).is_symlink() or (ROOT / name).exists()))
@@ -34,7 +34,7 @@ def build(folder: Path, *, isolated: bool) -> Built:
 
     Args:
         folder: empty one, for the copy and the results.
-        isolated: whether the build gets an environment of its own, by network; otherwise it takes this one's setuptools.
+        isolated: whether the build gets its own environment, by network; otherwise it takes this one's setuptools.
     """
     source = folder / "source"
     for name in known_files():

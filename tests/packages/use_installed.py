@@ -1,9 +1,9 @@
 """Uses torchx-cubicml as installed in the Python that runs this: commands, two launches, a report, and the extras.
 
-    PYTHON use_installed.py SCRIPT [--torchrun-alone] [--extras report,pandas] [--thorough]
+    PYTHON use_installed.py SCRIPT [--torchrun-alone] [--extras report,pandas [--extras-alone]] [--thorough]
 
-It works in the current folder. Each step prints a line; the last line is the versions as JSON. A step that fails ends it
-with exit status 1.
+It works in the current folder. Each step prints a line; the last line is the versions as JSON. A step that fails ends
+it with exit status 1.
 """
 
 from __future__ import annotations
@@ -42,24 +42,30 @@ def main() -> int:
     parser.add_argument("script", type=Path, help="training to launch")
     parser.add_argument("--torchrun-alone", action="store_true", help="there is no TorchX here")
     parser.add_argument("--extras", default="", help="extras that are installed, with commas between")
+    parser.add_argument("--extras-alone", action="store_true", help="only these: the store is here from an earlier use")
     parser.add_argument("--thorough", action="store_true", help="predictors, searchers and space files too")
     options = parser.parse_args()
-    script, extras = str(options.script.resolve()), [name for name in options.extras.split(",") if name]
-    Path("space.toml").write_text(SPACE)
-    _done("place", _place())
-    _done("cubicrun", _cubicrun(script))
-    if not options.torchrun_alone:
-        _done("components", _components())
-        _done("sub-commands", _sub_commands())
-        _done("launch", _launch(script))
-        _done("report", _report(figures="report" in extras))
-    _done("store", _trials(1 if options.torchrun_alone else 2))
+    extras = [name for name in options.extras.split(",") if name]
+    if not options.extras_alone:
+        _use(str(options.script.resolve()), torchx=not options.torchrun_alone, figures="report" in extras)
     for name in extras:
         _done(f"extra {name}", EXTRAS[name]())
     if options.thorough:
         _done("past jobs", _past_jobs())
     print(json.dumps(_versions()))
     return 0
+
+
+def _use(script: str, *, torchx: bool, figures: bool) -> None:
+    Path("space.toml").write_text(SPACE)
+    _done("place", _place())
+    _done("cubicrun", _cubicrun(script))
+    if torchx:
+        _done("components", _components())
+        _done("sub-commands", _sub_commands())
+        _done("launch", _launch(script))
+        _done("report", _report(figures=figures))
+    _done("store", _trials(2 if torchx else 1))
 
 
 def _done(name: str, found: str) -> None:

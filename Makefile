@@ -85,7 +85,7 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .venv-axe .venv-packages .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .venv-axe .venv-packages-* .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'

@@ -41,10 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the report, and print how to open it."""
     from torchx_cubicml.cli.report_formats import STDOUT, check_packages, content, format_and_file
+    from torchx_cubicml.store.collector import without_collector
 
     kind, out = format_and_file(args.format, args.out)
     check_packages(kind)
-    made = content(kind, _report(args))
+    with without_collector():
+        made = content(kind, _report(args))
     if out == STDOUT:
         sys.stdout.buffer.write(made)
         return 0

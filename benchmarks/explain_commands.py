@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.explained.generated import generated
-from lib.explained.launches import HERE, ROOT, launch_all, launch_public, launched_commands
+from lib.explained.launches import HERE, ROOT, launch_all, launch_public, launched_commands, launched_public
 from lib.explained.public import public_commands
 from lib.explained.scoring import Score, facts_lines, score, table
 
@@ -45,15 +45,17 @@ _OTHERS = "after launches of other programs alone"
 _EXPLANATION = """\
 Generated commands start small trainings of this repository on one or two CPU processes with drawn sizes: a GPT, a
 Llama, an encoder, a recommender of plain torch (dlrm), and TorchRec's DLRM under its planner. Public commands start
-public scripts and trainers, in sizes that a CPU trains. Each is explained from its command and source: without any
-launch, and with the launches of this machine before its own, none of which has its sizes. (Of public commands: with the
-launches of the generated ones, which are other programs.) The explanations are made when all launches have ended, but
-read nothing of the launch itself or of later ones.
+public scripts and trainers, in sizes that a CPU trains. Each is explained from its command and source, as the command
+line does it: without any launch, with the launches of other generated programs on this machine, and with all launches
+of this machine before its own, none of which has its sizes. (Of public commands, which are of other projects: with all
+launches of the generated ones.) The explanations are made when all launches have ended, but read nothing of the launch
+itself or of later ones.
 
 exact, range, wrong, untold: the number of parameters, beside the recorded one. Held: share of the 80 % intervals that
 hold the measured number, of how many, and the median ratio of an interval's ends. Peak: resident memory of a process,
-with Python and all libraries. Step: mean seconds of a step. All launches are of one machine, so that intervals without
-any launch are right or wrong together: their share says little."""
+with Python and all libraries. Step: mean seconds of a step. Refused: steps that are not told, as their interval would
+span more than a factor of ten; they count neither as held nor as missed. All launches are of one machine, so that
+intervals without its launches are right or wrong together: their share says little."""
 
 
 def explained(command: Command, trial: Trial, launches: Sequence[Trial], keys: Sequence[str]) -> Score:
@@ -125,7 +127,9 @@ def public_lines(folder: Path, args: argparse.Namespace, others: Path) -> list[s
     """
     pythons = {"torch": sys.executable, "torchrec": args.torchrec_python, **dict(args.python or ())}
     commands = public_commands(args.scripts, folder, list(pythons))
-    launched = launch_public(commands, folder, pythons=pythons, stand_in=str(args.stand_in))
+    if not args.as_is:
+        launch_public(commands, folder, pythons=pythons, stand_in=str(args.stand_in))
+    launched = launched_public(commands, folder)
     with tempfile.TemporaryDirectory() as empty:
         scores = {
             name: [

@@ -95,7 +95,8 @@ def table(scores: Sequence[Score]) -> list[str]:
     kinds = list(dict.fromkeys(each.kind for each in scores))
     rows = {**{kind: [each for each in scores if each.kind == kind] for kind in sorted(kinds)}, "all": list(scores)}
     lines = [
-        f"{'':30s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}   {'peak held':20s}{'step held':20s}{'refused':>8s}"
+        f"{'':30s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}"
+        f"   {'peak held':20s}{'step held':20s}{'refused':>8s}"
     ]
     for name, chosen in rows.items():
         counts = [

@@ -27,7 +27,7 @@ class HistoryRows:
     Args:
         trials: the latest ones, those of the same program first.
         rows: their facts.
-        groups: what their levels may have in common: the project, or for a program of one of these projects the program.
+        groups: of alike levels: their projects, or their programs if the command is of one of these projects.
         n_own: how many of them are of the same program.
     """
 

@@ -61,7 +61,7 @@ def left_out_misses(
         fit: returns formulas calibrated on a table.
     """
     names = sorted({*groups}, key=lambda name: (-groups.count(name), repr(name)))
-    if len(names) < 2:  # noqa: PLR2004 - one group has no others
+    if len(names) < 2:
         return []
     found = []
     for name in names[:_MOST_GROUPS]:

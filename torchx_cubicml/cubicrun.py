@@ -27,21 +27,25 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import TorchrunLaunch
     from torchx_cubicml.rewrite.rewriter import Options
 
-_TORCHRUN = "torch.distributed.run"
+# torchrun's own messages bear the name that the user typed.
+_TORCHRUN = ("-c", "import sys; sys.argv[0] = 'cubicrun'; from torch.distributed.run import main; main()")
 _TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
+DRY_RUN = "dryrun"
 _IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
 FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
 USAGE = (
     "usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] "
-    "[--cubicml-keep-command] TORCHRUN ARGUMENTS\n"
+    "[--cubicml-keep-command] [--cubicml-dryrun] TORCHRUN ARGUMENTS\n"
 )
 HELP = f"""{USAGE}
 Run torchrun and record the launch. With a space file (TOML), start it with the best known config. Put our options
 before torchrun's, or set them under [component:cubicml] in .torchxconfig or as TORCHX_CUBICML_SPACE,
-TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and TORCHX_CUBICML_KEEP_COMMAND (yes). torchrun's own help follows.
+TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and TORCHX_CUBICML_KEEP_COMMAND (yes). With --cubicml-dryrun, print the
+command and start nothing. torchrun's own help follows.
 
 """
 _OPTIONS = ("space", "store", "mode")
+_SWITCHES = (KEEP_COMMAND, DRY_RUN)
 _PROBE_TIMEOUT_S = 30.0  # enough to start Python on a slow file system
 
 
@@ -64,26 +68,27 @@ class Plan:
     @property
     def command(self) -> list[str]:
         """Words of the command."""
-        words = [_TORCHRUN, *self.args]
+        words = [*_TORCHRUN, *self.args]
         if self.second_args:
-            words = [_TORCHRUN_WITH_SECOND_ATTEMPT, str(len(self.second_args)), *self.second_args, *self.args]
-        # -P: `python -m` would add the working directory to the path, and the command torchrun does not.
-        return [sys.executable, "-P", "-m", *words]
+            words = ["-m", _TORCHRUN_WITH_SECOND_ATTEMPT, str(len(self.second_args)), *self.second_args, *self.args]
+        # -P: Python would add the working directory to the path, and the command torchrun does not.
+        return [sys.executable, "-P", *words]
 
 
 def main() -> NoReturn:
     """Decide on the config, then replace this process with torchrun."""
     given, args = split_options(sys.argv[1:])
+    is_dry_run = bool(given.pop(DRY_RUN, ""))
     if args[:1] in (["-h"], ["--help"]):
         _write(sys.stdout, HELP)
-    if not args:
-        _write(
-            sys.stderr, f"{USAGE}cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py\n"
-        )
+    if wrong := usage_error(args):
+        _write(sys.stderr, f"{USAGE}cubicrun: error: {wrong}\n")
         sys.exit(2)
     typed = Plan(args=tuple(args))
-    plan = plan_launch(given, args)
+    plan = plan_launch(given, args, is_dry_run=is_dry_run)
     _write(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
+    if is_dry_run:
+        sys.exit(0)
     try:
         _execute(plan)
     except OSError as error:  # the added arguments or variables exceed the system's limit
@@ -94,7 +99,7 @@ def main() -> NoReturn:
 def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Split the arguments into our leading options and torchrun's arguments.
 
-    An unknown option with our prefix is left for torchrun to refuse.
+    An unknown option with our prefix stays; ``usage_error`` refuses it.
 
     >>> split_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
     ({'mode': 'off', 'space': 's.toml'}, ['--nproc_per_node', '2', 'train.py'])
@@ -103,8 +108,8 @@ def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     rest = list(words)
     while rest and rest[0].startswith(FLAGS):
         name, joined, value = rest[0].removeprefix(FLAGS).partition("=")
-        if name.replace("-", "_") == KEEP_COMMAND and not joined:
-            given[KEEP_COMMAND] = "yes"
+        if (switch := name.replace("-", "_")) in _SWITCHES and not joined:
+            given[switch] = "yes"
             rest = rest[1:]
             continue
         if name not in _OPTIONS or not (joined or rest[1:]):
@@ -114,12 +119,33 @@ def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return given, rest
 
 
-def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
+def usage_error(args: Sequence[str]) -> str:
+    """Return what is wrong with the words behind our options; empty if nothing is.
+
+    >>> usage_error(["--cubicml-spaces=s.toml", "train.py"]).partition(";")[0]
+    'unknown option --cubicml-spaces'
+    """
+    if not args:
+        return "give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
+    option, joined, _ = args[0].partition("=")
+    if not option.startswith(FLAGS):
+        return ""
+    name = option.removeprefix(FLAGS)
+    if name in _OPTIONS:
+        return f"option {option} lacks its value"
+    if joined and name.replace("-", "_") in _SWITCHES:
+        return f"option {option} takes no value"
+    legal = ", ".join(f"{FLAGS}{each.replace('_', '-')}" for each in (*_OPTIONS, *_SWITCHES))
+    return f"unknown option {option}; choose from {legal}"
+
+
+def plan_launch(given: Mapping[str, str], args: Sequence[str], *, is_dry_run: bool = False) -> Plan:
     """Return the command to run: torchrun with the recorder in front of the program, or torchrun as typed.
 
     Args:
         given: our options from the command line.
         args: arguments of torchrun.
+        is_dry_run: whether the plan's lines show the command, which is not run.
     """
     typed = Plan(args=tuple(args))
     if args[0] in {"-h", "--help"}:
@@ -130,34 +156,54 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
 
         options = Options.resolved(**given, flags=FLAGS)
         if options.mode == "off":
-            return typed
+            return replace(typed, lines=_shown_typed(args)) if is_dry_run else typed
         command = TorchrunLaunch.parse(args, env=child_environment({}))
         _check_python(command)
-        return _plan_in_job(command, options) if _needs_job(command, options) else _plan_here(command, options)
+        plan = _plan_in_job if _needs_job(command, options) else _plan_here
+        return plan(command, options, is_dry_run=is_dry_run)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
-        return replace(typed, lines=(message_line(f"{NOT_RECORDED}: {why}"),))
+        shown = _shown_typed(args) if is_dry_run else ()
+        return replace(typed, lines=(message_line(f"{NOT_RECORDED}: {why}"), *shown))
 
 
-def _plan_here(command: TorchrunLaunch, options: Options) -> Plan:
+def _shown(what: str, args: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the lines of a dry run that show a torchrun command, without the recorder."""
+    from torchx_cubicml.records.shell_words import shell_word
+    from torchx_cubicml.rewrite.dry_run import dry_run_command
+
+    settings = [f"{name}={shell_word(value)}" for name, value in (env or {}).items()]
+    return dry_run_command(what, [*settings, "torchrun", *map(shell_word, args)])
+
+
+def _shown_typed(args: Sequence[str]) -> tuple[str, ...]:
+    return _shown("torchrun would run as typed", args)
+
+
+def _plan_here(command: TorchrunLaunch, options: Options, *, is_dry_run: bool) -> Plan:
     from torchx_cubicml.launch.torchrun_command import RECORDER
-    from torchx_cubicml.rewrite.rewriter import rewrite
+    from torchx_cubicml.rewrite.rewriter import dry_run_estimates, rewrite
     from torchx_cubicml.store.obstacle import folder_obstacle, write_obstacle
 
     is_own_python = command.python(torchrun_python=(sys.executable,)) == (sys.executable,)
     find_obstacle = write_obstacle if is_own_python else folder_obstacle
     rewritten = rewrite(command.launch, options, find_obstacle=find_obstacle)
+    changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
+    launch, second, lines = rewritten.launch, rewritten.second_attempt, rewritten.lines
+    if is_dry_run:
+        what = "as typed" if rewritten.contract is None else "with the recorder in front of the program"
+        words = command.typed(launch.script_args, nproc_per_node=launch.nproc_per_node)
+        estimates = dry_run_estimates(command.launch, rewritten, options)
+        lines = (*lines, *estimates, *_shown(f"torchrun would run {what}", words, changes))
     if rewritten.contract is None:
-        return Plan(args=command.args, lines=rewritten.lines)
+        return Plan(args=command.args, lines=lines)
     # On several nodes each runs cubicrun, and only rank 0 can choose a trial id for all of them.
     trial_id = new_id("trial") if command.parts.nnodes == 1 else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
-    changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
-    launch, second = rewritten.launch, rewritten.second_attempt
     plan = Plan(
         args=tuple(command.wrapped(launch.script_args, recorder=RECORDER, nproc_per_node=launch.nproc_per_node)),
         env={**changes, CONTRACT_VARIABLE: contract},
-        lines=rewritten.lines,
+        lines=lines,
     )
     if second is None:
         return plan
@@ -175,7 +221,7 @@ def _needs_job(command: TorchrunLaunch, options: Options) -> bool:
     return open_size and bool(options.space) and options.mode in {"", "rewrite"}
 
 
-def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
+def _plan_in_job(command: TorchrunLaunch, options: Options, *, is_dry_run: bool) -> Plan:
     from torchx_cubicml.launch.torchrun_command import RECORDER
     from torchx_cubicml.settings import default_store_url
     from torchx_cubicml.store import absolute_url
@@ -187,11 +233,13 @@ def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
         **({KEEP_COMMAND: "yes"} if options.keeps_command else {}),
     }
     variables = {f"{PREFIX}{name.upper()}": value for name, value in options_in_job.items()}
+    what = "torchrun would run with the recorder in front of the program, and with the arguments that rank 0 chooses"
+    shown = _shown(what, command.args) if is_dry_run else ()
     return Plan(
         args=tuple(command.wrapped(command.launch.script_args, recorder=_IN_JOB_MODULE)),
         second_args=tuple(command.wrapped(command.launch.script_args, recorder=RECORDER)),
         env={**variables, CONTRACT_VARIABLE: ""},
-        lines=(message_line("rank 0 will choose the config once all ranks have joined"),),
+        lines=(message_line("rank 0 will choose the config once all ranks have joined"), *shown),
     )
 
 

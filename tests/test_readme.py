@@ -39,9 +39,3 @@ def test_every_table_of_the_pages_has_its_heading() -> None:
         begins = [number for number, line in enumerate(lines) if line.startswith("|") and lines[number - 1][:1] != "|"]
         bare = [lines[number] for number in begins if not re.fullmatch(r"[|:\s-]+", lines[number + 1])]
         assert bare == [], page.name
-
-
-def test_every_link_of_the_pages_leads_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.launch
 JOBS = Path(__file__).parents[1] / "jobs"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
 OURS = ("torchx-cubicml: ", "CUBICML_TRIAL ")
+FACTS = Path(__file__).parents[2] / "docs" / "recorded-facts.md"
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Ended:
 
     def trial(self) -> Trial:
         (trial,) = TrialStore(str(self.store))
+        assert {*trial.observed} <= {*re.findall(r"`(\w+)`", FACTS.read_text())}, "every fact is documented"
         return trial
 
     def printed_trial(self) -> dict[str, object]:

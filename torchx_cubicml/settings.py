@@ -186,6 +186,15 @@ def cache_folders_of_libraries(environment: Mapping[str, str] | None = None) -> 
     return tuple(os.path.abspath(os.path.expanduser(path)) for path in named if path)  # noqa: PTH100, PTH111 - as hooked
 
 
+def accelerate_config_file(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Return the config file that accelerate reads where its command names none; ``None`` where there is none."""
+    source = environment if environment is not None else os.environ
+    caches = source.get("XDG_CACHE_HOME", "~/.cache")
+    folder = Path(os.path.expanduser(source.get("HF_HOME", os.path.join(caches, "huggingface"))), "accelerate")  # noqa: PTH111, PTH118 - as accelerate spells it
+    found = [folder / f"default_config.{kind}" for kind in ("yaml", "json")]
+    return next((path for path in found if path.is_file()), None)
+
+
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment with ``changes``, for a child process."""
     return {**os.environ, **changes}

@@ -2,7 +2,7 @@
 
 It takes the same arguments, returns the same exit code, passes the same signals and needs no TorchX scheduler. The
 process decides on the config, then replaces itself with torchrun (``execve``). A failure is reported in one line, and
-torchrun runs as typed. On several nodes, or where only the job knows its size, rank 0 decides (``rewrite.in_job``).
+torchrun runs as typed. Behind ``--``, a command with another launcher runs in place of torchrun. On several nodes, or where only the job knows its size, rank 0 decides (``rewrite.in_job``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.launch import TorchrunLaunch
+    from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
     from torchx_cubicml.rewrite.rewriter import Options
+
+    AnyLaunch = TorchrunLaunch | CommandLaunch
 
 _TORCHRUN = "torch.distributed.run"
 _TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
@@ -33,12 +36,13 @@ _IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
 FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
 USAGE = (
     "usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] "
-    "[--cubicml-keep-command] TORCHRUN ARGUMENTS\n"
+    "[--cubicml-keep-command] TORCHRUN ARGUMENTS | -- COMMAND\n"
 )
 HELP = f"""{USAGE}
 Run torchrun and record the launch. With a space file (TOML), start it with the best known config. Put our options
 before torchrun's, or set them under [component:cubicml] in .torchxconfig or as TORCHX_CUBICML_SPACE,
-TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and TORCHX_CUBICML_KEEP_COMMAND (yes). torchrun's own help follows.
+TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and TORCHX_CUBICML_KEEP_COMMAND (yes). Behind --, a COMMAND with another
+launcher (accelerate launch, deepspeed, mpirun, srun, python) runs in place of torchrun. torchrun's own help follows.
 
 """
 _OPTIONS = ("space", "store", "mode")
@@ -47,16 +51,18 @@ _PROBE_TIMEOUT_S = 30.0  # enough to start Python on a slow file system
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Torchrun command that replaces this process.
+    """Command that replaces this process.
 
     Args:
-        args: arguments of torchrun.
+        args: arguments of torchrun, or the words of a whole command.
+        is_command: whether ``args`` are a whole command.
         second_args: arguments of torchrun for a second attempt, if the first one fails early; empty without.
         env: environment variables to set in addition.
         lines: lines to print on stderr first.
     """
 
     args: tuple[str, ...]
+    is_command: bool = False
     second_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
@@ -64,6 +70,8 @@ class Plan:
     @property
     def command(self) -> list[str]:
         """Words of the command."""
+        if self.is_command:
+            return list(self.args)
         words = [_TORCHRUN, *self.args]
         if self.second_args:
             words = [_TORCHRUN_WITH_SECOND_ATTEMPT, str(len(self.second_args)), *self.second_args, *self.args]
@@ -81,7 +89,7 @@ def main() -> NoReturn:
             sys.stderr, f"{USAGE}cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py\n"
         )
         sys.exit(2)
-    typed = Plan(args=tuple(args))
+    typed = _typed_plan(args)
     plan = plan_launch(given, args)
     _write(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
     try:
@@ -119,9 +127,9 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
 
     Args:
         given: our options from the command line.
-        args: arguments of torchrun.
+        args: arguments of torchrun, or ``--`` and a command with a launcher of its own.
     """
-    typed = Plan(args=tuple(args))
+    typed = _typed_plan(args)
     if args[0] in {"-h", "--help"}:
         return typed
     try:
@@ -131,26 +139,49 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
         options = Options.resolved(**given, flags=FLAGS)
         if options.mode == "off":
             return typed
+        if typed.is_command:
+            return _plan_command(typed.args, options)
         command = TorchrunLaunch.parse(args, env=child_environment({}))
-        _check_python(command)
-        return _plan_in_job(command, options) if _needs_job(command, options) else _plan_here(command, options)
+        _check_python(command.python(torchrun_python=(sys.executable,)))
+        if _needs_job(command, options):
+            return _plan_in_job(command, options)
+        is_own_python = command.python(torchrun_python=(sys.executable,)) == (sys.executable,)
+        return _plan_here(command, options, is_own_python=is_own_python)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
         return replace(typed, lines=(message_line(f"{NOT_RECORDED}: {why}"),))
 
 
-def _plan_here(command: TorchrunLaunch, options: Options) -> Plan:
+def _typed_plan(args: Sequence[str]) -> Plan:
+    """Return the plan that runs the user's own command."""
+    from torchx_cubicml.launch.launchers.command_launch import is_command
+
+    return Plan(args=tuple(args[1:]), is_command=True) if is_command(args) else Plan(args=tuple(args))
+
+
+def _plan_command(words: Sequence[str], options: Options) -> Plan:
+    from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
+
+    command = CommandLaunch.parse(words, env=child_environment({}))
+    python = command.python()
+    _check_python(python)
+    plan = _plan_here(command, options, is_own_python=python == (sys.executable,))
+    return replace(plan, is_command=True)
+
+
+def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool) -> Plan:
     from torchx_cubicml.launch.torchrun_command import RECORDER
     from torchx_cubicml.rewrite.rewriter import rewrite
     from torchx_cubicml.store.obstacle import folder_obstacle, write_obstacle
 
-    is_own_python = command.python(torchrun_python=(sys.executable,)) == (sys.executable,)
     find_obstacle = write_obstacle if is_own_python else folder_obstacle
     rewritten = rewrite(command.launch, options, find_obstacle=find_obstacle)
     if rewritten.contract is None:
         return Plan(args=command.args, lines=rewritten.lines)
     # On several nodes each runs cubicrun, and only rank 0 can choose a trial id for all of them.
-    trial_id = new_id("trial") if command.parts.nnodes == 1 else ""
+    parts = command.parts
+    starts_all = parts.starts_all_nodes or parts.nnodes == 1 or not (parts.launcher or parts.is_torchrun)
+    trial_id = new_id("trial") if starts_all else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
     launch, second = rewritten.launch, rewritten.second_attempt
@@ -195,13 +226,15 @@ def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
     )
 
 
-def _check_python(command: TorchrunLaunch) -> None:
+def _check_python(python: tuple[str, ...]) -> None:
     """Check that the program's Python can load the recorder, if it is another Python than this one.
+
+    Args:
+        python: words that start it.
 
     Raises:
         LaunchError: the recorder cannot be loaded.
     """
-    python = command.python(torchrun_python=(sys.executable,))
     if python == (sys.executable,):
         return
     from torchx_cubicml.launch.recorder_fallback import PROBE
@@ -230,7 +263,8 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _execute(plan: Plan) -> NoReturn:
-    os.execve(sys.executable, plan.command, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
+    command = plan.command
+    os.execvpe(command[0], command, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
 
 
 if __name__ == "__main__":

@@ -267,7 +267,8 @@ def check_program(words: Sequence[str], index: int) -> str:
     return words[index]
 
 
-_PREFIX = "PET_"  # torchrun reads an option that is not typed from the variable PET_<OPTION>
+TORCHRUN_PREFIX = "PET_"
+"""Prefix of the variables from which torchrun reads the options that are not typed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +360,7 @@ class TorchrunLaunch:
 
 
 def _options_from_env(env: Mapping[str, str]) -> list[str]:
-    variables = {name: _PREFIX + name.upper() for name in sorted(TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE)}
+    variables = {name: TORCHRUN_PREFIX + name.upper() for name in sorted(TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE)}
     words = [f"--{name}={env[variables[name]]}" for name in sorted(TORCHRUN_WITH_VALUE) if variables[name] in env]
     flags = sorted(TORCHRUN_WITHOUT_VALUE)
     return words + [f"--{name}" for name in flags if env.get(variables[name], "0").strip() not in {"0", ""}]

@@ -40,7 +40,10 @@ def parse_any_command(words: Sequence[str]) -> LaunchCommand:
             inner = parse_any_command(words[typed.stop :])
             if inner.launcher:
                 raise LaunchError(f"{prefix.NAME} starts another launcher, {inner.launcher}")
-            return prefix.sized(shifted(inner, by=typed.stop), typed)
+            command = shifted(inner, by=typed.stop)
+            if inner.is_torchrun:  # one agent per task; its options state the size
+                return replace(command, launcher=prefix.NAME, starts_all_nodes=True)
+            return prefix.sized(command, typed)
     command = parse_command(words)
     for launcher in SCRIPT_LAUNCHERS:
         if command.is_module and command.program in launcher.MODULES and not command.is_torchrun:

@@ -2,7 +2,8 @@
 
 It takes the same arguments, returns the same exit code, passes the same signals and needs no TorchX scheduler. The
 process decides on the config, then replaces itself with torchrun (``execve``). A failure is reported in one line, and
-torchrun runs as typed. Behind ``--``, a command with another launcher runs in place of torchrun. On several nodes, or where only the job knows its size, rank 0 decides (``rewrite.in_job``).
+torchrun runs as typed. Behind ``--``, a command with another launcher runs in place of torchrun. On several nodes, or
+where only the job knows its size, rank 0 decides (``rewrite.in_job``).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.launchers.table import parse_any_command
 from torchx_cubicml.launch.recorder_fallback import fallback_arguments, fallback_line, probe_condition

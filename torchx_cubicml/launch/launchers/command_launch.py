@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import Launch
-from torchx_cubicml.launch.launchers import accelerate
+from torchx_cubicml.launch.launchers import accelerate_command
 from torchx_cubicml.launch.launchers.table import is_launcher, parse_any_command
 from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, without_macro_escape
 from torchx_cubicml.launch.torchrun_command import TORCHRUN_PREFIX, recorder_words, without_module_options
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.torchrun_command import LaunchCommand
 
-_MAX_FIRST_LINES = 4096
+_LONGEST_FIRST_LINE = 4096  # bytes
 
 
 def is_command(args: Sequence[str]) -> bool:
@@ -54,7 +54,7 @@ class CommandLaunch:
         """
         parts = parse_any_command(args)
         preset = next((name for name in env if name.startswith(TORCHRUN_PREFIX)), "") if parts.is_torchrun else ""
-        if preset and parts.launcher != accelerate.NAME:
+        if preset and parts.launcher != accelerate_command.NAME:
             raise LaunchError(f"{preset} sets an option of torchrun: put cubicrun in the place of torchrun, without --")
         return cls(args=tuple(args), parts=parts, env=env)
 
@@ -145,7 +145,7 @@ def python_of_script(word: str) -> str:
     if found is None:
         raise LaunchError(f"there is no command {word}")
     with Path(found).open("rb") as file:
-        first = file.readline(_MAX_FIRST_LINES).decode(errors="replace")
+        first = file.readline(_LONGEST_FIRST_LINE).decode(errors="replace")
     words = first.removeprefix("#!").split()
     named = shutil.which(words[-1]) if first.startswith("#!") and words and "python" in words[-1] else None
     # pip and uv write a shell's name into the first line where the path of Python is long.

@@ -112,3 +112,21 @@ class OptionTable:
         elif self.joined_short and self.short.get(word[1:2]) in self.with_value:
             return self.short[word[1]], word[:2], word[2:]
         raise LaunchError(f"unknown option {head} of {self.launcher}")
+
+
+def option_names(text: str, *, before: str = "") -> frozenset[str]:
+    """Return the names in a text, with ``before`` in front of each.
+
+    >>> sorted(option_names("backend mode", before="dynamo_"))
+    ['dynamo_backend', 'dynamo_mode']
+    """
+    return frozenset(f"{before}{name}" for name in text.split())
+
+
+def short_names(text: str) -> dict[str, str]:
+    """Return letter -> long option of a text.
+
+    >>> short_names("n=ntasks N=nodes")
+    {'n': 'ntasks', 'N': 'nodes'}
+    """
+    return {letter: name for letter, _, name in (pair.partition("=") for pair in text.split())}

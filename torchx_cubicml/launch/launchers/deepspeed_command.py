@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.launchers.option_table import OptionTable
+from torchx_cubicml.launch.launchers.option_table import OptionTable, option_names
 from torchx_cubicml.launch.torchrun_command import LaunchCommand, check_program
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ MODULES = ("deepspeed.launcher.runner",)
 
 OPTIONS = OptionTable(
     launcher="deepspeed",
-    with_value=frozenset(
+    with_value=option_names(
         "hostfile include exclude num_nodes num_gpus num_accelerators master_port master_addr node_rank launcher "
-        "launcher_args enable_each_rank_log autotuning bind_core_list ssh_port venv_script log_level".split()
+        "launcher_args enable_each_rank_log autotuning bind_core_list ssh_port venv_script log_level"
     ),
-    without_value=frozenset(
-        "help module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid bind_cores_to_rank quiet".split()
+    without_value=option_names(
+        "help module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid bind_cores_to_rank quiet"
     ),
     short={"h": "help", "H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
     hyphens=False,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.launchers.option_table import OptionTable
+from torchx_cubicml.launch.launchers.option_table import OptionTable, option_names
 
 if TYPE_CHECKING:
     from torchx_cubicml.launch.launchers.option_table import TypedOptions
@@ -17,26 +17,28 @@ if TYPE_CHECKING:
 NAME = "mpirun"
 PROGRAMS = frozenset({"mpirun", "mpiexec", "orterun"})
 
-_WITH_VALUE = (
-    "n np c H host hostfile machinefile default_hostfile x wdir wd path bind_to map_by rank_by report_uri output_filename "
-    "stdin prefix N npernode npersocket timeout am tune personality app rankfile ompi_server max_restarts"
+_WITH_VALUE = option_names(
+    "n np c H host hostfile machinefile default_hostfile x wdir wd path bind_to map_by rank_by report_uri "
+    "output_filename stdin prefix N npernode npersocket timeout am tune personality app rankfile "
+    "ompi_server max_restarts"
 )
-_WITHOUT_VALUE = (
+_WITHOUT_VALUE = option_names(
     "help version verbose quiet v q V h allow_run_as_root oversubscribe nooversubscribe use_hwthread_cpus tag_output "
     "timestamp_output xterm display_map display_allocation report_bindings bind_to_core bind_to_socket bind_to_none "
     "byslot bynode nolocal disable_recovery enable_recovery continuous merge_stderr_to_stdout get_stack_traces "
     "report_state_on_timeout preload_binary"
 )
+_WITH_TWO_VALUES = {"mca": 2, "gmca": 2}
 
 OPTIONS = OptionTable(
     launcher="mpirun",
-    with_value=frozenset(_WITH_VALUE.split()),
-    without_value=frozenset(_WITHOUT_VALUE.split()),
-    values={"mca": 2, "gmca": 2},
+    with_value=_WITH_VALUE,
+    without_value=_WITHOUT_VALUE,
+    values=_WITH_TWO_VALUES,
     # mpirun takes each option with one hyphen, too.
-    short={name.replace("_", "-"): name for name in (*_WITH_VALUE.split(), *_WITHOUT_VALUE.split(), "mca", "gmca")},
+    short={name.replace("_", "-"): name for name in (*_WITH_VALUE, *_WITHOUT_VALUE, *_WITH_TWO_VALUES)},
 )
-"""Options of ``mpirun``; a test compares them with mpirun's own help."""
+"""Options of ``mpirun``; what it abbreviates is unknown here."""
 
 _COUNTS = ("np", "n", "c")
 _SEVERAL_NODES = ("H", "host", "hostfile", "machinefile", "default_hostfile", "rankfile", "N", "npernode")

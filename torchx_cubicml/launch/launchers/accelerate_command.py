@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.config_text import MAX_BYTES, parse_yaml
-from torchx_cubicml.launch.launchers.option_table import OptionTable
+from torchx_cubicml.launch.launchers.option_table import OptionTable, option_names
 from torchx_cubicml.launch.torchrun_command import LaunchCommand, check_program
 from torchx_cubicml.settings import accelerate_config_file
 
@@ -25,39 +25,49 @@ MODULES = ("accelerate.commands.launch",)
 
 OPTIONS = OptionTable(
     launcher="accelerate launch",
-    with_value=frozenset(
-        f"{group}{name}"
-        for group, names in {
-            "": "config_file mixed_precision num_processes num_machines num_cpu_threads_per_process gpu_ids machine_rank "
-            "main_process_ip main_process_port tee log_dir role rdzv_backend rdzv_conf max_restarts monitor_interval vm "
-            "env main_training_function zero_stage gradient_accumulation_steps gradient_clipping mpirun_hostfile",
-            "dynamo_": "backend mode",
-            "deepspeed_": "config_file hostfile exclusion_filter inclusion_filter multinode_launcher moe_layer_cls_names",
-            "offload_": "optimizer_device param_device optimizer_nvme_path param_nvme_path",
-            "zero3_": "init_flag save_16bit_model",
-            "fsdp_": "version offload_params min_num_params sharding_strategy reshard_after_forward auto_wrap_policy "
-            "transformer_layer_cls_to_wrap backward_prefetch state_dict_type forward_prefetch use_orig_params "
-            "cpu_ram_efficient_loading sync_module_states activation_checkpointing activation_checkpointing_offload",
-            "megatron_lm_": "tp_degree use_custom_fsdp no_load_optim eod_mask_loss overlap_cpu_optimizer_d2h_h2d "
-            "no_save_optim optimizer_cpu_offload use_precision_aware_optimizer decoder_last_pipeline_num_layers "
-            "pp_degree num_micro_batches sequence_parallelism recompute_activations use_distributed_optimizer "
-            "gradient_clipping recompute_granularity recompute_method recompute_num_layers attention_backend "
-            "expert_model_parallel_size context_parallel_size attention_dropout hidden_dropout "
-            "attention_softmax_in_fp32 expert_tensor_parallel_size calculate_per_token_loss "
-            "use_rotary_position_embeddings",
-            "fp8_": "backend margin interval format amax_history_len amax_compute_algo override_linear_precision "
-            "opt_level enable_fsdp_float8_all_gather pad_inner_dim",
-            "aws_": "access_key_id secret_access_key",
-            "parallelism_config_": "dp_replicate_size dp_shard_size tp_size cp_size cp_backend cp_comm_strategy sp_size "
-            "sp_backend sp_seq_length sp_seq_length_is_variable sp_attn_implementation",
-        }.items()
-        for name in names.split()
+    with_value=option_names(
+        "config_file mixed_precision num_processes num_machines num_cpu_threads_per_process gpu_ids machine_rank "
+        "main_process_ip main_process_port tee log_dir role rdzv_backend rdzv_conf max_restarts monitor_interval vm "
+        "env main_training_function zero_stage gradient_accumulation_steps gradient_clipping mpirun_hostfile"
+    )
+    | option_names("backend mode", before="dynamo_")
+    | option_names(
+        "config_file hostfile exclusion_filter inclusion_filter multinode_launcher moe_layer_cls_names",
+        before="deepspeed_",
+    )
+    | option_names("optimizer_device param_device optimizer_nvme_path param_nvme_path", before="offload_")
+    | option_names("init_flag save_16bit_model", before="zero3_")
+    | option_names(
+        "version offload_params min_num_params sharding_strategy reshard_after_forward auto_wrap_policy "
+        "transformer_layer_cls_to_wrap backward_prefetch state_dict_type forward_prefetch use_orig_params "
+        "cpu_ram_efficient_loading sync_module_states activation_checkpointing activation_checkpointing_offload",
+        before="fsdp_",
+    )
+    | option_names(
+        "tp_degree use_custom_fsdp no_load_optim eod_mask_loss overlap_cpu_optimizer_d2h_h2d no_save_optim "
+        "optimizer_cpu_offload use_precision_aware_optimizer decoder_last_pipeline_num_layers pp_degree "
+        "num_micro_batches sequence_parallelism recompute_activations use_distributed_optimizer gradient_clipping "
+        "recompute_granularity recompute_method recompute_num_layers attention_backend expert_model_parallel_size "
+        "context_parallel_size attention_dropout hidden_dropout attention_softmax_in_fp32 "
+        "expert_tensor_parallel_size calculate_per_token_loss use_rotary_position_embeddings",
+        before="megatron_lm_",
+    )
+    | option_names(
+        "backend margin interval format amax_history_len amax_compute_algo override_linear_precision opt_level "
+        "enable_fsdp_float8_all_gather pad_inner_dim",
+        before="fp8_",
+    )
+    | option_names("access_key_id secret_access_key", before="aws_")
+    | option_names(
+        "dp_replicate_size dp_shard_size tp_size cp_size cp_backend cp_comm_strategy sp_size sp_backend sp_seq_length "
+        "sp_seq_length_is_variable sp_attn_implementation",
+        before="parallelism_config_",
     ),
-    without_value=frozenset(
+    without_value=option_names(
         "help quiet cpu multi_gpu tpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic "
-        "dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm same_network "
-        "module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval "
-        "debug".split()
+        "dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm "
+        "same_network module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 "
+        "fp8_use_autocast_during_eval debug"
     ),
     short={"h": "help", "q": "quiet", "m": "module", "t": "tee"},
 )

@@ -25,7 +25,7 @@ from torchx_cubicml.settings import KEEP_COMMAND, PREFIX, child_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.launch import TorchrunLaunch
+    from torchx_cubicml.launch import Launch, TorchrunLaunch
     from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
     from torchx_cubicml.rewrite.rewriter import Options
 
@@ -187,7 +187,7 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool) -> 
     changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
     launch, second = rewritten.launch, rewritten.second_attempt
     plan = Plan(
-        args=tuple(command.wrapped(launch.script_args, recorder=RECORDER, nproc_per_node=launch.nproc_per_node)),
+        args=tuple(_wrapped(command, launch)),
         env={**changes, CONTRACT_VARIABLE: contract},
         lines=rewritten.lines,
     )
@@ -198,6 +198,16 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool) -> 
         second_args=tuple(command.wrapped(command.launch.script_args, recorder=RECORDER)),
         env={**plan.env, SECOND_ATTEMPT_VARIABLE: encode_contract(replace(second, trial_id=trial_id))},
     )
+
+
+def _wrapped(command: AnyLaunch, launch: Launch) -> list[str]:
+    """Return the words that run the program of a command under the recorder, with all that ``launch`` states."""
+    from torchx_cubicml.launch import TorchrunLaunch
+    from torchx_cubicml.launch.torchrun_command import RECORDER
+
+    if isinstance(command, TorchrunLaunch):
+        return command.wrapped(launch.script_args, recorder=RECORDER, nproc_per_node=launch.nproc_per_node)
+    return command.with_launcher_of(launch).wrapped(launch.script_args, recorder=RECORDER)
 
 
 def _needs_job(command: TorchrunLaunch, options: Options) -> bool:

@@ -8,7 +8,6 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.launchers.table import parse_any_command
 from torchx_cubicml.launch.recorder_fallback import fallback_arguments, fallback_line, probe_condition
@@ -112,20 +111,25 @@ class RoleCommand:
             why_not_rewritten=obstacle or self._obstacle(),
             can_have_second_attempt=self.can_have_second_attempt,
             resizable=frozenset({"nproc_per_node"} if world_size and self.parts.size_place is not None else ()),
+            launcher=self.parts.launcher,
+            launcher_args=tuple(word.value for word in self.words[self.parts.launcher_options]),
         )
 
-    def resized(self, nproc_per_node: int) -> RoleCommand:
-        """Return the command with another number of processes among the launcher's own options.
-
-        Raises:
-            LaunchError: no option of the launcher states the number.
-        """
-        place = self.parts.size_place
-        if place is None:
-            raise LaunchError("the launcher's options do not state the number of processes")
-        word = ShellWord(value=f"{place.before}{nproc_per_node}", text=quote(f"{place.before}{nproc_per_node}"))
-        words = (*self.words[: place.index], word, *self.words[place.index + 1 :])
-        return replace(self, words=words, parts=replace(self.parts, nproc_per_node=nproc_per_node))
+    def with_launcher_of(self, launch: Launch) -> RoleCommand:
+        """Return the command with the launcher's own options, and its number of processes, of ``launch``."""
+        made, options = self, self.parts.launcher_options
+        if tuple(word.value for word in self.words[options]) != launch.launcher_args:
+            texts = respell(self.words[options], launch.launcher_args, spell=quote)
+            pairs = zip(launch.launcher_args, texts, strict=True)
+            changed = [ShellWord(value=value, text=text) for value, text in pairs]
+            words = (*self.words[: options.start], *changed, *self.words[options.stop :])
+            made = replace(self, words=words, parts=parse_any_command([word.value for word in words]))
+        place, count = made.parts.size_place, launch.nproc_per_node
+        if place is None or count in {None, made.parts.nproc_per_node}:
+            return made
+        word = ShellWord(value=f"{place.before}{count}", text=quote(f"{place.before}{count}"))
+        words = (*made.words[: place.index], word, *made.words[place.index + 1 :])
+        return replace(made, words=words, parts=replace(made.parts, nproc_per_node=count))
 
     def wrapped(
         self,

@@ -87,6 +87,12 @@ class LaunchCommand:
     size_place: ValuePlace | None = None
     starts_all_nodes: bool = False
 
+    @property
+    def launcher_options(self) -> slice:
+        """Words of the options of the launcher that starts the program in place of torchrun; else an empty slice."""
+        has_own = bool(self.launcher) and self.process_start == 0
+        return slice(self.options_start, self.head_stop) if has_own else slice(0, 0)
+
 
 def parse_command(words: Sequence[str]) -> LaunchCommand:
     """Parse a command of torchrun or Python; ``launchers.table`` reads those of other launchers, too.

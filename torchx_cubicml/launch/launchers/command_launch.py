@@ -74,31 +74,32 @@ class CommandLaunch:
             nproc_per_node=nproc if known else None,
             resizable=frozenset({"nproc_per_node"} if known and parts.size_place is not None else ()),
             why_not_rewritten=self._obstacle(),
+            launcher=parts.launcher,
+            launcher_args=self.args[parts.launcher_options],
         )
 
-    def wrapped(self, script_args: Sequence[str], *, recorder: str, nproc_per_node: int | None = None) -> list[str]:
+    def with_launcher_of(self, launch: Launch) -> Self:
+        """Return the command with the launcher's own options, and its number of processes, of ``launch``."""
+        options = self.parts.launcher_options
+        words = (*self.args[: options.start], *launch.launcher_args, *self.args[options.stop :])
+        made = self if words == self.args else replace(self, args=words, parts=parse_any_command(words))
+        place = made.parts.size_place
+        if place is None or launch.nproc_per_node in {None, made.parts.nproc_per_node}:
+            return made
+        word = f"{place.before}{launch.nproc_per_node}"
+        return replace(made, args=(*made.args[: place.index], word, *made.args[place.index + 1 :]))
+
+    def wrapped(self, script_args: Sequence[str], *, recorder: str) -> list[str]:
         """Return the command that runs the program under the module ``recorder``.
 
         Args:
             script_args: arguments of the program.
             recorder: name of the module.
-            nproc_per_node: number of processes; ``None`` for the typed number.
         """
         parts = self.parts
-        words = self._resized(nproc_per_node)
-        head = [*words[: parts.options_start], *without_module_options(words, parts.options_start, parts)]
+        head = [*self.args[: parts.options_start], *without_module_options(self.args, parts.options_start, parts)]
         arguments = respell(self._script_words, script_args, spell=self._spell)
         return [*head, *recorder_words(parts, recorder), parts.program, *arguments]
-
-    def typed(self, script_args: Sequence[str], *, nproc_per_node: int | None = None) -> list[str]:
-        """Return the command with other arguments of the program, unrecorded.
-
-        Args:
-            script_args: arguments of the program.
-            nproc_per_node: number of processes; ``None`` for the typed number.
-        """
-        head = self._resized(nproc_per_node)[: self.parts.args_start]
-        return [*head, *respell(self._script_words, script_args, spell=self._spell)]
 
     def python(self) -> tuple[str, ...]:
         """Return the words that start the Python of the program.
@@ -109,12 +110,6 @@ class CommandLaunch:
         if self.parts.python is not None:
             return self.args[self.parts.python]
         return (python_of_script(self.args[self.parts.process_start]),)
-
-    def _resized(self, nproc_per_node: int | None) -> tuple[str, ...]:
-        place = self.parts.size_place
-        if place is None or nproc_per_node in {None, self.parts.nproc_per_node}:
-            return self.args
-        return (*self.args[: place.index], f"{place.before}{nproc_per_node}", *self.args[place.index + 1 :])
 
     def _spell(self, value: str) -> str:
         return with_macro_escape(value) if self.parts.is_torchrun else value

@@ -101,6 +101,11 @@ class CommandLaunch:
         arguments = respell(self._script_words, script_args, spell=self._spell)
         return [*head, *recorder_words(parts, recorder), parts.program, *arguments]
 
+    def typed(self, script_args: Sequence[str]) -> list[str]:
+        """Return the command with other arguments of the program, unrecorded."""
+        head = self.args[: self.parts.args_start]
+        return [*head, *respell(self._script_words, script_args, spell=self._spell)]
+
     def python(self) -> tuple[str, ...]:
         """Return the words that start the Python of the program.
 

@@ -14,7 +14,7 @@ from torchx_cubicml.cli.base import (
     split_command,
     store_url,
 )
-from torchx_cubicml.cli.component_command import TORCHRUN, torchrun_arguments, with_scheduler
+from torchx_cubicml.cli.component_command import is_launcher_command, read_command, with_scheduler
 from torchx_cubicml.cli.terminal import open_console
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _launch(name: str, words: Sequence[str], args: argparse.Namespace) -> Launch:
-    """Return the launch of a component, or of torchrun as ``cubicrun`` reads it, which starts on this machine."""
+    """Return the launch of a component, or of a launcher as ``cubicrun`` reads it, which starts on this machine."""
     from torchx_cubicml.errors import LaunchError
-    from torchx_cubicml.launch import ComponentLaunch, TorchrunLaunch
+    from torchx_cubicml.launch import ComponentLaunch
 
-    if name in TORCHRUN:
-        launch = TorchrunLaunch.parse(torchrun_arguments(words), env={}).launch
+    if is_launcher_command(name):
+        launch = read_command(name, words, env={}).launch
         return replace(launch, scheduler=launch.scheduler or _LOCAL)
     launch = with_scheduler(ComponentLaunch.parse(name, words), args).launch
     if not launch.program:

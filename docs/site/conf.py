@@ -36,6 +36,8 @@ autodoc_preserve_defaults = True
 
 html_theme = "furo"
 html_title = project
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {"top_of_page_buttons": []}

@@ -6,7 +6,7 @@ semicolons::
     <!-- test: dry run; 2x8 -> 1x1 -->
 
 ========================  ==================================================================================
-``dry run``               ``torchx run`` prints the job and submits nothing: it needs a cluster or GPUs
+``dry run``               ``torchx run`` and ``cubicrun`` start nothing: they need a cluster or GPUs
 ``A -> B``                B, which may be nothing, stands for A in the test
 ``exit N``                the exit status of the last command
 ``in NAME``               with the programs of the environment ``.venv-NAME``, where it is there
@@ -82,6 +82,7 @@ class Block:
                 text = spaced(swap["old"]).sub(lambda _, new=swap["new"]: new, text)
         if "dry run" in self.rules:
             text = re.sub(r"\btorchx run\b", 'torchx run --dryrun --workspace ""', text)
+            text = re.sub(r"\bcubicrun\b", "cubicrun --cubicml-dryrun", text)
         return text
 
     def faults(self) -> list[str]:

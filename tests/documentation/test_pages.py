@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.documentation.blocks import PAGES, ROOT, Block, blocks_of
+from tests.documentation.printed import unprinted
 from tests.documentation.space_files import read_space
 
 FILES = Path(__file__).parent / "files"
@@ -114,21 +115,6 @@ class Workplace:
         """Note a fault of a block."""
         if not holds:
             self.faults.append(f"{block.place}: {otherwise}\n--- of:\n{block.tested}")
-
-
-def unprinted(text: str, printed: str) -> list[str]:
-    """Return the lines of a text that a command did not print; numbers may differ, ``...`` stands for anything."""
-    lines = [" ".join(line.split()) for line in printed.splitlines()]
-    return [line for line in text.splitlines() if line.strip() and not any(shape(line).search(each) for each in lines)]
-
-
-def shape(line: str) -> re.Pattern[str]:
-    """Return the pattern of a line with any numbers."""
-    parts = re.split(r"(\.\.\.|\d[\d,.]*)", " ".join(line.split()))
-    wild = {"...": ".*"}
-    return re.compile(
-        "".join(wild.get(part, r"\d[\d,.]*" if part[:1].isdigit() else re.escape(part)) for part in parts)
-    )
 
 
 @pytest.fixture(scope="session")

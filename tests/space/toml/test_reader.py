@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from pathlib import Path
 
@@ -431,15 +430,6 @@ KEYS = ["choices", "low", "high", "step", "scale", "flag", "env", "per_layer", "
 def test_any_values_are_a_space_or_a_space_error(keys: dict[str, str], fact: str, constraint: str) -> None:
     body = "\n".join(f"{key} = {value}" for key, value in keys.items())
     survives(f"[workload]\nn_layers = {fact}\n[parameters.p]\n{body}\n[[constraints]]\nrequire = {constraint}\n")
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/space-file.md", "docs/launching.md", "docs/tuning.md"])
-def test_the_space_files_in_the_docs_are_legal(page: str) -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    files = [block for block in blocks if "[parameters" in block]
-    assert files or page != "docs/space-file.md"
-    for text in files:
-        assert parse(text).parameters
 
 
 def test_the_reference_names_every_trainer() -> None:

@@ -13,7 +13,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
-.PHONY: test-report screenshots test-integrations test-torchrec test-releases test-nightly test-packages check
+.PHONY: test-docs test-report screenshots test-integrations test-torchrec test-releases test-nightly test-packages check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -24,6 +24,11 @@ readme: setup ## write the output blocks of README.md from a real run of its qui
 
 demo: $(VENV)/.runtime ## tune a real two-process FSDP training on this machine, then launch it once more, rewritten
 	$(BIN)/python examples/demo.py
+
+.PHONY: docs
+docs: $(VENV)/.docs ## the documentation as a site, build/docs/index.html; a link that leads nowhere is an error
+	rm -rf build/docs
+	$(BIN)/sphinx-build -E -W --keep-going -n -q -c docs/site docs build/docs
 
 test: setup ## format, lint, types, floors, and the tests that start no training
 	scripts/check
@@ -48,6 +53,9 @@ test-slurm: setup ## whole tunes on a Slurm that is started on this machine (roo
 
 test-slurm-short: setup ## the same without the real trainings on machines of two speeds, and without the nightly TorchX
 	scripts/test-slurm --short
+
+test-docs: setup ## each command, TOML and Python block of README.md and docs/, executed (those of trainers where their .venv-* are)
+	PYTHONHASHSEED=0 $(BIN)/pytest tests/documentation
 
 test-report: setup ## the report in a headless Chromium (root and apt-get install it where it is missing)
 	scripts/test-report
@@ -97,6 +105,10 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.runtime
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
 	@touch $@ $(VENV)/.runtime
 
 $(INTEGRATIONS)/.ready: pyproject.toml constraints.txt

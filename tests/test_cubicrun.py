@@ -79,6 +79,18 @@ def planned(*words: str) -> Plan:
     return plan_launch(*split_options(words))
 
 
+def test_no_torchx_is_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("torchx.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torchx", None)
+    (folder / ".torchxconfig").write_text("[component:cubicml]\nmode = record\n")
+    monkeypatch.setenv("TORCHXCONFIG", str(folder / ".torchxconfig"))
+    plan = plan_launch({"space": "space.toml"}, ["--nproc_per_node", "1", *TYPED])
+    assert "-mtorchx_cubicml.recorder" in plan.args
+    assert [line for line in plan.lines if "running your command as typed" in line] == []
+    assert plan.args[-len(TYPED) :] == tuple(TYPED), "the mode of the file holds"
+
+
 @pytest.mark.parametrize(
     ("line", "given", "rest"),
     [

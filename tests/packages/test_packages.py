@@ -33,7 +33,7 @@ def built(shared_results: SharedResults) -> Built:
 def environment(built: Built, tmp_path: Path) -> Path:
     """Make an environment with the wheel installed, which sees the packages of this one."""
     folder = tmp_path / "environment"
-    venv.create(folder)
+    venv.create(folder, symlinks=True)
     command = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "-q"]
     subprocess.run([*command, "--no-deps", "--no-index", str(built.wheel)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")

@@ -158,9 +158,9 @@ def store_url(args: argparse.Namespace) -> str:
 
 def configured(name: str) -> str | None:
     """Return an option from ``[component:cubicml]`` in ``.torchxconfig``; ``None`` where unset."""
-    from torchx.runner.config import load_sections
+    from torchx_cubicml.launch.torchx_config import own_section
 
-    return load_sections("component").get("cubicml", {}).get(name) or None
+    return own_section().get(name) or None
 
 
 def scheduler_words(scheduler: str, scheduler_args: str) -> list[str]:

@@ -43,6 +43,7 @@ from torchx_cubicml.launch.scheduler import (
     scheduler_of_process,
     scheduler_options_of_process,
 )
+from torchx_cubicml.launch.torchx_config import own_section
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.job_time import parts_text, seconds_text
 from torchx_cubicml.records.provenance import SPACE
@@ -96,9 +97,7 @@ class Options:
         cls, *, space: str = "", store: str = "", mode: str = "", keep_command: str = "", flags: str = "--"
     ) -> Self:
         """Fill empty options from ``.torchxconfig``, then from the environment."""
-        from torchx.runner.config import load_sections
-
-        section = load_sections("component").get("cubicml", {})
+        section = own_section()
         given = {"space": space, "store": store, "mode": mode}
         settled = {name: value or section.get(name) or option(name) or "" for name, value in given.items()}
         keeps = keep_command or section.get(KEEP_COMMAND) or option(KEEP_COMMAND)

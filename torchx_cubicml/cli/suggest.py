@@ -194,7 +194,7 @@ def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> lis
 
     def measured(each: NearTrial) -> str:
         words = (
-            rate_text(each.throughput, space.objective),
+            rate_text(each.throughput, space.objective, uncertainty=each.uncertainty),
             interval_text(each.uncertainty),
             statistic_text(space.statistic),
         )

@@ -81,11 +81,12 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
 
 
 def _median_text(repeats: Repeats, *, objective: str) -> str:
-    return worth_text(repeats.middle, objective)
+    return worth_text(repeats.middle, objective, uncertainty=_uncertainty(repeats))
 
 
 def _range_text(repeats: Repeats, *, objective: str) -> str:
-    ends = [worth_text(end(repeats.throughputs), objective) for end in (min, max)]
+    uncertainty = _uncertainty(repeats)
+    ends = [worth_text(end(repeats.throughputs), objective, uncertainty=uncertainty) for end in (min, max)]
     return " to ".join(reversed(ends) if objective == SOONEST_DONE else ends)
 
 
@@ -95,7 +96,12 @@ def _part_text(repeats: Repeats, *, part: str) -> str:
 
 
 def _uncertainty_text(repeats: Repeats) -> str:
-    return interval_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
+    return interval_text(_uncertainty(repeats))
+
+
+def _uncertainty(repeats: Repeats) -> float:
+    """Return the usual uncertainty of one of the launches; 0 if unknown."""
+    return median(repeats.uncertainties) if repeats.uncertainties else 0.0
 
 
 def _count_text(repeats: Repeats) -> str:

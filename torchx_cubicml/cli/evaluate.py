@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
 from torchx_cubicml.cli.option_choices import PREDICTOR_NAMES, add_choice
-from torchx_cubicml.cli.progress import progress, read_store
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.objective_units import OBJECTIVES, PER_JOULE

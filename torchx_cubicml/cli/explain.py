@@ -15,7 +15,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import TORCHRUN, torchrun_arguments, with_scheduler
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.cli.terminal import open_console
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial, short_ids
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.observed_config import observed_config
-from torchx_cubicml.cli.progress import read_store
+from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.records.config_changes import config_values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import agreed, print_json, store_url
 from torchx_cubicml.cli.history_merge import merge_json
-from torchx_cubicml.cli.progress import progress, read_store
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust

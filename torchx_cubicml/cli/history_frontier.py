@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
-from torchx_cubicml.cli.progress import read_store
+from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.objective_units import PER_DEVICE_HOUR, PER_JOULE, RATES, counted_rate

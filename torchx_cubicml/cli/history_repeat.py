@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from torchx_cubicml.cli.base import print_json, split_command, store_url
 from torchx_cubicml.cli.component_command import TORCHRUN, run_words, torchrun_arguments, with_scheduler
 from torchx_cubicml.cli.history_filters import find_trial
-from torchx_cubicml.cli.progress import read_store
+from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.repeat_text import print_command
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.kept_command import WORDS, command_text

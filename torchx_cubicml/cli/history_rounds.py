@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
-from torchx_cubicml.cli.progress import read_store
+from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask, printable

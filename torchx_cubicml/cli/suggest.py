@@ -19,7 +19,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import run_words, with_scheduler
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 
 if TYPE_CHECKING:

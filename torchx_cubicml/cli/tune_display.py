@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.legality_text import legality_lines
-from torchx_cubicml.cli.progress import DELAY_S
+from torchx_cubicml.cli.progress_bar import DELAY_S
 from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
 from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name

@@ -102,6 +102,39 @@ def test_no_option_of_torchrun_can_be_taken_for_one_of_ours() -> None:
     assert not [text for text in options if text.startswith(FLAGS[:3]) or FLAGS.startswith(text)]
 
 
+def test_a_command_with_its_own_launcher_is_recorded_and_rewritten(folder: Path) -> None:
+    launcher = ["mpirun", "-np", "2", sys.executable, "-u"]
+    plan = planned("--cubicml-space", "space.toml", "--", *launcher, *TYPED)
+    assert plan.command == [*launcher, "-mtorchx_cubicml.recorder", *FASTEST]
+    contract = decode_contract(plan.env[CONTRACT_VARIABLE])
+    assert (contract.workload, contract.origin) == ({"program": "show.py", "world_size": 2}, Origin.REWRITE)
+    assert contract.trial_id.startswith("trial-")
+    assert (plan.second_args, SECOND_ATTEMPT_VARIABLE in plan.env) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "why"),
+    [
+        ("--cubicml-mode off", "python show.py", ""),
+        ("", "accelerate launch --frobnicate show.py", "unknown option --frobnicate of accelerate launch"),
+        ("", "mpirun -np 2 ./show.sh", "show.sh is neither torchrun nor python"),
+        ("", "/nowhere/accelerate launch --cpu show.py", "there is no command /nowhere/accelerate"),
+        ("", "/nowhere/python3 show.py", "/nowhere/python3 does not start"),
+    ],
+)
+def test_a_command_with_its_own_launcher_runs_as_typed(folder: Path, options: str, line: str, why: str) -> None:
+    plan = planned(*options.split(), "--", *line.split())
+    assert (plan.command, dict(plan.env)) == (line.split(), {})
+    assert why in "".join(plan.lines)
+    assert bool(why) == bool(plan.lines)
+
+
+def test_a_script_behind_two_hyphens_is_torchruns(folder: Path) -> None:
+    plan = planned("--", *COMMAND)
+    assert plan.command[1:4] == ["-P", "-m", "torch.distributed.run"]
+    assert plan.args == ("--", "-mtorchx_cubicml.recorder", *COMMAND)
+
+
 def test_a_command_is_recorded_and_rewritten(folder: Path) -> None:
     plan = planned("--cubicml-space", "space.toml", "--nproc_per_node", "2", *COMMAND)
     assert plan.args[:4] == ("--nproc_per_node", "2", "--", "-mtorchx_cubicml.recorder")

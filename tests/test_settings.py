@@ -103,3 +103,47 @@ def test_without_a_home_directory_a_store_must_be_named(monkeypatch: pytest.Monk
     monkeypatch.setattr(Path, "expanduser", no_home)
     with pytest.raises(StoreError, match="set TORCHX_CUBICML_STORE"):
         settings.default_store_url()
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({}, (0, 0, 1, 1, 0)),
+        ({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "CROSS_SIZE": "2", "CROSS_RANK": "1"}, (5, 1, 8, 2, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, (1, 0, 2, 1, 0)),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "3",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "4",
+                "OMPI_MCA_orte_num_nodes": "2",
+            },
+            (3, 1, 4, 2, 0),
+        ),
+        (
+            {
+                "SLURM_PROCID": "3",
+                "SLURM_LOCALID": "1",
+                "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_STEP_NUM_NODES": "2",
+                "SLURM_NODEID": "1",
+            },
+            (3, 1, 4, 2, 1),
+        ),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (0, 0, 1, 1, 0)),
+    ],
+    ids=["none", "deepspeed", "torchrun in a step", "mpirun", "srun", "a batch script"],
+)
+def test_ranks_come_from_the_launcher_that_has_set_them(
+    variables: dict[str, str], place: tuple[int, int, int, int, int]
+) -> None:
+    job = settings.read_job_environment(variables)
+    assert (job.rank, job.local_rank, job.world_size, job.nnodes, job.node) == place
+
+
+def test_the_config_file_of_accelerate_is_where_accelerate_looks(tmp_path: Path) -> None:
+    assert settings.accelerate_config_file({"HF_HOME": str(tmp_path)}) is None
+    path = tmp_path / "huggingface" / "accelerate" / "default_config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    assert settings.accelerate_config_file({"XDG_CACHE_HOME": str(tmp_path)}) == path

@@ -2,7 +2,8 @@
 
 It takes the same arguments, returns the same exit code, passes the same signals and needs no TorchX scheduler. The
 process decides on the config, then replaces itself with torchrun (``execve``). A failure is reported in one line, and
-torchrun runs as typed. On several nodes, or where only the job knows its size, rank 0 decides (``rewrite.in_job``).
+torchrun runs as typed. Behind ``--``, a command with another launcher runs in place of torchrun. On several nodes, or
+where only the job knows its size, rank 0 decides (``rewrite.in_job``).
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from torchx_cubicml.settings import KEEP_COMMAND, PREFIX, child_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.launch import TorchrunLaunch
+    from torchx_cubicml.launch import Launch, TorchrunLaunch
+    from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
     from torchx_cubicml.rewrite.rewriter import Options
+
+    AnyLaunch = TorchrunLaunch | CommandLaunch
 
 # torchrun's own messages bear the name that the user typed.
 _TORCHRUN = ("-c", "import sys; sys.argv[0] = 'cubicrun'; from torch.distributed.run import main; main()")
@@ -35,13 +39,14 @@ _IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
 FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
 USAGE = (
     "usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] "
-    "[--cubicml-keep-command] [--cubicml-dryrun] TORCHRUN ARGUMENTS\n"
+    "[--cubicml-keep-command] [--cubicml-dryrun] TORCHRUN ARGUMENTS | -- COMMAND\n"
 )
 HELP = f"""{USAGE}
 Run torchrun and record the launch. With a space file (TOML), start it with the best known config. Put our options
 before torchrun's, or set them under [component:cubicml] in .torchxconfig or as TORCHX_CUBICML_SPACE,
 TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and TORCHX_CUBICML_KEEP_COMMAND (yes). With --cubicml-dryrun, print the
-command and start nothing. torchrun's own help follows.
+command and start nothing. Behind --, a COMMAND with another launcher (accelerate launch, deepspeed, mpirun, srun,
+python) runs in place of torchrun. torchrun's own help follows.
 
 """
 _OPTIONS = ("space", "store", "mode")
@@ -51,16 +56,18 @@ _PROBE_TIMEOUT_S = 30.0  # enough to start Python on a slow file system
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Torchrun command that replaces this process.
+    """Command that replaces this process.
 
     Args:
-        args: arguments of torchrun.
+        args: arguments of torchrun, or the words of a whole command.
+        is_command: whether ``args`` are a whole command.
         second_args: arguments of torchrun for a second attempt, if the first one fails early; empty without.
         env: environment variables to set in addition.
         lines: lines to print on stderr first.
     """
 
     args: tuple[str, ...]
+    is_command: bool = False
     second_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
@@ -68,6 +75,8 @@ class Plan:
     @property
     def command(self) -> list[str]:
         """Words of the command."""
+        if self.is_command:
+            return list(self.args)
         words = [*_TORCHRUN, *self.args]
         if self.second_args:
             words = ["-m", _TORCHRUN_WITH_SECOND_ATTEMPT, str(len(self.second_args)), *self.second_args, *self.args]
@@ -84,7 +93,7 @@ def main() -> NoReturn:
     if wrong := usage_error(args):
         _write(sys.stderr, f"{USAGE}cubicrun: error: {wrong}\n")
         sys.exit(2)
-    typed = Plan(args=tuple(args))
+    typed = _typed_plan(args)
     plan = plan_launch(given, args, is_dry_run=is_dry_run)
     _write(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
     if is_dry_run:
@@ -144,10 +153,10 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str], *, is_dry_run: bo
 
     Args:
         given: our options from the command line.
-        args: arguments of torchrun.
+        args: arguments of torchrun, or ``--`` and a command with a launcher of its own.
         is_dry_run: whether the plan's lines show the command, which is not run.
     """
-    typed = Plan(args=tuple(args))
+    typed = _typed_plan(args)
     if args[0] in {"-h", "--help"}:
         return typed
     try:
@@ -157,51 +166,75 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str], *, is_dry_run: bo
         options = Options.resolved(**given, flags=FLAGS)
         if options.mode == "off":
             return replace(typed, lines=_shown_typed(args)) if is_dry_run else typed
+        if typed.is_command:
+            return _plan_command(typed.args, options, is_dry_run=is_dry_run)
         command = TorchrunLaunch.parse(args, env=child_environment({}))
-        _check_python(command)
-        plan = _plan_in_job if _needs_job(command, options) else _plan_here
-        return plan(command, options, is_dry_run=is_dry_run)
+        python = command.python(torchrun_python=(sys.executable,))
+        _check_python(python)
+        if _needs_job(command, options):
+            return _plan_in_job(command, options, is_dry_run=is_dry_run)
+        return _plan_here(command, options, is_own_python=python == (sys.executable,), is_dry_run=is_dry_run)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
         shown = _shown_typed(args) if is_dry_run else ()
         return replace(typed, lines=(message_line(f"{NOT_RECORDED}: {why}"), *shown))
 
 
-def _shown(what: str, args: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the lines of a dry run that show a torchrun command, without the recorder."""
+def _shown(what: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the lines of a dry run that show a command, without the recorder."""
     from torchx_cubicml.records.shell_words import shell_word
     from torchx_cubicml.rewrite.dry_run import dry_run_command
 
     settings = [f"{name}={shell_word(value)}" for name, value in (env or {}).items()]
-    return dry_run_command(what, [*settings, "torchrun", *map(shell_word, args)])
+    return dry_run_command(what, [*settings, *map(shell_word, words)])
 
 
 def _shown_typed(args: Sequence[str]) -> tuple[str, ...]:
-    return _shown("torchrun would run as typed", args)
+    plan = _typed_plan(args)
+    words = plan.args if plan.is_command else ("torchrun", *plan.args)
+    return _shown(f"{Path(words[0]).name} would run as typed", words)
 
 
-def _plan_here(command: TorchrunLaunch, options: Options, *, is_dry_run: bool) -> Plan:
+def _typed_plan(args: Sequence[str]) -> Plan:
+    """Return the plan that runs the user's own command."""
+    from torchx_cubicml.launch.launchers.command_launch import is_command
+
+    return Plan(args=tuple(args[1:]), is_command=True) if is_command(args) else Plan(args=tuple(args))
+
+
+def _plan_command(words: Sequence[str], options: Options, *, is_dry_run: bool) -> Plan:
+    from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
+
+    command = CommandLaunch.parse(words, env=child_environment({}))
+    python = command.python()
+    _check_python(python)
+    plan = _plan_here(command, options, is_own_python=python == (sys.executable,), is_dry_run=is_dry_run)
+    return replace(plan, is_command=True)
+
+
+def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_dry_run: bool) -> Plan:
     from torchx_cubicml.launch.torchrun_command import RECORDER
     from torchx_cubicml.rewrite.rewriter import dry_run_estimates, rewrite
     from torchx_cubicml.store.obstacle import folder_obstacle, write_obstacle
 
-    is_own_python = command.python(torchrun_python=(sys.executable,)) == (sys.executable,)
     find_obstacle = write_obstacle if is_own_python else folder_obstacle
     rewritten = rewrite(command.launch, options, find_obstacle=find_obstacle)
     changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
     launch, second, lines = rewritten.launch, rewritten.second_attempt, rewritten.lines
     if is_dry_run:
         what = "as typed" if rewritten.contract is None else "with the recorder in front of the program"
-        words = command.typed(launch.script_args, nproc_per_node=launch.nproc_per_node)
+        words = _unrecorded(command, launch)
         estimates = dry_run_estimates(command.launch, rewritten, options)
-        lines = (*lines, *estimates, *_shown(f"torchrun would run {what}", words, changes))
+        lines = (*lines, *estimates, *_shown(f"{Path(words[0]).name} would run {what}", words, changes))
     if rewritten.contract is None:
         return Plan(args=command.args, lines=lines)
     # On several nodes each runs cubicrun, and only rank 0 can choose a trial id for all of them.
-    trial_id = new_id("trial") if command.parts.nnodes == 1 else ""
+    parts = command.parts
+    starts_all = parts.starts_all_nodes or parts.nnodes == 1 or not (parts.launcher or parts.is_torchrun)
+    trial_id = new_id("trial") if starts_all else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     plan = Plan(
-        args=tuple(command.wrapped(launch.script_args, recorder=RECORDER, nproc_per_node=launch.nproc_per_node)),
+        args=tuple(_wrapped(command, launch)),
         env={**changes, CONTRACT_VARIABLE: contract},
         lines=lines,
     )
@@ -212,6 +245,25 @@ def _plan_here(command: TorchrunLaunch, options: Options, *, is_dry_run: bool) -
         second_args=tuple(command.wrapped(command.launch.script_args, recorder=RECORDER)),
         env={**plan.env, SECOND_ATTEMPT_VARIABLE: encode_contract(replace(second, trial_id=trial_id))},
     )
+
+
+def _wrapped(command: AnyLaunch, launch: Launch) -> list[str]:
+    """Return the words that run the program of a command under the recorder, with all that ``launch`` states."""
+    from torchx_cubicml.launch import TorchrunLaunch
+    from torchx_cubicml.launch.torchrun_command import RECORDER
+
+    if isinstance(command, TorchrunLaunch):
+        return command.wrapped(launch.script_args, recorder=RECORDER, nproc_per_node=launch.nproc_per_node)
+    return command.with_launcher_of(launch).wrapped(launch.script_args, recorder=RECORDER)
+
+
+def _unrecorded(command: AnyLaunch, launch: Launch) -> list[str]:
+    """Return the words that a person would type for ``launch``, without the recorder."""
+    from torchx_cubicml.launch import TorchrunLaunch
+
+    if isinstance(command, TorchrunLaunch):
+        return ["torchrun", *command.typed(launch.script_args, nproc_per_node=launch.nproc_per_node)]
+    return command.with_launcher_of(launch).typed(launch.script_args)
 
 
 def _needs_job(command: TorchrunLaunch, options: Options) -> bool:
@@ -234,7 +286,7 @@ def _plan_in_job(command: TorchrunLaunch, options: Options, *, is_dry_run: bool)
     }
     variables = {f"{PREFIX}{name.upper()}": value for name, value in options_in_job.items()}
     what = "torchrun would run with the recorder in front of the program, and with the arguments that rank 0 chooses"
-    shown = _shown(what, command.args) if is_dry_run else ()
+    shown = _shown(what, ["torchrun", *command.args]) if is_dry_run else ()
     return Plan(
         args=tuple(command.wrapped(command.launch.script_args, recorder=_IN_JOB_MODULE)),
         second_args=tuple(command.wrapped(command.launch.script_args, recorder=RECORDER)),
@@ -243,13 +295,15 @@ def _plan_in_job(command: TorchrunLaunch, options: Options, *, is_dry_run: bool)
     )
 
 
-def _check_python(command: TorchrunLaunch) -> None:
+def _check_python(python: tuple[str, ...]) -> None:
     """Check that the program's Python can load the recorder, if it is another Python than this one.
+
+    Args:
+        python: words that start it.
 
     Raises:
         LaunchError: the recorder cannot be loaded.
     """
-    python = command.python(torchrun_python=(sys.executable,))
     if python == (sys.executable,):
         return
     from torchx_cubicml.launch.recorder_fallback import PROBE
@@ -278,7 +332,8 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _execute(plan: Plan) -> NoReturn:
-    os.execve(sys.executable, plan.command, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
+    command = plan.command
+    os.execvpe(command[0], command, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
 
 
 if __name__ == "__main__":

@@ -94,13 +94,14 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
     # Otherwise the training opens the store itself, at a time unknown outside of it.
     is_agent_store = source.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     slurm_job = source.get("SLURM_JOB_ID", "")
+    place = _rank_of(source)
     error_file = source.get("TORCHELASTIC_ERROR_FILE", "")
     return JobEnvironment(
         contract=source.get(CONTRACT_VARIABLE, ""),
-        rank=_count(source, "RANK", 0),
-        local_rank=_count(source, "LOCAL_RANK", 0),
-        world_size=_count(source, "WORLD_SIZE", 1),
-        nnodes=_count(source, "GROUP_WORLD_SIZE", 1),
+        rank=place.rank,
+        local_rank=place.local_rank,
+        world_size=place.world_size,
+        nnodes=place.nnodes,
         torchx_job_id=source.get("TORCHX_JOB_ID", ""),
         scheduler_job_id=f"slurm-{slurm_job}" if slurm_job else "",
         attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
@@ -112,7 +113,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         stderr_file=f"{error_file.rpartition('/')[0]}/stderr.log" if "/" in error_file else "",
         ends_at=_count(source, "SLURM_JOB_END_TIME", 0),
         attempt_folder=source.get(ATTEMPT_VARIABLE, ""),
-        node=_count(source, "GROUP_RANK", 0),
+        node=place.node,
         is_batch_job=bool(slurm_job or source.get("KUBERNETES_SERVICE_HOST")),
         temporary=tuple(filter(None, map(source.get, _TEMPORARY_VARIABLES))),
     )
@@ -186,6 +187,15 @@ def cache_folders_of_libraries(environment: Mapping[str, str] | None = None) -> 
     return tuple(os.path.abspath(os.path.expanduser(path)) for path in named if path)  # noqa: PTH100, PTH111 - as hooked
 
 
+def accelerate_config_file(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Return the config file that accelerate reads where its command names none; ``None`` where there is none."""
+    source = environment if environment is not None else os.environ
+    caches = source.get("XDG_CACHE_HOME", "~/.cache")
+    folder = Path(os.path.expanduser(source.get("HF_HOME", os.path.join(caches, "huggingface"))), "accelerate")  # noqa: PTH111, PTH118 - as accelerate spells it
+    found = [folder / f"default_config.{kind}" for kind in ("yaml", "json")]
+    return next((path for path in found if path.is_file()), None)
+
+
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment with ``changes``, for a child process."""
     return {**os.environ, **changes}
@@ -233,6 +243,38 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path | None:
         return (caches if caches.is_absolute() else Path("~/.cache").expanduser()) / "torchx-cubicml"
     except RuntimeError:  # no home directory
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Place of a process in its job, as in ``JobEnvironment``."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    nnodes: int
+    node: int
+
+
+def _rank_of(source: Mapping[str, str]) -> _Place:
+    """Return the place of this process, by the variables of the launcher that has set any."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "GROUP_RANK")
+    if "RANK" in source or "WORLD_SIZE" in source:
+        if "CROSS_SIZE" in source:  # DeepSpeed's launcher
+            names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CROSS_SIZE", "CROSS_RANK")
+    elif "OMPI_COMM_WORLD_RANK" in source:  # Open MPI; it gives no index of the node
+        world = "OMPI_COMM_WORLD"
+        names = (f"{world}_RANK", f"{world}_LOCAL_RANK", f"{world}_SIZE", "OMPI_MCA_orte_num_nodes", "")
+    elif "SLURM_STEP_NUM_TASKS" in source:  # srun sets it, and a batch script lacks it
+        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_NODEID")
+    rank, local_rank, world_size, nnodes, node = names
+    return _Place(
+        rank=_count(source, rank, 0),
+        local_rank=_count(source, local_rank, 0),
+        world_size=_count(source, world_size, 1),
+        nnodes=_count(source, nnodes, 1),
+        node=_count(source, node, 0),
+    )
 
 
 def _run_folder(error_file: str) -> str:

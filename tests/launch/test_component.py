@@ -343,3 +343,51 @@ def test_the_last_of_several_variables_is_extended() -> None:
     assert parsed.arguments(changed) == ("--env", "A=1", "-m", "pkg", "--env", "B=2,C=3", "-h", "aws_t3.medium")
     assert parsed.launch.device == "aws_t3.medium"
     assert parse("dist.ddp", "-m pkg").launch.device == ""
+
+
+LAUNCHED = "accelerate launch --multi_gpu --num_processes 2 train.py --lr 0.1"
+
+
+def test_a_command_of_another_launcher_is_read_and_recorded() -> None:
+    parsed = parse("utils.sh", LAUNCHED)
+    launch = parsed.launch
+    assert (launch.program, launch.script_args, launch.launcher) == ("train.py", ("--lr", "0.1"), "accelerate")
+    assert (launch.world_size, launch.resizable, launch.why_not_rewritten) == (2, {"nproc_per_node"}, "")
+    (role,) = parsed.build(launch, CONTRACT).roles
+    recorded = f"accelerate launch --multi_gpu --num_processes 2 -- -m{RECORDER} train.py --lr 0.1; fi;"
+    assert recorded in role.args[1]
+    assert role.args[1].endswith(f"exec {LAUNCHED}")
+    assert parsed.arguments(launch) == ("--", *LAUNCHED.split())
+
+
+def test_the_size_and_the_options_of_a_launcher_are_written() -> None:
+    parsed = parse("utils.sh", LAUNCHED)
+    options = (*parsed.launch.launcher_args, "--fsdp_sharding_strategy", "a b")
+    other = replace(parsed.launch, nproc_per_node=4, world_size=4, launcher_args=options, script_args=("--lr", "1"))
+    (role,) = parsed.build(other, CONTRACT).roles
+    head = "accelerate launch --multi_gpu --num_processes 4 --fsdp_sharding_strategy 'a b'"
+    assert f"exec {head} -- -m{RECORDER} train.py --lr 1; fi;" in role.args[1]
+    assert role.args[1].endswith(f"exec {LAUNCHED}")
+    assert shlex.join(parsed.arguments(other)) == f"-- {head} train.py --lr 1"
+    read = ComponentLaunch.parse("utils.sh", parsed.arguments(other)).launch
+    assert (read.nproc_per_node, read.launcher_args[-1], read.script_args) == (4, "a b", ("--lr", "1"))
+
+
+def test_a_launcher_of_any_command_starts_the_guard_in_each_process(tmp_path: Path) -> None:
+    body = """
+def train(*args: str) -> specs.AppDef:
+    \"\"\"Trains.
+
+    Args:
+        args: of the script
+    \"\"\"
+    words = ["-n", "2", "python", "train.py", *args]
+    role = specs.Role(name="train", image="", entrypoint="srun", args=words)
+    return specs.AppDef(name="train", roles=[role])
+"""
+    parsed = parse(write_component(tmp_path, body), "-- --lr 1")
+    (role,) = parsed.build(parsed.launch, CONTRACT).roles
+    assert (role.entrypoint, role.args[:4]) == ("srun", ["-n", "2", "python", "-c"])
+    wrapped = ["python", f"-m{RECORDER}", "train.py", "--lr", "1"]
+    typed = ["python", "train.py", "--lr", "1"]
+    assert role.args[-len(typed) - len(wrapped) - 3 :] == ["5", *wrapped, "4", *typed, "named"]

@@ -71,7 +71,7 @@ def add_launch(parser: argparse.ArgumentParser, *, or_torchrun: bool = False) ->
         nargs=argparse.REMAINDER,
         metavar="-- COMPONENT ...",
         help="component and its arguments, as for `torchx run`"
-        + ("; or a command of torchrun or cubicrun" if or_torchrun else ""),
+        + ("; or a command of torchrun, cubicrun or another launcher" if or_torchrun else ""),
     )
 
 

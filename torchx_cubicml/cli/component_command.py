@@ -1,4 +1,4 @@
-"""Commands that start a launch, as sub-commands read and print them: of a component, and of torchrun."""
+"""Commands that start a launch, as sub-commands read and print them: of a component, torchrun or another launcher."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torchx_cubicml.records.redaction import mask
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.launch import ComponentLaunch, Launch
+    from torchx_cubicml.launch import ComponentLaunch, Launch, TorchrunLaunch
+    from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
 
 
-TORCHRUN = ("torchrun", "cubicrun")
+_TORCHRUN = ("torchrun", "cubicrun")
 OURS = "--cubicml-"
 """Prefix of the options of cubicrun that are not torchrun's."""
 _WITHOUT_VALUE = frozenset({"--cubicml-keep-command", "--cubicml-keep_command"})
@@ -31,6 +32,42 @@ def torchrun_arguments(words: Sequence[str]) -> list[str]:
     while rest and rest[0].startswith(OURS):
         rest = rest[1 if "=" in rest[0] or rest[0] in _WITHOUT_VALUE else 2 :]
     return rest
+
+
+def is_launcher_command(name: str) -> bool:
+    """Return whether a command begins with torchrun, cubicrun or another launcher, and not with a component."""
+    from torchx_cubicml.launch.launchers.table import is_launcher
+
+    return name in _TORCHRUN or is_launcher(name)
+
+
+def read_command(name: str, words: Sequence[str], *, env: Mapping[str, str]) -> TorchrunLaunch | CommandLaunch:
+    """Return the launch of torchrun, cubicrun or another launcher, as ``cubicrun`` reads it.
+
+    Args:
+        name: first word of the command.
+        words: the further words.
+        env: environment in which it starts.
+
+    Raises:
+        LaunchError: it starts no Python program that can be recorded.
+    """
+    from torchx_cubicml.launch import TorchrunLaunch
+    from torchx_cubicml.launch.launchers.command_launch import CommandLaunch, is_command
+
+    if name not in _TORCHRUN:
+        return CommandLaunch.parse([name, *words], env=env)
+    rest = torchrun_arguments(words)
+    return CommandLaunch.parse(rest[1:], env=env) if is_command(rest) else TorchrunLaunch.parse(rest, env=env)
+
+
+def cubicrun_arguments(command: TorchrunLaunch | CommandLaunch, launch: Launch) -> list[str]:
+    """Return the arguments of cubicrun that start a command with all that ``launch`` states."""
+    from torchx_cubicml.launch import TorchrunLaunch
+
+    if isinstance(command, TorchrunLaunch):
+        return command.typed(launch.script_args, nproc_per_node=launch.nproc_per_node)
+    return ["--", *command.with_launcher_of(launch).typed(launch.script_args)]
 
 
 def with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> ComponentLaunch:

@@ -14,7 +14,7 @@ from torchx_cubicml.cli.base import (
     split_command,
     store_url,
 )
-from torchx_cubicml.cli.component_command import TORCHRUN, torchrun_arguments, with_scheduler
+from torchx_cubicml.cli.component_command import is_launcher_command, read_command, with_scheduler
 from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.cli.terminal import open_console
 
@@ -50,18 +50,25 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.launch.command_facts.recorded_commands import with_command_facts
     from torchx_cubicml.launch.launch import workload_of
     from torchx_cubicml.records.redaction import printable
+    from torchx_cubicml.records.workload import PROJECT
 
     name, words = split_command(args.command)
     launch = _launch(name, words, args)
     known = facts_of_command(launch, stated=_stated(args.fact), device=args.device)
-    program = str(workload_of(launch)["program"])
+    workload = workload_of(launch)
+    program = str(workload["program"])
     with progress("estimating time and memory", is_json=args.json):
         trials = _trials(args)
         if "embedding_rows" in known.facts:
             trials = with_command_facts(trials, launch)
-        known, levers = _completed(known, launch, trials, program, args), _levers(launch, args.space)
+        known = _completed(known, launch, trials, program, args)
         explanation = explain_command(
-            known, program=program, trials=trials, levers=levers, device_gib=_host_gib(known, launch)
+            known,
+            program=program,
+            project=workload.get(PROJECT),
+            trials=trials,
+            levers=_levers(launch, args.space),
+            device_gib=_host_gib(known, launch),
         )
     if args.json:
         print_json(explanation.to_json())
@@ -73,12 +80,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _launch(name: str, words: Sequence[str], args: argparse.Namespace) -> Launch:
-    """Return the launch of a component, or of torchrun as ``cubicrun`` reads it, which starts on this machine."""
+    """Return the launch of a component, or of a launcher as ``cubicrun`` reads it, which starts on this machine."""
     from torchx_cubicml.errors import LaunchError
-    from torchx_cubicml.launch import ComponentLaunch, TorchrunLaunch
+    from torchx_cubicml.launch import ComponentLaunch
 
-    if name in TORCHRUN:
-        launch = TorchrunLaunch.parse(torchrun_arguments(words), env={}).launch
+    if is_launcher_command(name):
+        launch = read_command(name, words, env={}).launch
         return replace(launch, scheduler=launch.scheduler or _LOCAL)
     launch = with_scheduler(ComponentLaunch.parse(name, words), args).launch
     if not launch.program:
@@ -124,18 +131,14 @@ def _completed(
     known: CommandFacts, launch: Launch, trials: Sequence[Trial], program: str, args: argparse.Namespace
 ) -> CommandFacts:
     """Return the facts with those of the nearest launch, and with the device of this machine for a local launch."""
-    from torchx_cubicml.advisor.command_explanation.recorded_facts import recorded_facts
-    from torchx_cubicml.advisor.command_explanation.recorded_tables import recorded_tables
+    from torchx_cubicml.advisor.command_explanation.recorded_tables import with_recorded_facts
     from torchx_cubicml.launch.command_facts.local_device import local_device
     from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.digest_key import digest_keys
 
     keys = digest_keys(absolute_url(store_url(args))) if trials else ()
-    found = {
-        **recorded_facts(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys),
-        **recorded_tables(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys),
-    }
-    return known.completed_by(found).completed_by(local_device(launch))
+    known = with_recorded_facts(known, trials, program=program, arguments=launch.script_args, keys=keys)
+    return known.completed_by(local_device(launch))
 
 
 def _levers(launch: Launch, path: str) -> list[Lever] | None:

@@ -7,7 +7,13 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.cli.base import print_json, split_command, store_url
-from torchx_cubicml.cli.component_command import TORCHRUN, run_words, torchrun_arguments, with_scheduler
+from torchx_cubicml.cli.component_command import (
+    cubicrun_arguments,
+    is_launcher_command,
+    read_command,
+    run_words,
+    with_scheduler,
+)
 from torchx_cubicml.cli.history_filters import find_trial
 from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.repeat_text import print_command
@@ -18,7 +24,6 @@ from torchx_cubicml.records.redaction import mask, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.launch import TorchrunLaunch
     from torchx_cubicml.launch.repeat import RepeatedLaunch
     from torchx_cubicml.records.trial import Trial
 
@@ -106,28 +111,22 @@ def _repeated(
     """Return the repeated launch, and the words that start it, recorded and not rewritten."""
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.repeat import repeated_launch
+    from torchx_cubicml.settings import child_environment
     from torchx_cubicml.space.toml import load_space
 
     space = load_space(args.space)
     name, rest = split_command(command)
-    if name in TORCHRUN:
-        torchrun = _torchrun(rest)
-        repeated = repeated_launch(torchrun.launch, space, trial, digest_keys=keys)
-        launch, typed = repeated.launch, torchrun.launch
+    if is_launcher_command(name):
+        typed_launch = read_command(name, rest, env=child_environment({}))
+        repeated = repeated_launch(typed_launch.launch, space, trial, digest_keys=keys)
+        launch, typed = repeated.launch, typed_launch.launch
         settings = [f"{key}={text}" for key, text in launch.env.items() if typed.env.get(key) != text]
         words = [*settings, "cubicrun", "--cubicml-mode", _RECORD, "--cubicml-space", args.space]
-        return repeated, [*words, *torchrun.typed(launch.script_args, nproc_per_node=launch.nproc_per_node)]
+        return repeated, [*words, *cubicrun_arguments(typed_launch, launch)]
     component = with_scheduler(ComponentLaunch.parse(name, rest), args)
     repeated = repeated_launch(component.launch, space, trial, digest_keys=keys)
     before = ("cubicml", "--mode", _RECORD, "--space", args.space)
     return repeated, run_words(component, repeated.launch, args, before=before)
-
-
-def _torchrun(words: Sequence[str]) -> TorchrunLaunch:
-    from torchx_cubicml.launch import TorchrunLaunch
-    from torchx_cubicml.settings import child_environment
-
-    return TorchrunLaunch.parse(torchrun_arguments(words), env=child_environment({}))
 
 
 def _print(repeated: RepeatedLaunch, in_job: Sequence[str], trial: Trial) -> None:

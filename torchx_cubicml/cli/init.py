@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_launch, split_command
-from torchx_cubicml.cli.component_command import OURS, TORCHRUN, torchrun_arguments
+from torchx_cubicml.cli.component_command import OURS, is_launcher_command, read_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,19 +70,19 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    is_component = name not in TORCHRUN
+    is_component = not is_launcher_command(name)
     use = f"torchx cubicml tune --space {path} ..." if is_component else f"cubicrun {OURS}space {path} ..."
     _report(f"wrote {path}; review it, then run: {use}")
     return 0
 
 
 def _launch(name: str, words: Sequence[str]) -> Launch:
-    """Return the launch of a component, or of torchrun as ``cubicrun`` reads it."""
-    from torchx_cubicml.launch import ComponentLaunch, TorchrunLaunch
+    """Return the launch of a component, or of a launcher as ``cubicrun`` reads it."""
+    from torchx_cubicml.launch import ComponentLaunch
 
-    if name not in TORCHRUN:
+    if not is_launcher_command(name):
         return ComponentLaunch.parse(name, words).launch
-    return TorchrunLaunch.parse(torchrun_arguments(words), env={}).launch
+    return read_command(name, words, env={}).launch
 
 
 def _report(text: str) -> None:

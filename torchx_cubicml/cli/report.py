@@ -42,10 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the report, and print how to open it."""
     from torchx_cubicml.cli.report_formats import STDOUT, check_packages, content, format_and_file
+    from torchx_cubicml.store.collector import without_collector
 
     kind, out = format_and_file(args.format, args.out)
     check_packages(kind)
-    with progress("writing the report") as report:
+    with progress("writing the report") as report, without_collector():
         made = content(kind, _report(args, report))
     if out == STDOUT:
         sys.stdout.buffer.write(made)

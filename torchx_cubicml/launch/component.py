@@ -13,7 +13,7 @@ from torchx_cubicml.launch.bindings.argv import replace as replace_words
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.launch import Launch, has_same_nodes
 from torchx_cubicml.launch.role import RoleCommand, read_role
-from torchx_cubicml.launch.shell import ShellWord, quote, respell, without_macro_escape
+from torchx_cubicml.launch.shell import ShellWord, quote, respell, with_macro_escape, without_macro_escape
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ComponentLaunch:
         several = f"several roles train ({', '.join(names)}); only {source.app.roles[role].name} is recorded"
         env = {name: without_macro_escape(value) for name, value in source.app.roles[role].env.items()}
         launch = commands[role].launch(env=env, device=source.device, obstacle=several if len(names) > 1 else "")
-        if source.takes_size and commands[role].is_torchrun and launch.world_size is not None:
+        if source.takes_size and commands[role].is_torchrun and launch.world_size and not commands[role].parts.launcher:
             launch = replace(launch, resizable=frozenset({"nnodes", "nproc_per_node"}))
         launch = replace(launch, mounted=_mounted(source.app.roles[role]), component_options=source.values)
         return cls(launch=launch, why_not_recorded="", source=source, role=role, command=commands[role])
@@ -114,7 +114,9 @@ class ComponentLaunch:
         if contract is None or self.command is None:
             return copy.deepcopy(self.source.app)
         made, command, fallback = self, self.command, ""
-        if _resources(target) != _resources(self.launch):
+        if self._changes_launcher(target):
+            command, fallback = command.with_launcher_of(target), command.unrecorded(self.launch.script_args)
+        elif _resources(target) != _resources(self.launch):
             made, command = self._rebuilt(target)
             # Other nodes are already allocated; with the typed arguments they would train with another global batch.
             typed = self.command.unrecorded(self.launch.script_args)
@@ -160,14 +162,37 @@ class ComponentLaunch:
         options = _with_variables(options, variables) if variables else options
         if self.command is None:
             return (*options, "--", *source.script_args) if source.script_args else options
-        words = [ShellWord(value=self.command.as_seen(argument), text=argument) for argument in source.script_args]
+        # A component that takes a whole command has the launcher's words in front of the program's arguments.
+        head = self._launcher_words(launch)
+        typed = source.script_args[len(self._launcher_words(self.launch)) :]
+        words = [ShellWord(value=self.command.as_seen(argument), text=argument) for argument in typed]
         target_args = tuple(word.value for word in words)
         if launch.script_args != self.launch.script_args:
             if target_args != self.launch.script_args:
                 raise LaunchError(f"{source.component} builds script arguments that cannot be typed")
             target_args = launch.script_args
-        script_args = respell(words, target_args, spell=self.command.as_typed)
+        script_args = (*head, *respell(words, target_args, spell=self.command.as_typed))
         return (*options, "--", *script_args) if script_args else options
+
+    def _changes_launcher(self, launch: Launch) -> bool:
+        """Return whether ``launch`` has other options of the launcher, the number of processes among them."""
+        return self.command is not None and self.command.with_launcher_of(launch).words != self.command.words
+
+    def _launcher_words(self, launch: Launch) -> tuple[str, ...]:
+        """Return the component's arguments in front of those of the program, with the launcher's options of ``launch``.
+
+        Raises:
+            LaunchError: the component does not take the launcher's words as they stand in its command.
+        """
+        source, command = self.source, self.command
+        count = len(source.script_args) - len(self.launch.script_args)
+        typed = source.script_args[: max(count, 0)]
+        if command is None or not self._changes_launcher(launch):
+            return typed
+        if [without_macro_escape(word) for word in typed] != [each.value for each in command.words[: len(typed)]]:
+            raise LaunchError(f"{source.component} builds a command whose launcher cannot be typed")
+        made = command.with_launcher_of(launch)
+        return tuple(with_macro_escape(word.value) for word in made.words[: made.parts.args_start])
 
     def _rebuilt(self, launch: Launch) -> tuple[Self, RoleCommand]:
         """Return the component, materialised by TorchX with the size and the options of ``launch``, and its command."""
@@ -184,7 +209,8 @@ class ComponentLaunch:
     def _changed_options(self, launch: Launch) -> dict[str, str]:
         """Return the options of the component that ``launch`` changes, its size among them."""
         typed, size = self.launch, (launch.nnodes, launch.nproc_per_node)
-        sizes = {} if size == (typed.nnodes, typed.nproc_per_node) else {"-j": f"{size[0]}x{size[1]}"}
+        is_own = size == (typed.nnodes, typed.nproc_per_node) or self._changes_launcher(launch)
+        sizes = {} if is_own else {"-j": f"{size[0]}x{size[1]}"}
         options = launch.component_options.items()
         return sizes | {flag: text for flag, text in options if typed.component_options.get(flag) != text}
 

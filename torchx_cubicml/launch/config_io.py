@@ -59,11 +59,11 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
         if binding is None:
             continue
         query = _query(parameter, space, _entry_count(parameter, {**facts, **config}))
-        binding_io = _BINDING_IO[binding.kind]
-        if binding.implied and not binding_io.says(launch, binding, replace(query, default=None)):
+        binding_io, place = _BINDING_IO[binding.kind], _with_place(launch, binding)
+        if binding.implied and not binding_io.says(place, binding, replace(query, default=None)):
             unstated[parameter.name] = query.default
             continue
-        value = binding_io.read(launch, binding, query)
+        value = binding_io.read(place, binding, query)
         if binding.implied_by and value in binding.implied_by:
             unstated[parameter.name] = query.default
         else:
@@ -120,7 +120,8 @@ def stated_values(launch: Launch, space: SearchSpace, known: Mapping[str, Value]
 
 def _is_in_arguments(launch: Launch, binding: Binding, query: BindingQuery) -> bool:
     """Return whether the arguments decide on a value: no config file that they may name has a say."""
-    if binding.kind != BindingKind.FLAG or _FLAG_BINDING.is_left_to_file(launch, binding, query):
+    # A record holds no options of a launcher.
+    if binding.kind != BindingKind.FLAG or binding.of_launcher or _FLAG_BINDING.is_left_to_file(launch, binding, query):
         return False
     # The path of a file is recorded as a digest, and a variable is not recorded.
     is_named_by_flag = binding.file.startswith("-") or binding.file.endswith("=")
@@ -147,13 +148,25 @@ def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
         if parameter.binding is None or value is None or same_value(value, current.get(parameter.name, ())):
             continue
         query = _query(parameter, space, _entry_count(parameter, {**workload, **config}))
-        written = _BINDING_IO[parameter.binding.kind].write(written, parameter.binding, query, value)
+        written = _written(written, parameter.binding, query, value)
     _, read_back = read_config(written, space)
     unchanged = {item.name: current[item.name] for item in space.parameters if item.binding and item.name in current}
     for name, value in {**unchanged, **config}.items():
         if name in read_back and not same_value(read_back[name], value):
             raise LaunchError(f"parameter {name} cannot be set to {spell(value)!r:.60} in this command")
     return written
+
+
+def _with_place(launch: Launch, binding: Binding) -> Launch:
+    """Return the launch with the words in which the binding is: those of the launcher, or of the program."""
+    return replace(launch, script_args=launch.launcher_args) if binding.of_launcher else launch
+
+
+def _written(launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
+    written = _BINDING_IO[binding.kind].write(_with_place(launch, binding), binding, query, value)
+    if not binding.of_launcher:
+        return written
+    return replace(written, script_args=launch.script_args, launcher_args=written.script_args)
 
 
 def checked_hooks(launch: Launch, space: SearchSpace, config: Config) -> dict[str, Value]:
@@ -235,9 +248,10 @@ def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value 
         return fact.value
     query = _fact_query(fact, space)
     binding_io = _BINDING_IO[fact.binding.kind]
-    if fact.optional and not binding_io.says(launch, fact.binding, query):
+    place = _with_place(launch, fact.binding)
+    if fact.optional and not binding_io.says(place, fact.binding, query):
         return None
-    return binding_io.read(launch, fact.binding, query)
+    return binding_io.read(place, fact.binding, query)
 
 
 def _fact_query(fact: WorkloadFact, space: SearchSpace) -> BindingQuery:

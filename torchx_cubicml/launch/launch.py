@@ -40,6 +40,8 @@ class Launch:
         mounted: writable folders mounted into a container of the job under the path they have outside.
         why_not_rewritten: reason why the command may be recorded but not changed; empty if it may be changed.
         can_have_second_attempt: whether the command can be started again in the same job, after a rewritten one failed.
+        launcher: name of the launcher that the command names in place of torchrun; empty for torchrun and Python.
+        launcher_args: options of that launcher, if it starts the program itself.
     """
 
     program: str
@@ -60,6 +62,8 @@ class Launch:
     mounted: tuple[str, ...] = ()
     why_not_rewritten: str = ""
     can_have_second_attempt: bool = False
+    launcher: str = ""
+    launcher_args: tuple[str, ...] = ()
 
 
 def changed_scheduler_options(launch: Launch, typed: Launch) -> dict[str, str]:

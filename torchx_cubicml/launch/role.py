@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.launchers.table import parse_any_command
 from torchx_cubicml.launch.recorder_fallback import fallback_arguments, fallback_line, probe_condition
 from torchx_cubicml.launch.shell import (
     ShellWord,
@@ -24,7 +25,6 @@ from torchx_cubicml.launch.torchrun_command import (
     RECORDER,
     TORCHRUN_WITH_SECOND_ATTEMPT,
     LaunchCommand,
-    parse_command,
     recorder_words,
     without_module_options,
 )
@@ -64,7 +64,8 @@ class RoleCommand:
     @property
     def can_have_second_attempt(self) -> bool:
         """Return whether the command can be started again as typed in the same job: torchrun of a known size."""
-        return self.parts.picks_python and self.parts.nnodes == self.replicas
+        parts = self.parts
+        return parts.picks_python and parts.nnodes == self.replicas and not parts.launcher
 
     @property
     def script_words(self) -> tuple[ShellWord, ...]:
@@ -109,7 +110,26 @@ class RoleCommand:
             device=device,
             why_not_rewritten=obstacle or self._obstacle(),
             can_have_second_attempt=self.can_have_second_attempt,
+            resizable=frozenset({"nproc_per_node"} if world_size and self.parts.size_place is not None else ()),
+            launcher=self.parts.launcher,
+            launcher_args=tuple(word.value for word in self.words[self.parts.launcher_options]),
         )
+
+    def with_launcher_of(self, launch: Launch) -> RoleCommand:
+        """Return the command with the launcher's own options, and its number of processes, of ``launch``."""
+        made, options = self, self.parts.launcher_options
+        if tuple(word.value for word in self.words[options]) != launch.launcher_args:
+            texts = respell(self.words[options], launch.launcher_args, spell=quote)
+            pairs = zip(launch.launcher_args, texts, strict=True)
+            changed = [ShellWord(value=value, text=text) for value, text in pairs]
+            words = (*self.words[: options.start], *changed, *self.words[options.stop :])
+            made = replace(self, words=words, parts=parse_any_command([word.value for word in words]))
+        place, count = made.parts.size_place, launch.nproc_per_node
+        if place is None or count in {None, made.parts.nproc_per_node}:
+            return made
+        word = ShellWord(value=f"{place.before}{count}", text=quote(f"{place.before}{count}"))
+        words = (*made.words[: place.index], word, *made.words[place.index + 1 :])
+        return replace(made, words=words, parts=replace(made.parts, nproc_per_node=count))
 
     def wrapped(
         self,
@@ -134,9 +154,8 @@ class RoleCommand:
         if self.shell is None and parts.python is not None and not self._starts_torchrun:
             return self._wrapped_without_shell(parts.python, script_args, variables, second_attempt)
         python = join(words[parts.python]) if parts.python is not None else None
-        probe = probe_condition(
-            torchrun=words[0].text if python is None else None, python=python, honours_override=parts.is_torchrun
-        )
+        launcher = words[parts.process_start].text if python is None else None
+        probe = probe_condition(torchrun=launcher, python=python, honours_override=parts.is_torchrun)
         head, recorded = [word.text for word in words[: parts.options_start]], self._recorded(script_args)
         if second_attempt is not None:
             # As torchrun does, its Python leaves the working directory out of the module search path.
@@ -155,7 +174,7 @@ class RoleCommand:
 
     @property
     def _starts_torchrun(self) -> bool:
-        return posixpath.basename(self.words[0].value) == "torchrun"
+        return posixpath.basename(self.words[self.parts.process_start].value) == "torchrun"
 
     def _wrapped_without_shell(
         self,
@@ -165,14 +184,15 @@ class RoleCommand:
         second_attempt: RoleCommand | None,
     ) -> tuple[str, list[str]]:
         parts, texts = self.parts, [_argument(word) for word in self.words]
-        head, recorded = texts[: parts.options_start], self._recorded(script_args, in_shell=False)
+        start = parts.process_start
+        head, recorded = texts[start : parts.options_start], self._recorded(script_args, in_shell=False)
         if second_attempt is not None:
             head = [*texts[python], *second_attempt._first_words(in_shell=False)]
         guard = fallback_arguments(
             python=texts[python],
             picks_python=parts.picks_python,
             wrapped=[*head, *recorded],
-            typed=texts,
+            typed=texts[start:],
             variables=variables,
         )
         return self.words[0].value, [*texts[1 : python.stop], *guard]
@@ -237,7 +257,7 @@ def read_role(role: Role) -> RoleCommand:
         words = split_line(args[1])
     else:
         words = [ShellWord(value=entrypoint, text=quote(entrypoint)), *map(word_of_argument, args)]
-    parts = parse_command([word.value for word in words])
+    parts = parse_any_command([word.value for word in words])
     replicas, least = int(role.num_replicas), role.min_replicas
     elastic = [f"the number of nodes ({least}:{replicas})"] if least is not None and least != replicas else []
     left_open = parts.left_open or " and ".join(elastic)

@@ -14,6 +14,8 @@ from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, w
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torchx_cubicml.launch.launchers.option_table import ValuePlace
+
 _Word = TypeVar("_Word")
 
 RECORDER = "torchx_cubicml.recorder"
@@ -36,7 +38,7 @@ TORCHRUN_WITHOUT_VALUE = frozenset({"standalone", "module", "no_python", "run_pa
 TORCHRUN_SHORT = {"m": "module", "r": "redirects", "t": "tee", "h": "help"}
 
 _TORCHRUN_MODULE = "torch.distributed.run"
-_PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?")
+PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?")
 _PYTHON_SWITCHES = re.compile(r"-[bBdEiIOPqsSuvx]+")
 _PYTHON_WITH_VALUE = re.compile(r"-[bBdEiIOPqsSuvx]*[WX]")
 _FIXED_NUMBER = re.compile(r"(\d+)(?::\1)?")  # 2, or 2:2 for least and most
@@ -58,7 +60,13 @@ class LaunchCommand:
         nnodes: number of nodes; ``None`` if the command leaves it open.
         nproc_per_node: processes per node, likewise.
         left_open: description of what the command leaves open; empty if nothing.
-        options_start: index of torchrun's first option.
+        options_start: index of the launcher's first option.
+        launcher: name of the launcher that starts the program in place of torchrun or Python; empty for these two.
+        process_start: index of the first word that each process runs; above 0 behind a launcher of any program.
+        module_switch: option by which the launcher is told that the program is a module; empty where a word ``-mNAME``
+            may stand for the program.
+        size_place: place of the typed number of processes; ``None`` where it cannot be changed there.
+        starts_all_nodes: whether the command is given once for all nodes.
     """
 
     program: str
@@ -73,10 +81,21 @@ class LaunchCommand:
     nproc_per_node: int | None = 1
     left_open: str = ""
     options_start: int = 1
+    launcher: str = ""
+    process_start: int = 0
+    module_switch: str = ""
+    size_place: ValuePlace | None = None
+    starts_all_nodes: bool = False
+
+    @property
+    def launcher_options(self) -> slice:
+        """Words of the options of the launcher that starts the program in place of torchrun; else an empty slice."""
+        has_own = bool(self.launcher) and self.process_start == 0
+        return slice(self.options_start, self.head_stop) if has_own else slice(0, 0)
 
 
 def parse_command(words: Sequence[str]) -> LaunchCommand:
-    """Parse a launch command.
+    """Parse a command of torchrun or Python; ``launchers.table`` reads those of other launchers, too.
 
     Raises:
         LaunchError: the command is not torchrun or python with a script or a module.
@@ -125,6 +144,8 @@ def recorder_words(parts: LaunchCommand, recorder: str) -> list[str]:
     ['--', '-mrec', '-m']
     """
     program = ["-m"] if parts.is_module else []
+    if parts.module_switch:
+        return [parts.module_switch, recorder, *program]
     if _environment_sets_module(parts):
         return [recorder, "--", *program]
     # The "--" keeps torchrun from taking the next word for an option of its own.
@@ -147,14 +168,14 @@ def _name_at(words: Sequence[str], index: int) -> str:
 
 def _parse_python(words: Sequence[str], *, start: int) -> LaunchCommand:
     name = _name_at(words, start)
-    if not _PYTHON.fullmatch(name):
+    if not PYTHON.fullmatch(name):
         raise LaunchError(f"{name or 'an empty command'} is neither torchrun nor python")
     stop = start + 1
     while stop < len(words) and words[stop].startswith("-") and words[stop] not in {"-m", _RECORDER_OPTION}:
         stop += _width_of_python_option(words[stop])
     is_module = words[stop : stop + 1] == ["-m"]
     program_at = stop + is_module
-    program = _program(words, program_at)
+    program = check_program(words, program_at)
     python = slice(start, stop)
     if is_module and program == _TORCHRUN_MODULE:
         return _parse_torchrun(words, start=program_at + 1, python=python)
@@ -182,7 +203,7 @@ def _parse_torchrun(words: Sequence[str], *, start: int, python: slice | None) -
         dropped = not ended and list(words[program_at + 1 : program_at + 2]) == ["--"]
         is_module = "module" in options
         command = LaunchCommand(
-            program=_program(words, program_at),
+            program=check_program(words, program_at),
             is_module=is_module,
             head_stop=stop,
             args_start=program_at + 1 + dropped,
@@ -239,7 +260,12 @@ def _with_size(command: LaunchCommand, *, nnodes: str, nproc: str) -> LaunchComm
     )
 
 
-def _program(words: Sequence[str], index: int) -> str:
+def check_program(words: Sequence[str], index: int) -> str:
+    """Return the word at ``index``, which names the program.
+
+    Raises:
+        LaunchError: it names none, or the recorder.
+    """
     if words[index : index + 1] in ([RECORDER], [_RECORDER_OPTION]):
         raise LaunchError("the command already starts the recorder")
     if index >= len(words) or not words[index] or words[index].startswith("-"):
@@ -247,7 +273,8 @@ def _program(words: Sequence[str], index: int) -> str:
     return words[index]
 
 
-_PREFIX = "PET_"  # torchrun reads an option that is not typed from the variable PET_<OPTION>
+TORCHRUN_PREFIX = "PET_"
+"""Prefix of the variables from which torchrun reads the options that are not typed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +366,7 @@ class TorchrunLaunch:
 
 
 def _options_from_env(env: Mapping[str, str]) -> list[str]:
-    variables = {name: _PREFIX + name.upper() for name in sorted(TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE)}
+    variables = {name: TORCHRUN_PREFIX + name.upper() for name in sorted(TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE)}
     words = [f"--{name}={env[variables[name]]}" for name in sorted(TORCHRUN_WITH_VALUE) if variables[name] in env]
     flags = sorted(TORCHRUN_WITHOUT_VALUE)
     return words + [f"--{name}" for name in flags if env.get(variables[name], "0").strip() not in {"0", ""}]

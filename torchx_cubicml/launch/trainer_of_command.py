@@ -9,6 +9,8 @@ from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.space.trainers import TRAINERS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.space.trainers import Trainer
 
@@ -30,4 +32,12 @@ def detect_trainer(launch: Launch, source: str) -> Trainer | None:
             or (trainer.source and trainer.source in source)
         ):
             return trainer
-    return None
+    options = flags_in(launch.launcher_args)
+    of_launcher = TRAINERS.get(launch.launcher)
+    return of_launcher if of_launcher is not None and _has_place(of_launcher, options) else None
+
+
+def _has_place(trainer: Trainer, options: Collection[str]) -> bool:
+    """Return whether a launcher's options state a value of the trainer's table, or name its config file."""
+    flags = [flag for flag in trainer.flags.values() if flag.of_launcher]
+    return any(flag.flag in options or flag.file in options for flag in flags)

@@ -57,6 +57,7 @@ class Binding:
         file_must_be_auto: whether a value in the file, other than ``auto``, would contradict the flag.
         implied: whether an absent value follows from the parameter's expression, before the default counts.
         takes_list: whether several words may follow the flag; together, with blanks between, they are one value.
+        of_launcher: whether flag and file are options of the launcher, and not arguments of the program.
         implied_by: values at the place that stand for the expression's value too, such as -1 for the remaining ranks.
     """
 
@@ -75,6 +76,7 @@ class Binding:
     file_must_be_auto: bool = False
     implied: bool = False
     takes_list: bool = False
+    of_launcher: bool = False
     implied_by: tuple[Scalar, ...] = ()
 
 

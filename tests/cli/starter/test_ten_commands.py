@@ -44,7 +44,7 @@ COMMANDS = {
     "torchtitan": ("-m torchtitan.train", "--job.config_file tt.toml"),
     "deepspeed": ("train.py", "--deepspeed_config ds.json"),
     "nanogpt": ("nano.py", "config.py --batch_size=8 --gradient_accumulation_steps=4 --compile=False"),
-    "accelerate": ("-m accelerate.commands.launch", "--config_file acc.yaml kv.py"),
+    "accelerate": ("kv.py", ""),
 }
 
 
@@ -59,6 +59,8 @@ def test_a_starter_is_ready_to_use(kind: str, tmp_path: Path, monkeypatch: pytes
         is_module=program.startswith("-m "),
         script_args=tuple(shlex.split(args)),
         world_size=8,
+        launcher="accelerate" if kind == "accelerate" else "",
+        launcher_args=("--config_file", "acc.yaml") if kind == "accelerate" else (),
     )
     (tmp_path / "s.toml").write_text(starter_space(user, ""))
     space = load_space("s.toml")

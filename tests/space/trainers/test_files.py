@@ -166,17 +166,27 @@ class TestHuggingFace:
         assert written.script_args[-1] == "shard_grad_op auto_wrap"
 
 
+def launched_by_accelerate(options: str) -> Launch:
+    return replace(launch("--lr 1", "train.py"), launcher="accelerate", launcher_args=tuple(options.split()))
+
+
 class TestAccelerate:
     @pytest.mark.parametrize(("file", "own"), [("fsdp.yaml", "FULL_SHARD"), ("numbers.yaml", "SHARD_GRAD_OP")])
     def test_fsdp_keys(self, file: str, own: str) -> None:
         space = space_of("accelerate", 'sharding_strategy = "auto"', 'activation_checkpointing = "auto"')
-        user = launch(f"--config_file {file} train.py --lr 1", "accelerate.commands.launch", is_module=True)
+        user = launched_by_accelerate(f"--config_file {file}")
         assert read_config(user, space)[1] == {"sharding_strategy": own, "activation_checkpointing": "none"}
         written = write_config(user, space, {"sharding_strategy": "NO_SHARD", "activation_checkpointing": "full"})
-        assert dict(patches_of(written)[0].values) == {
-            ("fsdp_config", "fsdp_sharding_strategy"): 3,
-            ("fsdp_config", "fsdp_activation_checkpointing"): True,
-        }
+        options = f"--config_file {file} --fsdp_sharding_strategy NO_SHARD --fsdp_activation_checkpointing true"
+        assert (" ".join(written.launcher_args), written.script_args) == (options, user.script_args)
+        assert not patches_of(written)
+
+    def test_an_option_of_the_launcher_takes_precedence(self) -> None:
+        space = space_of("accelerate", 'sharding_strategy = "auto"', 'forward_prefetch = "auto"')
+        user = launched_by_accelerate("--fsdp_forward_prefetch true --config_file fsdp.yaml")
+        assert read_config(user, space)[1] == {"sharding_strategy": "FULL_SHARD", "forward_prefetch": True}
+        written = write_config(user, space, {"forward_prefetch": False})
+        assert written.launcher_args == ("--fsdp_forward_prefetch", "false", "--config_file", "fsdp.yaml")
 
 
 class TestTorchtitan:
@@ -240,13 +250,14 @@ class TestTorchtitan:
             "train.py",
             ["micro_batch_size", "overlap_comm", "reduce_bucket_size"],
         ),
-        ("--config_file fsdp.yaml train.py", "accelerate.commands.launch", ["sharding_strategy", "backward_prefetch"]),
+        ("--config_file fsdp.yaml", "accelerate", ["sharding_strategy", "backward_prefetch"]),
         ("--job.config_file llama.toml", "torchtitan.train", ["tp_degree", "micro_batch_size", "compile"][:2]),
     ],
     ids=["deepspeed", "hf", "accelerate", "torchtitan"],
 )
 def test_init_reads_the_files_and_proposes_what_they_say(command: str, program: str, proposed: list[str]) -> None:
     user = launch(command, program, is_module="." in program.removesuffix(".py"))
+    user = launched_by_accelerate(command) if program == "accelerate" else user
     text = starter_space(user, "")
     space = parse_space(text, where="x.toml")
     assert set(proposed) <= {parameter.name for parameter in space.parameters}, text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import split_command
 from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, warning, wrong
-from torchx_cubicml.cli.component_command import torchrun_arguments
+from torchx_cubicml.cli.component_command import read_command
 from torchx_cubicml.errors import LaunchError, RecordError, SpaceError
 
 if TYPE_CHECKING:
@@ -19,15 +19,14 @@ _PAGE = "docs/messages.md lists each reason with its cure"
 
 def check(context: CheckContext) -> Finding:
     """Check the command behind ``--``, which is not run."""
-    from torchx_cubicml.launch import TorchrunLaunch, read_config
+    from torchx_cubicml.launch import read_config
     from torchx_cubicml.space.toml import load_space
 
     if not context.args.command:
         return skipped("none is given; add yours: doctor -- dist.ddp -j 1x2 --script train.py -- ARGS")
     try:
         if context.is_torchrun:
-            words = torchrun_arguments(split_command(context.args.command)[1])
-            launch, why = TorchrunLaunch.parse(words, env={}).launch, ""
+            launch, why = read_command(*split_command(context.args.command), env={}).launch, ""
         else:
             launch, why = context.component.launch, context.component.why_not_recorded
     except LaunchError as error:

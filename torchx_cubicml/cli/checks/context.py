@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import configured, split_command
-from torchx_cubicml.cli.component_command import TORCHRUN, with_scheduler
+from torchx_cubicml.cli.component_command import is_launcher_command, with_scheduler
 from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError, StoreError
 from torchx_cubicml.records.event import Event, fold_events
 from torchx_cubicml.settings import default_store_url, option
@@ -129,8 +129,8 @@ class CheckContext:
 
     @cached_property
     def is_torchrun(self) -> bool:
-        """Return whether the command is one of torchrun."""
-        return bool(self.args.command) and split_command(self.args.command)[0] in TORCHRUN
+        """Return whether the command is one of torchrun or another launcher."""
+        return bool(self.args.command) and is_launcher_command(split_command(self.args.command)[0])
 
     @cached_property
     def component(self) -> ComponentLaunch:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Scalar, Workload
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.trainers import Trainer
+    from torchx_cubicml.space.trainers.base import TrainerFlag
 
 
 def trainer_text(trainer: Trainer, launch: Launch, *, sections: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
@@ -32,8 +33,7 @@ def trainer_text(trainer: Trainer, launch: Launch, *, sections: Sequence[Sequenc
         sections: lines of each further section.
     """
     proposed, commented = [], []
-    typed = flags_in(launch.script_args)
-    for name in (name for name, flag in trainer.flags.items() if flag.choices and (flag.flag or flag.file in typed)):
+    for name in (name for name, flag in trainer.flags.items() if flag.choices and _is_possible_place(flag, launch)):
         try:
             proposed.append(_proposal(trainer, launch, name))
         except CubicMLError as error:
@@ -49,6 +49,13 @@ def trainer_text(trainer: Trainer, launch: Launch, *, sections: Sequence[Sequenc
     parameters = ["[parameters]", *proposed, *commented]
     first = [f"trainer = {json.dumps(trainer.name)} # defines the flags and keys of these parameters"]
     return with_heading(launch.program, first, [header + parameters, *sections]), commented
+
+
+def _is_possible_place(flag: TrainerFlag, launch: Launch) -> bool:
+    """Return whether the command may state the value of a flag, in its words or in a file that it names."""
+    if not flag.of_launcher:
+        return bool(flag.flag) or flag.file in flags_in(launch.script_args)
+    return not {flag.flag, flag.file}.isdisjoint(flags_in(launch.launcher_args))
 
 
 def _with_other_values(trainer: Trainer, launch: Launch, proposed: Sequence[str]) -> tuple[list[str], list[str]]:

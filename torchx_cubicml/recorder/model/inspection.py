@@ -142,7 +142,10 @@ class ModelInspection:
             return
         self._networks = [weakref.ref(unwrap(model))]
         pipeline = read_pipeline()
-        facts = observe(model, leading, seen, world_size=self._world_size, pipeline=pipeline)
+        world_size = _ranks_in_training(self._world_size)
+        facts = observe(model, leading, seen, world_size=world_size, pipeline=pipeline)
+        if world_size != self._world_size:
+            facts["world_size"] = world_size
         if leading is None and facts.get("sharding_strategy") == "NONE":  # the model may be wrapped later
             facts = {name: value for name, value in facts.items() if name not in _WRAPPING_FACTS}
         self.facts = facts
@@ -216,3 +219,12 @@ def _smallest_module_with(parameters: list[nn.Parameter]) -> nn.Module | None:
     if smallest is None:
         return None
     return outermost(smallest, around)
+
+
+def _ranks_in_training(of_job: int) -> int:
+    """Return the number of ranks that train; a single process may have started others itself, as Lightning does."""
+    from torch import distributed
+
+    if of_job > 1 or not (distributed.is_available() and distributed.is_initialized()):
+        return of_job
+    return distributed.get_world_size()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+_LOCAL_RANK = "--local_rank="
 USAGE = "usage: python -m torchx_cubicml.recorder -- (SCRIPT | -m MODULE) [ARGUMENT ...]"
 _PACKAGE_FOLDER = __file__.removesuffix(os.path.join("recorder", "process", "run_program.py"))  # noqa: PTH118 - as code objects spell it
 
@@ -38,17 +39,24 @@ class Program:
 def parse_program(arguments: Sequence[str]) -> Program:
     """Parse the recorder's arguments; without a program, print the usage and exit with status 2.
 
+    DeepSpeed's launcher puts ``--local_rank=N`` behind the first word of its program, which is the recorder's. It is
+    the first argument of the program.
+
     >>> parse_program(["--", "train.py", "--steps", "3"]).arguments
     ('--steps', '3')
+    >>> parse_program(["--local_rank=1", "train.py", "--steps", "3"]).arguments
+    ('--local_rank=1', '--steps', '3')
     >>> parse_program(["--", "-m", "team.train"]).label
     '-m team.train'
     """
     words = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
+    added = words[:1] if words and words[0].startswith(_LOCAL_RANK) else []
+    words = words[len(added) :]
     is_module = words[:1] == ["-m"]
     words = words[1:] if is_module else words
     if not words or words[0].startswith("-"):
         _end(USAGE)
-    return Program(name=words[0], is_module=is_module, arguments=tuple(words[1:]))
+    return Program(name=words[0], is_module=is_module, arguments=(*added, *words[1:]))
 
 
 def prepare_main(program: Program) -> None:

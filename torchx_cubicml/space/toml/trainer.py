@@ -268,4 +268,5 @@ def _binding(trainer: Trainer, flag: TrainerFlag) -> Binding:
         file_must_be_auto=flag.file_must_be_auto,
         implied=flag.implied,
         takes_list=flag.takes_list,
+        of_launcher=flag.of_launcher,
     )

@@ -1,21 +1,47 @@
-"""Accelerate, where ``python -m accelerate.commands.launch --config_file FILE`` starts the script.
+"""Accelerate, where ``accelerate launch --config_file FILE`` starts the script.
 
-The script's own batch and accumulation are not in accelerate's config.
+Another value than the file's is an option of the launcher, which takes precedence. The script's own batch and
+accumulation are not in accelerate's config.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
 
-_FILE = "--config_file"
+if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Scalar
+
+_SWITCH: tuple[tuple[Scalar, str], ...] = ((False, "false"), (True, "true"))
+
+
+def _option(
+    name: str,
+    choices: tuple[Scalar, ...],
+    *,
+    section: str = "fsdp_config",
+    words: tuple[tuple[Scalar, str], ...] = (),
+    file_words: tuple[tuple[Scalar, str], ...] = (),
+) -> TrainerFlag:
+    return TrainerFlag(
+        flag=f"--{name}",
+        choices=choices,
+        words=words,
+        file="--config_file",
+        key=f"{section}.{name}",
+        file_words=file_words,
+        flag_overrides_file=True,
+        of_launcher=True,
+    )
+
 
 ACCELERATE = Trainer(
     name="accelerate",
     flags={
-        "sharding_strategy": TrainerFlag(
-            file=_FILE,
-            key="fsdp_config.fsdp_sharding_strategy",
-            choices=("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
+        "sharding_strategy": _option(
+            "fsdp_sharding_strategy",
+            ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
             file_words=(
                 ("FULL_SHARD", "1"),
                 ("SHARD_GRAD_OP", "2"),
@@ -24,27 +50,20 @@ ACCELERATE = Trainer(
                 ("_HYBRID_SHARD_ZERO2", "5"),
             ),
         ),
-        "reshard_after_forward": TrainerFlag(
-            file=_FILE, key="fsdp_config.fsdp_reshard_after_forward", choices=(False, True)
-        ),
-        "backward_prefetch": TrainerFlag(
-            file=_FILE,
-            key="fsdp_config.fsdp_backward_prefetch",
-            choices=("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
-        ),
-        "forward_prefetch": TrainerFlag(file=_FILE, key="fsdp_config.fsdp_forward_prefetch", choices=(False, True)),
-        "activation_checkpointing": TrainerFlag(
-            file=_FILE,
-            key="fsdp_config.fsdp_activation_checkpointing",
-            choices=("none", "full"),
+        "reshard_after_forward": _option("fsdp_reshard_after_forward", (False, True), words=_SWITCH),
+        "backward_prefetch": _option("fsdp_backward_prefetch", ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")),
+        "forward_prefetch": _option("fsdp_forward_prefetch", (False, True), words=_SWITCH),
+        "activation_checkpointing": _option(
+            "fsdp_activation_checkpointing",
+            ("none", "full"),
+            words=(("none", "false"), ("full", "true")),
             file_words=(("none", "false"), ("full", "true")),
         ),
-        "zero_stage": TrainerFlag(file=_FILE, key="deepspeed_config.zero_stage", choices=(1, 2, 3)),
+        "zero_stage": _option("zero_stage", (1, 2, 3), section="deepspeed_config"),
     },
     accumulation="per rank",
     release=TrainerRelease(
         version="1.15.0", checks=("accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin.__post_init__",)
     ),
     exempt=("heads_by_tp",),  # its DeepSpeed file may turn on automatic tensor parallelism
-    programs=(r"accelerate\.commands\.launch",),
 )

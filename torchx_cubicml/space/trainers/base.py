@@ -44,6 +44,7 @@ class TrainerFlag:
         implied: whether an absent value follows from the others.
         aliases: names of the same flag in other releases; one that is typed is read and written.
         takes_list: whether several words may follow; together, with blanks between, they are one value.
+        of_launcher: whether it is an option of the launcher that the trainer comes with.
     """
 
     flag: str = ""
@@ -63,6 +64,7 @@ class TrainerFlag:
     implied: bool = False
     aliases: tuple[str, ...] = ()
     takes_list: bool = False
+    of_launcher: bool = False
 
     @property
     def samples(self) -> tuple[Scalar, ...]:

@@ -1,0 +1,155 @@
+"""Launch by a whole command, which names its launcher: ``accelerate launch``, ``srun python`` and others."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.launchers import accelerate_command
+from torchx_cubicml.launch.launchers.table import is_launcher, parse_any_command
+from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, without_macro_escape
+from torchx_cubicml.launch.torchrun_command import TORCHRUN_PREFIX, recorder_words, without_module_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.launch.torchrun_command import LaunchCommand
+
+_LONGEST_FIRST_LINE = 4096  # bytes
+
+
+def is_command(args: Sequence[str]) -> bool:
+    """Return whether arguments of cubicrun are ``--`` and a command with a launcher of its own.
+
+    >>> is_command("-- accelerate launch train.py".split()), is_command(["--", "train.py"]), is_command(["train.py"])
+    (True, False, False)
+    """
+    return list(args[:1]) == ["--"] and len(args) > 1 and is_launcher(args[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLaunch:
+    """A launch by a whole command.
+
+    Args:
+        args: the words of the command.
+        parts: the parsed command.
+        env: environment in which it is started.
+    """
+
+    args: tuple[str, ...]
+    parts: LaunchCommand
+    env: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, args: Sequence[str], *, env: Mapping[str, str]) -> Self:
+        """Parse a command.
+
+        Raises:
+            LaunchError: it starts no Python program that can be recorded.
+        """
+        parts = parse_any_command(args)
+        preset = next((name for name in env if name.startswith(TORCHRUN_PREFIX)), "") if parts.is_torchrun else ""
+        if preset and parts.launcher != accelerate_command.NAME:
+            raise LaunchError(f"{preset} sets an option of torchrun: put cubicrun in the place of torchrun, without --")
+        return cls(args=tuple(args), parts=parts, env=env)
+
+    @property
+    def launch(self) -> Launch:
+        """Launch record of the command."""
+        parts = self.parts
+        known = bool(parts.nnodes and parts.nproc_per_node) or not (parts.launcher or parts.is_torchrun)
+        nnodes, nproc = parts.nnodes or 1, parts.nproc_per_node or 1
+        return Launch(
+            program=parts.program,
+            is_module=parts.is_module,
+            script_args=tuple(word.value for word in self._script_words),
+            env=self.env,
+            world_size=nnodes * nproc if known else None,
+            nnodes=nnodes if known else None,
+            nproc_per_node=nproc if known else None,
+            resizable=frozenset({"nproc_per_node"} if known and parts.size_place is not None else ()),
+            why_not_rewritten=self._obstacle(),
+            launcher=parts.launcher,
+            launcher_args=self.args[parts.launcher_options],
+        )
+
+    def with_launcher_of(self, launch: Launch) -> Self:
+        """Return the command with the launcher's own options, and its number of processes, of ``launch``."""
+        options = self.parts.launcher_options
+        words = (*self.args[: options.start], *launch.launcher_args, *self.args[options.stop :])
+        made = self if words == self.args else replace(self, args=words, parts=parse_any_command(words))
+        place = made.parts.size_place
+        if place is None or launch.nproc_per_node in {None, made.parts.nproc_per_node}:
+            return made
+        word = f"{place.before}{launch.nproc_per_node}"
+        return replace(made, args=(*made.args[: place.index], word, *made.args[place.index + 1 :]))
+
+    def wrapped(self, script_args: Sequence[str], *, recorder: str) -> list[str]:
+        """Return the command that runs the program under the module ``recorder``.
+
+        Args:
+            script_args: arguments of the program.
+            recorder: name of the module.
+        """
+        parts = self.parts
+        head = [*self.args[: parts.options_start], *without_module_options(self.args, parts.options_start, parts)]
+        arguments = respell(self._script_words, script_args, spell=self._spell)
+        return [*head, *recorder_words(parts, recorder), parts.program, *arguments]
+
+    def typed(self, script_args: Sequence[str]) -> list[str]:
+        """Return the command with other arguments of the program, unrecorded."""
+        head = self.args[: self.parts.args_start]
+        return [*head, *respell(self._script_words, script_args, spell=self._spell)]
+
+    def python(self) -> tuple[str, ...]:
+        """Return the words that start the Python of the program.
+
+        Raises:
+            LaunchError: the launcher is a script whose Python is not known.
+        """
+        if self.parts.python is not None:
+            return self.args[self.parts.python]
+        return (python_of_script(self.args[self.parts.process_start]),)
+
+    def _spell(self, value: str) -> str:
+        return with_macro_escape(value) if self.parts.is_torchrun else value
+
+    @property
+    def _script_words(self) -> list[ShellWord]:
+        words = [ShellWord(value=text, text=text) for text in self.args[self.parts.args_start :]]
+        if self.parts.is_torchrun:  # torch's agent substitutes macros such as ${local_rank}
+            words = [replace(word, value=without_macro_escape(word.text)) for word in words]
+        return words
+
+    def _obstacle(self) -> str:
+        parts = self.parts
+        if parts.left_open:
+            return f"{parts.left_open} is known only when the job starts"
+        if (parts.nnodes or 1) > 1 and not parts.starts_all_nodes:
+            return "each of several nodes would choose for itself"
+        return ""
+
+
+def python_of_script(word: str) -> str:
+    """Return the Python that runs a script such as ``accelerate``: that of its first line, else the one beside it.
+
+    Raises:
+        LaunchError: there is no such script, or no Python is found for it.
+    """
+    found = shutil.which(word)
+    if found is None:
+        raise LaunchError(f"there is no command {word}")
+    with Path(found).open("rb") as file:
+        first = file.readline(_LONGEST_FIRST_LINE).decode(errors="replace")
+    words = first.removeprefix("#!").split()
+    named = shutil.which(words[-1]) if first.startswith("#!") and words and "python" in words[-1] else None
+    # pip and uv write a shell's name into the first line where the path of Python is long.
+    beside = Path(found).parent / "python"
+    if named is None and not beside.exists():
+        raise LaunchError(f"the Python of {found} is not known")
+    return named or str(beside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -16,13 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from torchx_cubicml import State, Trial, TrialStore
-from torchx_cubicml.cli import history, suggest
+from torchx_cubicml.cli import history, suggest, tune_display
 from torchx_cubicml.cli.history_filters import find_trial, short_ids
 from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
-from torchx_cubicml.cli.tune_display import Display
+from torchx_cubicml.cli.tune_display import Display, Live
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.trial import MEAN
-from torchx_cubicml.tuner import Ended, Notice
+from torchx_cubicml.tuner import Ended, Launching, Notice, Waiting
+from torchx_cubicml.tuner.progress import InFlight
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -239,3 +241,80 @@ def test_a_command_with_a_tab_and_an_escape_is_printed_as_text() -> None:
     lines = command_lines(["train.py", "--sep", "a\tb", "--mark=\x1b[2J"], 80)
     Console(file=out, width=80, markup=False, highlight=False).print("\n".join(lines), soft_wrap=True)
     assert out.getvalue() == "  train.py --sep $'a\\x09b' $'--mark=\\x1b[2J'\n"
+
+
+def in_flight(number: int, *, measured: float | None = None) -> InFlight:
+    config = {"micro_batch_size": 16, "sharding_strategy": LAYERS, "activation_checkpointing": "selective"}
+    return InFlight(
+        number=number,
+        purpose="search",
+        config=config,
+        phase="running",
+        since_s=31.0,
+        expected=12_345.6,
+        measured=measured,
+        uncertainty=0.05 if measured else 0.0,
+    )
+
+
+def waiting(*launches: InFlight) -> Waiting:
+    return Waiting(
+        in_flight=launches,
+        objective="tokens_per_second",
+        best=10_000.0,
+        best_config={},
+        budget_left="3 of 8 launches left",
+        time_left_s=120.0,
+    )
+
+
+OWN = SimpleNamespace(current={"micro_batch_size": 2}, space=SimpleNamespace(statistic=MEAN))
+
+
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (60, ["purpose", "config", "measured"]),
+        (80, ["purpose", "config", "time", "expected", "measured"]),
+        (110, ["purpose", "config", "state", "time", "expected", "measured"]),
+    ],
+)
+def test_the_launches_in_flight_fit_by_leaving_columns_out(width: int, headings: list[str]) -> None:
+    output = StringIO()
+    console = Console(file=output, width=width, height=20, force_terminal=True, color_system=None)
+    with Live(console, OWN) as display:
+        display.show(waiting(in_flight(3, measured=12_345.6), in_flight(4)))
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.getvalue()))]
+    start = next(number for number, line in enumerate(lines) if "purpose" in line)
+    assert lines[start].split() == headings
+    third, fourth, caption = lines[start + 1 : start + 4]
+    assert third.split()[0] == "3"
+    assert third.endswith("12,300 ± 8 %")
+    assert ("31 s" in third) is (width > 60)
+    assert "batch 2 -> 16" in fourth
+    assert caption == "best 10,000 tokens/s; 3 of 8 launches left, about 2 min"
+    assert max(map(len, lines)) <= width
+
+
+def test_a_tune_that_thinks_long_says_so_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_display, "DELAY_S", 0.0)
+    output = StringIO()
+    console = Console(file=output, width=80, height=20, force_terminal=True, color_system=None)
+    trial = Trial.completed(workload={}, config={"micro_batch_size": 4}, tokens_per_second=1000.0)
+    suggestion = SimpleNamespace(config={"micro_batch_size": 4})
+    display = Live(console, OWN)
+    display.show(waiting(in_flight(3), in_flight(4)))
+    for step, text in (
+        (Ended(number=3, trial=trial, objective="tokens_per_second", throughput=1e3), "deciding what comes next: 0 s"),
+        (Launching(number=5, purpose="search", suggestion=suggestion), "submitting launch 5: 0 s"),
+    ):
+        display.show(step)
+        with console.capture() as shown:
+            console.print(display._shown())
+        lines = shown.get().splitlines()
+        assert lines[-1].rstrip() == text
+        assert [line.split()[0] for line in lines if "search" in line] == ["4"]  # launch 3 has ended
+    display.show(waiting(in_flight(4)))
+    with console.capture() as shown:
+        console.print(display._shown())
+    assert "0 s" not in shown.get().splitlines()[-1]

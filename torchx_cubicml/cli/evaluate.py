@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
 from torchx_cubicml.cli.option_choices import PREDICTOR_NAMES, add_choice
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.objective_units import OBJECTIVES, PER_JOULE
@@ -48,10 +48,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the report cards of the predictors."""
     from torchx_cubicml.predictors.selection import choose_predictor, load_choice, save_choice
     from torchx_cubicml.predictors.tune_rounds import most_measured_objective
-    from torchx_cubicml.store.presence import read_recorded
 
     url = store_url(args)
-    trials, _ = read_recorded(url)
+    trials, _ = read_store(url, is_json=args.json)
     if not trials:
         raise StoreError(f"store {mask(url)} is empty: no launch has been recorded in it")
     objective = args.objective or most_measured_objective(trials)

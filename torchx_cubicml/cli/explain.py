@@ -15,6 +15,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import is_launcher_command, read_command, with_scheduler
+from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.cli.terminal import open_console
 
 if TYPE_CHECKING:
@@ -54,20 +55,21 @@ def run(args: argparse.Namespace) -> int:
     name, words = split_command(args.command)
     launch = _launch(name, words, args)
     known = facts_of_command(launch, stated=_stated(args.fact), device=args.device)
-    trials = _trials(args)
-    if "embedding_rows" in known.facts:
-        trials = with_command_facts(trials, launch)
     workload = workload_of(launch)
     program = str(workload["program"])
-    known = _completed(known, launch, trials, program, args)
-    explanation = explain_command(
-        known,
-        program=program,
-        project=workload.get(PROJECT),
-        trials=trials,
-        levers=_levers(launch, args.space),
-        device_gib=_host_gib(known, launch),
-    )
+    with progress("estimating time and memory", is_json=args.json):
+        trials = _trials(args)
+        if "embedding_rows" in known.facts:
+            trials = with_command_facts(trials, launch)
+        known = _completed(known, launch, trials, program, args)
+        explanation = explain_command(
+            known,
+            program=program,
+            project=workload.get(PROJECT),
+            trials=trials,
+            levers=_levers(launch, args.space),
+            device_gib=_host_gib(known, launch),
+        )
     if args.json:
         print_json(explanation.to_json())
     else:

@@ -22,6 +22,7 @@ from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial, short_ids
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.observed_config import observed_config
+from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.records.config_changes import config_values
@@ -93,12 +94,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the action."""
-    from torchx_cubicml.store.presence import read_recorded
-
     if args.history_action in _ACTIONS:
         return _ACTIONS[args.history_action].run(args)
     url = store_url(args)
-    trials, warnings = read_recorded(url)
+    trials, warnings = read_store(url, is_json=args.json)
     for warning in warnings:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if not trials and args.history_action == "list" and not (warnings or args.json):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import agreed, print_json, store_url
 from torchx_cubicml.cli.history_merge import merge_json
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
@@ -68,11 +68,10 @@ def _export_anonymously(source: str, target: str, args: argparse.Namespace) -> i
     from torchx_cubicml.predictors.features.device_specs import find_hardware
     from torchx_cubicml.records.anonymous import anonymous_trials
     from torchx_cubicml.store import TrialStore
-    from torchx_cubicml.store.presence import read_recorded
 
     if any(True for _ in TrialStore(target).events()):
         raise StoreError(f"an anonymous export needs a new store, and {mask(target)} holds trials; merge it afterwards")
-    trials, warnings = read_recorded(source)
+    trials, warnings = read_store(source, is_json=args.json)
     _warn(warnings)
 
     def device_name(text: str) -> str:

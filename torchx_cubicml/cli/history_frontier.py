@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.objective_units import PER_DEVICE_HOUR, PER_JOULE, RATES, counted_rate
@@ -32,10 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one table per program and workload; launches that differ in their number of processes are compared."""
-    from torchx_cubicml.store.presence import read_recorded
-
     objectives, url = _objectives(args.objectives), store_url(args)
-    trials, warnings = read_recorded(url)
+    trials, warnings = read_store(url, is_json=args.json)
     for warning in warnings:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
     frontiers = list(_frontiers(trials, objectives))

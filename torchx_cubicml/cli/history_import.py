@@ -10,7 +10,7 @@ from torchx_cubicml.cli.base import print_json, store_url
 from torchx_cubicml.cli.history_merge import add_trust
 from torchx_cubicml.cli.jobs_table.column_roles import UNITS
 from torchx_cubicml.cli.option_choices import TABLE_FORMATS, add_choice
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import Trust, least_trusted

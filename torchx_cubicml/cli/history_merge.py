@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json
 from torchx_cubicml.cli.option_choices import add_choice
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust

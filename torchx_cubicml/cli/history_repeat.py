@@ -15,6 +15,7 @@ from torchx_cubicml.cli.component_command import (
     with_scheduler,
 )
 from torchx_cubicml.cli.history_filters import find_trial
+from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.repeat_text import print_command
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.kept_command import WORDS, command_text
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.launch.messages import changes_in_job
 
     trial_id, command = _read_words(args)
-    trial, keys = _read_trial(trial_id, store_url(args))
+    trial, keys = _read_trial(trial_id, store_url(args), is_json=args.json)
     if not command:
         if not trial.command:
             raise RecordError(
@@ -96,11 +97,10 @@ def _read_words(args: argparse.Namespace) -> tuple[str, list[str]]:
     return found.trial_id, words[split + 1 :]
 
 
-def _read_trial(trial_id: str, url: str) -> tuple[Trial, tuple[str, ...]]:
+def _read_trial(trial_id: str, url: str, *, is_json: bool) -> tuple[Trial, tuple[str, ...]]:
     from torchx_cubicml.store.digest_key import digest_keys
-    from torchx_cubicml.store.presence import read_recorded
 
-    trials, warnings = read_recorded(url)
+    trials, warnings = read_store(url, is_json=is_json)
     _say(*warnings)
     return find_trial(trials, trial_id, where=mask(url)), digest_keys(url)
 

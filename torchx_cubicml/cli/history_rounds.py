@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask, printable
@@ -34,12 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one table per tune in rounds; with ``--out``, draw figures besides."""
     from torchx_cubicml.predictors.tune_rounds import tunes_of_store
-    from torchx_cubicml.store.presence import read_recorded
 
     if args.out:
         _check_out(Path(args.out))
     url = store_url(args)
-    trials, warnings = read_recorded(url)
+    trials, warnings = read_store(url, is_json=args.json)
     for warning in warnings:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
     found = tunes_of_store(trials)

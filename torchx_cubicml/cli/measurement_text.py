@@ -61,4 +61,6 @@ def measurement_lines(measurement: Measurement | None, *, observed: Mapping[str,
 def _rate(measurement: Measurement, name: str) -> str:
     """Return the throughput in the first known unit, by a pattern such as ``{}_overall``; empty if unknown."""
     found = ((objective, getattr(measurement, name.format(objective), None)) for objective in OBJECTIVES)
-    return next((rate_text(value, objective) for objective, value in found if value is not None), "")
+    uncertainty = measurement.uncertainty
+    rates = (rate_text(value, each, uncertainty=uncertainty) for each, value in found if value is not None)
+    return next(rates, "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_store, store_url
 from torchx_cubicml.cli.option_choices import REPORT_FORMATS, add_choice
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.records.redaction import mask, printable
 

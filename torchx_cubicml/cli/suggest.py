@@ -19,7 +19,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import run_words, with_scheduler
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> lis
 
     def measured(each: NearTrial) -> str:
         words = (
-            rate_text(each.throughput, space.objective),
+            rate_text(each.throughput, space.objective, uncertainty=each.uncertainty),
             interval_text(each.uncertainty),
             statistic_text(space.statistic),
         )

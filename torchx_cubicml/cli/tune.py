@@ -23,7 +23,7 @@ from torchx_cubicml.cli.base import (
     split_command,
     store_url,
 )
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.progress_bar import progress
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.redaction import mask

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Self
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.legality_text import legality_lines
-from torchx_cubicml.cli.terminal import broken_lines, joined, wrapped
+from torchx_cubicml.cli.progress_bar import DELAY_S
+from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
 from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share
@@ -24,10 +28,10 @@ from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from types import TracebackType
 
-    from rich.console import Console, JustifyMethod
+    from rich.console import Console, JustifyMethod, RenderableType
 
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.space import SearchSpace
@@ -35,6 +39,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
 
 _INDENT = "    "
+_COLUMNS = ("", "purpose", "config", "state", "time", "expected", "measured")  # of the launches in flight
+_REFRESHES_PER_S = 2.0
+_DECIDING = "deciding what comes next"
+_LESS_IMPORTANT = ("state", "expected", "time", "purpose")  # the least first
 
 
 def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
@@ -73,11 +81,12 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
 
 
 def _median_text(repeats: Repeats, *, objective: str) -> str:
-    return worth_text(repeats.middle, objective)
+    return worth_text(repeats.middle, objective, uncertainty=_uncertainty(repeats))
 
 
 def _range_text(repeats: Repeats, *, objective: str) -> str:
-    ends = [worth_text(end(repeats.throughputs), objective) for end in (min, max)]
+    uncertainty = _uncertainty(repeats)
+    ends = [worth_text(end(repeats.throughputs), objective, uncertainty=uncertainty) for end in (min, max)]
     return " to ".join(reversed(ends) if objective == SOONEST_DONE else ends)
 
 
@@ -87,7 +96,12 @@ def _part_text(repeats: Repeats, *, part: str) -> str:
 
 
 def _uncertainty_text(repeats: Repeats) -> str:
-    return interval_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
+    return interval_text(_uncertainty(repeats))
+
+
+def _uncertainty(repeats: Repeats) -> float:
+    """Return the usual uncertainty of one of the launches; 0 if unknown."""
+    return median(repeats.uncertainties) if repeats.uncertainties else 0.0
 
 
 def _count_text(repeats: Repeats) -> str:
@@ -147,7 +161,12 @@ class Live(Display):
         from rich.live import Live as RichLive
 
         super().__init__(console, prepared)
-        self._live = RichLive(console=console, auto_refresh=False, transient=True)
+        self._table: RenderableType = ""
+        self._last: Waiting | None = None
+        self._work, self._since = "", time.monotonic()
+        self._live = RichLive(
+            console=console, get_renderable=self._shown, refresh_per_second=_REFRESHES_PER_S, transient=True
+        )
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -160,15 +179,41 @@ class Live(Display):
 
     def show(self, step: Step) -> None:
         """Show one step of the tune."""
+        self._since = time.monotonic()
+        self._work = f"submitting launch {step.number}" if isinstance(step, Launching) else _DECIDING
         if isinstance(step, Waiting):
-            table = waiting_table(step, self._prepared.space.statistic, current=self._prepared.current)
-            self._live.update(table, refresh=True)
+            self._work = ""
+            self._fill(step)
+            self._live.refresh()
         elif not isinstance(step, Launching):  # it appears in the table
+            if isinstance(step, Ended) and self._last is not None:
+                still = tuple(pending for pending in self._last.in_flight if pending.number != step.number)
+                self._fill(replace(self._last, in_flight=still))
             super().show(step)
 
+    def _fill(self, step: Waiting) -> None:
+        self._last = step
+        make = partial(waiting_table, step, self._prepared.space.statistic, self._prepared.current)
+        self._table = fitted(self._console, make, _LESS_IMPORTANT, flexible="config") if step.in_flight else ""
 
-def waiting_table(step: Waiting, statistic: str, *, current: Config) -> Table:
-    """Return a table of the launches in flight; its caption holds the best throughput and the remaining budget."""
+    def _shown(self) -> RenderableType:
+        """Return the launches in flight, and what the tune is busy with, once that takes long."""
+        seconds = time.monotonic() - self._since
+        if not self._work or seconds < DELAY_S:
+            return self._table
+        work = Text(f"{self._work}: {seconds:.0f} s")
+        return Group(self._table, work) if self._table else work
+
+
+def waiting_table(step: Waiting, statistic: str, current: Config, without: Collection[str] = ()) -> Table:
+    """Return a table of the launches in flight; its caption holds the best throughput and the remaining budget.
+
+    Args:
+        step: the launches.
+        statistic: of the throughput over steps.
+        current: the user's own config.
+        without: names of the columns that are left out, where the table would be too wide.
+    """
     best = "nothing measured yet"
     if step.best is not None:
         best = f"best {worth_text(step.best, step.objective)} {_unit(step.objective, statistic)}"
@@ -178,7 +223,8 @@ def waiting_table(step: Waiting, statistic: str, *, current: Config) -> Table:
         else [step.budget_left, f"about {_duration_text(step.time_left_s)}"]
     )
     table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
-    for name in ("", "purpose", "config", "state", "time", "expected", "measured"):
+    names = [name for name in _COLUMNS if name not in without]
+    for name in names:
         side: JustifyMethod = "right" if name in {"time", "expected"} else "left"
         table.add_column(name, no_wrap=True, overflow="ellipsis", justify=side)
     for pending in step.in_flight:
@@ -189,10 +235,12 @@ def waiting_table(step: Waiting, statistic: str, *, current: Config) -> Table:
             pending.phase,
             _duration_text(pending.since_s),
         ]
+        doubt = interval_text(pending.uncertainty)
         measured = " ".join(
-            filter(None, (_throughput_text(pending.measured, step.objective), interval_text(pending.uncertainty)))
+            filter(None, (_throughput_text(pending.measured, step.objective, pending.uncertainty), doubt))
         )
-        table.add_row(*map(Text, [*cells, _throughput_text(pending.expected, step.objective), measured]))
+        known = dict(zip(_COLUMNS, [*cells, _throughput_text(pending.expected, step.objective), measured], strict=True))
+        table.add_row(*(Text(known[name]) for name in names))
     return table
 
 
@@ -221,12 +269,13 @@ def _ended_text(step: Ended, prepared: Prepared) -> str:
     if step.throughput is None:
         found = "" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}".replace("_", " ")
         return ": ".join(filter(None, (found, step.trial.reason)))
-    doubt = interval_text(step.trial.uncertainty(step.objective))
-    measured = f"{worth_text(step.throughput, step.objective)} {_unit(step.objective, prepared.space.statistic)}"
+    uncertainty = step.trial.uncertainty(step.objective)
+    number = partial(worth_text, objective=step.objective, uncertainty=uncertainty)
+    unit = _unit(step.objective, prepared.space.statistic)
     texts = [
-        f"{measured} {doubt}".rstrip(),
+        f"{number(step.throughput)} {unit} {interval_text(uncertainty)}".rstrip(),
         _against_own(step, prepared),
-        f"{worth_text(step.expected, step.objective)} expected" if step.expected is not None else "",
+        f"{number(step.expected)} expected" if step.expected is not None else "",
         "crowded" if crowded_share(step.trial) else "",
     ]
     return ", ".join(filter(None, texts))
@@ -244,8 +293,8 @@ def _unit(objective: str, statistic: str) -> str:
     return f"{unit} {statistic_text(statistic)}".rstrip()
 
 
-def _throughput_text(value: float | None, objective: str) -> str:
-    return "" if value is None else worth_text(value, objective)
+def _throughput_text(value: float | None, objective: str, uncertainty: float = 0.0) -> str:
+    return "" if value is None else worth_text(value, objective, uncertainty=uncertainty)
 
 
 def _duration_text(seconds: float) -> str:

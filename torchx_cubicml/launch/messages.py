@@ -24,6 +24,8 @@ NOT_RECORDED = "running your command as typed, without recording it"
 _LONGEST_LINE = 400  # characters; a library's error can fill a page
 _LONGEST_VALUE = 60
 _TWO_SIDED_90 = 1.645  # standard deviations of a normal distribution
+_DIGITS_OF_INTERVAL = 3.0  # a unit of the last digit that is shown is at most a third of the interval
+_LEAST_WIDTH = 1e-15  # of an interval: a float has no more digits
 _NEGLIGIBLE = 0.005  # log width below which an interval is not shown
 _SHOWN_AS_FACTOR = 0.5  # log width from which a factor is clearer than plus and minus
 _STATISTIC_TEXTS = {
@@ -103,17 +105,28 @@ def gain_text(prediction: Mapping[str, float | None]) -> str:
     return f"{expected} (80 % interval: {least} to {most})"
 
 
-def number_text(value: float) -> str:
+def number_text(value: float, *, uncertainty: float = 0.0) -> str:
     """Return a throughput as a number: whole from a hundred on, else with three digits.
+
+    Args:
+        value: the throughput.
+        uncertainty: standard error of its logarithm; digits that it makes meaningless become zeros. 0 if unknown.
 
     >>> number_text(41_000.4), number_text(12.34), number_text(0.0123)
     ('41,000', '12.3', '0.0123')
+    >>> [number_text(41_234.0, uncertainty=each) for each in (0.0001, 0.005, 0.05, 2.0)]
+    ['41,234', '41,200', '41,000', '40,000']
     """
+    unit = value * min(max(_TWO_SIDED_90 * uncertainty, _LEAST_WIDTH), 1.0) / _DIGITS_OF_INTERVAL
+    if uncertainty > 0.0 and 0.0 < unit < math.inf:
+        value = round(value, -math.floor(math.log10(unit)))
     return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
-def rate_text(value: float, objective: str) -> str:
+def rate_text(value: float, objective: str, *, uncertainty: float = 0.0) -> str:
     """Return the throughput of a whole job with its unit; for ``soonest_done`` the time until it is done.
+
+    The uncertainty is that of ``number_text``.
 
     >>> rate_text(41_000.0, "tokens_per_second"), rate_text(12.34, "samples_per_device_hour")
     ('41,000 tokens/s', '12.3 samples/device hour')
@@ -123,7 +136,7 @@ def rate_text(value: float, objective: str) -> str:
     if objective == SOONEST_DONE:
         return f"done in {worth_text(value, objective)}"
     work, _, per = objective.partition("_per_")
-    return f"{number_text(value)} {work}/{'s' if per == 'second' else per.replace('_', ' ')}"
+    return f"{number_text(value, uncertainty=uncertainty)} {work}/{'s' if per == 'second' else per.replace('_', ' ')}"
 
 
 def per_cost_text(objective: str) -> str:
@@ -137,13 +150,15 @@ def per_cost_text(objective: str) -> str:
     return f"in {objective.replace('_', ' ')}" if objective in PER_COST else ""
 
 
-def worth_text(value: float, objective: str) -> str:
+def worth_text(value: float, objective: str, *, uncertainty: float = 0.0) -> str:
     """Return a value of an objective without its unit; for ``soonest_done`` the time until the job is done.
+
+    The uncertainty is that of ``number_text``.
 
     >>> worth_text(41_000.0, "tokens_per_second"), worth_text(0.005, "soonest_done")
     ('41,000', '3 min 20 s')
     """
-    return seconds_text(1.0 / value) if objective == SOONEST_DONE else number_text(value)
+    return seconds_text(1.0 / value) if objective == SOONEST_DONE else number_text(value, uncertainty=uncertainty)
 
 
 def unit_text(objective: str) -> str:

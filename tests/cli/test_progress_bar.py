@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml import Trial, TrialStore
-from torchx_cubicml.cli import progress as module
-from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli import progress_bar as module
+from torchx_cubicml.cli.progress_bar import progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = """
     import sys
     from torchx.cli.main import main
-    from torchx_cubicml.cli import progress
+    from torchx_cubicml.cli import progress_bar as progress
     progress.DELAY_S = 0.0
     main(["cubicml", *sys.argv[1:]])
 """
@@ -87,7 +87,7 @@ def test_a_terminal_gets_a_bar_that_is_gone_before_the_result(
 def test_a_bar_tells_the_time_left_where_the_parts_are_counted(tmp_path: Path) -> None:
     code = """
         import time
-        from torchx_cubicml.cli import progress
+        from torchx_cubicml.cli import progress_bar as progress
         progress.DELAY_S = 0.0
         with progress.progress("counting") as report:
             for number in range(8):
@@ -126,7 +126,7 @@ def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 def test_a_failure_ends_the_bar_and_is_told(tmp_path: Path) -> None:
     code = """
         import time
-        from torchx_cubicml.cli import progress
+        from torchx_cubicml.cli import progress_bar as progress
         progress.DELAY_S = 0.0
         with progress.progress("counting"):
             time.sleep(0.5)
@@ -140,7 +140,7 @@ def test_a_failure_ends_the_bar_and_is_told(tmp_path: Path) -> None:
 
 def test_quick_work_shows_nothing(tmp_path: Path) -> None:
     code = """
-        from torchx_cubicml.cli import progress
+        from torchx_cubicml.cli import progress_bar as progress
         progress.DELAY_S = 600.0
         with progress.progress("counting") as report:
             report(1, 2)

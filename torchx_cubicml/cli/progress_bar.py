@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, Task
 
+    from torchx_cubicml.records.trial import Trial
+
 DELAY_S = 2.0
 """Seconds of work before the bar is shown."""
 
@@ -48,6 +50,18 @@ def progress(what: str, *, is_json: bool = False) -> Iterator[Callable[[int, int
         timer.cancel()
         timer.join()
         bar.stop()
+
+
+def read_store(url: str, *, is_json: bool) -> tuple[list[Trial], tuple[str, ...]]:
+    """Return the trials of an existing store and warnings about unreadable objects, with a bar while it is read.
+
+    Raises:
+        StoreError: there is no store at the URL, or it cannot be read.
+    """
+    from torchx_cubicml.store.presence import read_recorded
+
+    with progress("reading the store", is_json=is_json):
+        return read_recorded(url)
 
 
 def _bar() -> Progress:

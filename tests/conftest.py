@@ -43,9 +43,20 @@ for name in ("SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"):
 PORTS = count(10_000 + 97 * os.getpid() % 20_000)
 
 
+LONGEST = (
+    "test_generated.py",
+    "test_cluster.py",
+    "test_mutants.py",
+    "test_session.py",
+    "test_sharing.py",
+    "test_endings.py",
+)
+"""Files of the tests that take longest."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the file that takes longest first; the processes that share the tests then end together."""
-    items.sort(key=lambda item: item.path.name != "test_generated.py")
+    """Start the files that take longest first; the processes that share the tests then end together."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def pytest_collection_finish() -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.contract import Contract
     from torchx_cubicml.records.trial import Config, Measurement
 
-CASES = int(os.environ.get("CUBICML_CASES", "12"))  # of each command
+CASES = int(os.environ.get("CUBICML_CASES", "6"))  # of each command
 SEED = int(os.environ.get("CUBICML_CASES_SEED", "0"))
 _UNMEANT = re.compile(r"\b[A-Z]\w*(Error|Exception|Warning|Interrupt|Iteration|Exit): ")
 _RATES = ("throughput", "low", "high", "baseline_throughput", "gain", "gain_low", "gain_high")
@@ -201,7 +201,7 @@ def test_suggest(folder, case: Case, method: list[str], count: str, as_json: boo
 
 
 @generated(
-    cases(), st.sampled_from([*PREDICTORS, "own", "memory"]), st.sampled_from(OBJECTIVES), n_cases=max(CASES // 3, 1)
+    cases(), st.sampled_from([*PREDICTORS, "own", "memory"]), st.sampled_from(OBJECTIVES), n_cases=max(CASES // 2, 1)
 )
 def test_predictors(case: Case, name: str, objective: str) -> None:
     """Each on the trials of a case as one table, and on the rows of those trials without a measurement."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from textwrap import dedent
 
@@ -86,13 +87,17 @@ def test_a_seed_draws_the_same_and_no_more_than_there_are(tmp_path: Path) -> Non
 
 
 def test_each_equal_program_is_a_fault_that_could_be_drawn() -> None:
-    functions = {name.split("\n")[0] for name in equal_programs()}
+    listed = equal_programs()
+    taken_away: dict[str, set[str]] = defaultdict(set)  # file and function -> lines that a fault there takes away
+    for name in listed:
+        place, *changed = name.split("\n")
+        taken_away[place] |= {line[2:] for line in changed if line[0] == "-"}
     every = (
-        mutant for file in {each.split(" ")[0] for each in functions} for mutant in mutants(ROOT / file, root=ROOT)
+        mutant for file in {each.split(" ")[0] for each in taken_away} for mutant in mutants(ROOT / file, root=ROOT)
     )
-    drawable = {mutant.name for mutant in every if f"{mutant.path} {mutant.function}".strip() in functions}
-    assert set(equal_programs()) - drawable == set()
-    assert all(equal_programs().values())
+    drawable = {mutant.name for mutant in every if taken_away[mutant.place] & mutant.statement_lines}
+    assert set(listed) - drawable == set()
+    assert all(listed.values())
 
 
 @pytest.mark.parametrize(

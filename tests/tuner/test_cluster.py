@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.proposer import Snapshot
 
 
-JOBS = int(os.environ.get("CUBICML_JOBS", "150"))  # `make test-slurm` runs a thousand
+JOBS = int(os.environ.get("CUBICML_JOBS", "100"))  # `make test-slurm` runs a thousand
 
 
 def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None:
@@ -69,12 +69,12 @@ def test_many_jobs_through_every_fault(prepared: Prepared) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_repeated_kills_lose_and_double_no_launch(prepared: Prepared, seed: int) -> None:
-    prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=80)))
+    prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=50)))
     cluster = SimulatedCluster(seed=seed)
     rng = random.Random(seed)
     steps: list[object] = []
     for _ in range(25):
-        cluster.kill_in = rng.randint(1, 1500)
+        cluster.kill_in = rng.randint(1, 1000)
         with suppress(Killed):
             steps = go(prepared, cluster)
             break
@@ -82,8 +82,8 @@ def test_repeated_kills_lose_and_double_no_launch(prepared: Prepared, seed: int)
         cluster.kill_in = 0
         steps = go(prepared, cluster)
     assert isinstance(steps[-1], TuneResult)
-    assert steps[-1].launches == 80
-    check(cluster, [trial for trial in stored(prepared) if trial.state is not State.STOPPED_EARLY], 80)
+    assert steps[-1].launches == 50
+    check(cluster, [trial for trial in stored(prepared) if trial.state is not State.STOPPED_EARLY], 50)
 
 
 def test_a_job_queued_for_days_is_not_launched_again(prepared: Prepared) -> None:

@@ -80,6 +80,8 @@ def test_events_of_a_launch_stay_at_hand(tmp_path: Path, monkeypatch: pytest.Mon
     found = trial_log.of_launch(LAUNCH)
     assert found is not None
     assert (found.trial_id, found.config) == ("t", {"x": 1})
+    monkeypatch.setattr("torchx_cubicml.tuner.trials.folded", lambda *_: pytest.fail("the events are folded again"))
+    assert trial_log.of_launch(LAUNCH) == found
     assert trial_log.of_launch("launch-of-none") is None
     assert trial_log.last_event_at(LAUNCH) == NOON
 

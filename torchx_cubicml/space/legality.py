@@ -7,6 +7,7 @@ the user's own command has, is evidence: a rule that it breaks is wrong for this
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
@@ -58,6 +59,7 @@ class LegalityRule:
     scope: str
 
     @classmethod
+    @lru_cache(maxsize=1024)  # the tables in the sources have fewer, and a launch asks twice for its trainer's
     def of(cls, name: str, stated: tuple[str, str], *, scope: str) -> LegalityRule:
         """Return the rule that is stated in words and as an expression.
 

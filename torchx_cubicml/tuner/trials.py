@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.event import Event
     from torchx_cubicml.records.job_time import Job
     from torchx_cubicml.records.trial import Trial, Workload
+    from torchx_cubicml.store.event_groups import EventGroup
 
 _TRAINING_EVENTS = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})
 
@@ -59,6 +60,7 @@ class TrialLog:
         self._store = TrialStore(store_url)
         self._keys: tuple[str, ...] = ()
         self._groups = EventGroups(statistic=statistic)
+        self._folded: dict[str, tuple[EventGroup, list[Trial]]] = {}  # launch id -> its group, folded without others
         self._reader = StoreReader(self._store, StoreIndex(groups=self._groups))
 
     def append(self, event: Event) -> None:
@@ -93,7 +95,12 @@ class TrialLog:
 
         A scheduler that numbers its jobs anew gives two launches the same trial id; here they stay apart.
         """
-        found = self._priced(with_crowding(folded(self._events(launch_id), self._statistic)))
+        group = self._groups.with_id(launch_id)
+        if group is None:
+            return None
+        if launch_id not in self._folded or self._folded[launch_id][0] is not group:  # new events make a new group
+            self._folded[launch_id] = group, with_crowding(folded(self._events(launch_id), self._statistic))
+        found = self._priced(self._folded[launch_id][1])
         return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
 
     def _priced(self, trials: list[Trial]) -> list[Trial]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import torch
@@ -144,6 +144,20 @@ def guard() -> Guard:
     return guarded
 
 
+class Outcome(NamedTuple):
+    """What a training without hooks came to."""
+
+    losses: list[float]
+    n_graphs: int
+    n_calls: int
+
+
+@cache
+def unhooked(how: str) -> Outcome:
+    run = Run(how, {})
+    return Outcome(run.losses, run.backend.n_graphs, run.backend.n_calls)
+
+
 class Run:
     """Training of a compiled model, with hooks or without."""
 
@@ -182,18 +196,18 @@ class Run:
     ],
 )
 def test_blocks_that_are_compiled_run_again_in_backward(how: str) -> None:
-    plain, hooked = Run(how, {}), Run(how, {"activation_checkpointing": RECOMPUTED})
+    plain, hooked = unhooked(how), Run(how, {"activation_checkpointing": RECOMPUTED})
     assert hooked.facts == {}
     assert hooked.losses == plain.losses
-    assert hooked.backend.n_graphs == plain.backend.n_graphs
-    assert plain.backend.n_calls == 3 * N_STEPS
+    assert hooked.backend.n_graphs == plain.n_graphs
+    assert plain.n_calls == 3 * N_STEPS
     assert hooked.backend.n_calls == 5 * N_STEPS  # two of three, once more
 
 
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("how", ["blocks, then FSDP2", "FSDP2, then the model", "FSDP2, then the model in place"])
 def test_fsdp2_is_set_as_asked_before_and_after_compilation(how: str) -> None:
-    plain, hooked = Run(how, {}), Run(how, {"fsdp": SHARDING})
+    plain, hooked = unhooked(how), Run(how, {"fsdp": SHARDING})
     assert hooked.facts == {}
     assert hooked.losses == plain.losses
     units = [each for each in hooked.model.modules() if getattr(type(each), "_get_fsdp_state", None)]
@@ -208,9 +222,9 @@ def test_fsdp2_is_set_as_asked_before_and_after_compilation(how: str) -> None:
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("how", ["blocks, then FSDP2", "FSDP2, then blocks in place", "FSDP2, then the model"])
 def test_a_hook_leaves_nothing_to_compile_again(how: str) -> None:
-    plain, hooked = Run(how, {}), Run(how, {"fsdp_precision": "fp32"})
+    plain, hooked = unhooked(how), Run(how, {"fsdp_precision": "fp32"})
     assert hooked.facts == {}
-    assert hooked.backend.n_graphs == plain.backend.n_graphs
+    assert hooked.backend.n_graphs == plain.n_graphs
 
 
 @pytest.mark.usefixtures("_alone")
@@ -243,10 +257,10 @@ def test_fsdp1_around_a_compiled_block_belongs_to_the_model() -> None:
     ],
 )
 def test_what_is_compiled_as_a_whole_is_not_checkpointed(how: str, why: str) -> None:
-    plain, hooked = Run(how, {}), Run(how, {"activation_checkpointing": "full"})
+    plain, hooked = unhooked(how), Run(how, {"activation_checkpointing": "full"})
     assert hooked.facts == {"activation_checkpointing_hook": why}
     assert hooked.losses == plain.losses
-    assert hooked.backend.n_calls == plain.backend.n_calls
+    assert hooked.backend.n_calls == plain.n_calls
 
 
 @pytest.mark.launch

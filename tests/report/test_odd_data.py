@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import vl_convert
 
+from torchx_cubicml.records.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
 from torchx_cubicml.report import figures
 from torchx_cubicml.report.figures import (
     cell_grid,
@@ -44,9 +45,9 @@ NUMBERS: dict[str, list[float | None]] = {
     "equal": [3.0, 3.0, 3.0],
     "some unknown": [None, 2.0, None, 5.0],
     "all unknown": [None, None, None],
-    "huge": [1e15, 3e300],
-    "tiny": [1e-12, 3e-300],
-    "far apart": [1e-9, 1.0, 1e12],
+    "huge": [0.5 * MOST_THROUGHPUT, MOST_THROUGHPUT],
+    "tiny": [LEAST_THROUGHPUT, 2 * LEAST_THROUGHPUT],
+    "far apart": [LEAST_THROUGHPUT, 1.0, MOST_THROUGHPUT],
 }
 """Numbers > 0 that a figure shows; ``None`` for what is not known."""
 TEXTS = {"plain": "a", "hostile": HOSTILE, "name of an object": "constructor"}

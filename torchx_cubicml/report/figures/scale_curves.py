@@ -15,8 +15,6 @@ MOST_LINES = 7
 _WIDTH = 370  # pixels; the legend stands beside it
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8a6d3b", "#8a919c")  # Okabe and Ito
 _MARGIN = 1.15  # factor beside the smallest and the largest number of devices
-_MOST_TICKS = 12  # of an axis of powers of ten; Vega takes long over hundreds
-_MOST_POWER = 300  # of ten, that a number holds
 _LETTERS = 250  # pixels of a name in the legend
 
 
@@ -102,14 +100,11 @@ def _label(row: Mapping[str, Any]) -> str:
 
 
 def _powers_of_ten(values: Sequence[float]) -> list[float]:
-    """Return powers of ten around values > 0, at most ``_MOST_TICKS`` and at equal distances.
+    """Return the powers of ten around values > 0.
 
     >>> _powers_of_ten([20.0, 3000.0])
     [10.0, 100.0, 1000.0, 10000.0]
     """
     if not values:
         return []
-    least, most = (max(-_MOST_POWER, min(log10(value), _MOST_POWER)) for value in (min(values), max(values)))
-    first, last = floor(least), ceil(most)
-    step = ceil((last - first + 1) / _MOST_TICKS)
-    return [10.0**power for power in range(first, last + step, step) if abs(power) <= _MOST_POWER]
+    return [10.0**power for power in range(floor(log10(min(values))), ceil(log10(max(values))) + 1)]

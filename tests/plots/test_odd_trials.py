@@ -66,7 +66,7 @@ def test_every_plot_is_tried() -> None:
 @pytest.mark.parametrize("name", PLOTS)
 def test_odd_trials_are_drawn(name: str, kind: str) -> None:
     if name in NOTHING.get(kind, ()):
-        with pytest.raises(RecordError, match="nothing to plot|has both"):
+        with pytest.raises(RecordError, match=r"nothing to plot|has both"):
             PLOTS[name](odd_trials(kind))
         return
     width, height, labels = marks_of(PLOTS[name](odd_trials(kind)).to_dict())

@@ -84,7 +84,13 @@ def of_correlations(numbers: Sequence[float | None], text: str) -> dict[str, Any
 
 def of_accuracy(numbers: Sequence[float | None], text: str) -> dict[str, Any] | None:
     rows = [
-        {"known": place, "ratio": number or 1.0, "low": number and 0.9, "high": number and 1.1, "label": f"{text}{place}"}
+        {
+            "known": place,
+            "ratio": number or 1.0,
+            "low": number and 0.9,
+            "high": number and 1.1,
+            "label": f"{text}{place}",
+        }
         for place, number in enumerate(numbers)
     ]
     return forecast_accuracy.forecast_accuracy(rows)
@@ -125,7 +131,12 @@ def of_objectives(numbers: Sequence[float | None], text: str) -> dict[str, Any] 
 
 def of_coordinates(numbers: Sequence[float | None], text: str) -> dict[str, Any] | None:
     lines = [
-        {"values": [number, text, None], "throughput": number or 1.0, "kind": parallel_coordinates.OTHER, "config": text}
+        {
+            "values": [number, text, None],
+            "throughput": number or 1.0,
+            "kind": parallel_coordinates.OTHER,
+            "config": text,
+        }
         for number in numbers
     ]
     return parallel_coordinates.parallel_coordinates(lines, axes=[(text, ""), ("b", text), ("c", "")], unit=UNIT)
@@ -226,7 +237,7 @@ def marks_of(figure: dict[str, Any]) -> tuple[float, float, list[str]]:
     svg = vl_convert.vegalite_to_svg(without_object_names(figure), config=theme(), allowed_base_urls=[])
     assert "NaN" not in svg
     assert "Infinity" not in svg
-    root = ET.fromstring(svg)  # noqa: S314 - drawn by the renderer
+    root = ET.fromstring(svg)
     labels = [node.get("aria-label", "") for node in root.iter() if node.get("role") == "graphics-symbol"]
     return float(root.get("width", "")), float(root.get("height", "")), labels
 

@@ -70,7 +70,6 @@ class Caller(Evaluator):
         on_exec: called with the names of a module where it executes another text.
 
     Attributes:
-        built: modules that were built, in order.
         asks_for_files: whether the program asks which files exist.
         replaced: those of them whose place in another module was given to something else.
     """
@@ -80,7 +79,6 @@ class Caller(Evaluator):
         self._hook, self._on_exec = call_hook, on_exec
         self._depth, self._doubts = 0, 0
         self._wrapped: dict[ast.FunctionDef, bool] = {}
-        self.built: list[ModuleValue] = []
         self.asks_for_files = False
         self.replaced: list[ModuleValue] = []
 

@@ -38,9 +38,16 @@ class OutOfSteps(Exception):  # noqa: N818 - it ends an interpretation, and is n
 
 
 class Evaluator:
-    """Evaluator of expressions; what calls and attributes are is left to its subclasses."""
+    """Evaluator of expressions; what calls and attributes are is left to its subclasses.
+
+    Attributes:
+        built: modules that were built, in order.
+        taken_apart: modules of which a part may go on alone.
+    """
 
     def __init__(self) -> None:
+        self.built: list[ModuleValue] = []
+        self.taken_apart: list[ModuleValue] = []
         self._steps = 0
         self._spoiled: dict[int, object] = {}
 
@@ -182,7 +189,11 @@ class Evaluator:
 
     def _subscript(self, node: ast.Subscript, names: Names) -> object:
         owner, key = self.value(node.value, names), self.value(node.slice, names)
-        return get_item(owner, key)
+        found = get_item(owner, key)
+        if isinstance(owner, ModuleValue) and isinstance(node.slice, ast.Slice):
+            self.taken_apart.append(owner)
+            self.built += [found] if isinstance(found, ModuleValue) else []
+        return found
 
     def _slice(self, node: ast.Slice, names: Names) -> object:
         ends = [None if each is None else self.value(each, names) for each in (node.lower, node.upper, node.step)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
     UNKNOWN_OBJECT,
+    ChildOf,
     ClassValue,
     FunctionValue,
     Instance,
@@ -33,6 +34,7 @@ from torchx_cubicml.launch.source_models.value_operations import (
     either,
     get_item,
     is_child,
+    is_inside,
     items_of,
     operate,
     same,
@@ -138,7 +140,8 @@ class Interpreter(Caller):
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         if isinstance(target, ast.Name):
-            names[target.id] = value
+            before, names[target.id] = names.get(target.id), value
+            self._note_part(before, value, names)
         elif isinstance(target, ast.Tuple | ast.List):
             entries = list(value) if isinstance(value, list | tuple) else []
             for index, inner in enumerate(target.elts):
@@ -169,6 +172,18 @@ class Interpreter(Caller):
     def _note_replaced(self, before: object, value: object) -> None:
         if isinstance(before, ModuleValue) and before is not value:
             self.replaced.append(before)
+
+    def _note_part(self, before: object, value: object, names: Names) -> None:
+        """Note a module whose last name is given to a part of it: which of both is the model is not told."""
+        if not isinstance(before, ModuleValue) or before is value:
+            return
+        is_part = value.owner is before if isinstance(value, ChildOf) else is_inside(value, before)
+        scope: object = names
+        while is_part and isinstance(scope, dict):
+            is_part = not any(each is before for each in scope.values())
+            scope = scope.get(AROUND)
+        if is_part:
+            self.taken_apart.append(before)
 
     def _set_attribute(self, owner: Instance | ModuleValue, name: str, value: object) -> None:
         """Set an attribute; after a choice that is unknown, it may have another value."""

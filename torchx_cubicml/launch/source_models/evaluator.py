@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.source_models.abstract_values import (
@@ -37,8 +38,8 @@ class OutOfSteps(Exception):  # noqa: N818 - it ends an interpretation, and is n
     """End of an interpretation that takes too long."""
 
 
-class Evaluator:
-    """Evaluator of expressions; what calls and attributes are is left to its subclasses.
+class Evaluator(ABC):
+    """Evaluator of expressions; calls, attributes and assignments are left open.
 
     Attributes:
         built: modules that were built, in order.
@@ -72,14 +73,17 @@ class Evaluator:
         elif isinstance(owner, list | dict):
             self._spoiled[id(owner)] = owner
 
+    @abstractmethod
     def _call(self, node: ast.Call, names: Names) -> object:
-        raise NotImplementedError
+        """Return the value of a call."""
 
+    @abstractmethod
     def _attribute(self, node: ast.Attribute, names: Names) -> object:
-        raise NotImplementedError
+        """Return an attribute of a value."""
 
+    @abstractmethod
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
-        raise NotImplementedError
+        """Give a value to a name, an attribute or an entry."""
 
     def _constant(self, node: ast.Constant, names: Names) -> object:
         return node.value

@@ -116,7 +116,7 @@ def test_a_model_that_is_too_large_does_not_fit(capsys: pytest.CaptureFixture[st
 
 
 def test_text_names_sources_and_what_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
-    run(*COMMAND, "--n_layer", "16", options=("--fact", "gradient_accumulation_steps=2"))
+    run(*COMMAND, "--n_layer", "16", options=("--device", "H100", "--fact", "gradient_accumulation_steps=2"))
     text = capsys.readouterr().out
     for part in (
         "n_layers                     16  (--n_layer)",
@@ -128,6 +128,17 @@ def test_text_names_sources_and_what_is_unknown(capsys: pytest.CaptureFixture[st
         "Changes that would tell most:",
     ):
         assert part in text
+
+
+def test_a_step_that_nothing_measured_tells_of_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    table = found(capsys, *COMMAND, options=("--device", "cpu"))
+    assert [table[name] for name in ("step_s", "throughput", "mfu", "seconds", "bound")] == [None, None, None, {}, ""]
+    assert "no launch on such a device is recorded" in table["why_no_step"]
+    assert table["peak_gib"] is not None
+    assert table["changes"]
+    run(*COMMAND, options=("--device", "cpu"))
+    text = capsys.readouterr().out.replace("\n    ", " ")
+    assert "Time of a step: not told, for its 80 % interval would span a factor of " in text
 
 
 def test_missing_sizes_are_named_and_nothing_is_made_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

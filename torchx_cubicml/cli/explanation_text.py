@@ -43,7 +43,8 @@ def _fact_lines(explanation: CommandExplanation) -> list[str]:
     known = explanation.known
     lines = []
     if known.unread:
-        lines.append(f"The source of {known.unread} cannot be read here: its defaults and its model are not known.")
+        unread = f"The {'arguments in' if known.unread.startswith('@') else 'source of'} {known.unread}"
+        lines.append(f"{unread} cannot be read here: defaults and the model are not known.")
     lines.append("Read from the command, before any launch:")
     width = max(map(len, known.facts), default=0)
     for fact, value in known.facts.items():

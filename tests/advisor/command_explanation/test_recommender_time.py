@@ -63,7 +63,7 @@ def test_launches_of_other_sizes_move_and_narrow_it_and_more_so_those_of_the_pro
     assert other is not None
     assert own.logarithm == pytest.approx(math.log(4.0 * seconds(ROW)), abs=0.15)
     assert own.spread < 0.3
-    assert 0.5 < other.spread < 1.0
+    assert 0.5 < other.spread < 1.2
 
 
 def test_doubt_of_a_change_is_smaller_than_that_of_the_step() -> None:
@@ -78,7 +78,8 @@ def test_doubt_of_a_change_is_smaller_than_that_of_the_step() -> None:
 def test_explanation_of_a_recommender_tells_its_unit_parts_and_what_the_planner_may_do() -> None:
     facts = {**ROW, "embedding_sharding": ("planner", "planner"), "n_params": 6_428_000}
     known = CommandFacts(facts=facts, sources=dict.fromkeys(facts, "--fact"))
-    found = explain_command(known, device_gib=8.0)
+    launches = trials(20, slower=4.0)
+    found = explain_command(known, program="dlrm.py", trials=launches, device_gib=8.0)
     assert found.unit == "samples_per_second"
     assert found.parameters is not None
     assert found.parameters.middle == 6_428_000
@@ -89,12 +90,19 @@ def test_explanation_of_a_recommender_tells_its_unit_parts_and_what_the_planner_
     assert found.fits is not None
     assert found.fits > 0.99
     assert "2 tables" in found.unknown["embedding_plan"]
-    planned = explain_command(CommandFacts(facts=dict(ROW), sources=dict.fromkeys(ROW, "--fact")))
+    known = CommandFacts(facts=dict(ROW), sources=dict.fromkeys(ROW, "--fact"))
+    planned = explain_command(known, program="dlrm.py", trials=launches)
     assert planned.step_s is not None
     assert "embedding_plan" not in planned.unknown
     assert planned.step_s.high / planned.step_s.low <= found.step_s.high / found.step_s.low
     assert len(found.changes) == 3
     assert {*found.changes[0].after} <= {"micro_batch_size", "world_size", "nnodes", "embedding_sharding"}
+
+
+def test_a_step_of_an_unknown_machine_is_not_told() -> None:
+    found = explain_command(CommandFacts(facts=dict(ROW), sources=dict.fromkeys(ROW, "--fact")))
+    assert found.step_s is None
+    assert "no launch on such a device is recorded" in found.why_no_step
 
 
 def test_without_tables_nothing_is_forecast() -> None:

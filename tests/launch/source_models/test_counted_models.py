@@ -394,6 +394,29 @@ class M(nn.Module):
 model = M()
 model.fc = nn.Linear(3, 2)
 """,
+    "slice_of_its_own": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.layers = nn.ModuleList(nn.Linear(3, 4) for _ in range(4))
+        s.layers = s.layers[:3]
+model = M()
+""",
+    "slice_of_another": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.layers = nn.ModuleList(nn.Linear(3, 4 + i) for i in range(4))
+        s.first, s.last = s.layers[:2], nn.Sequential(*s.layers[2:])
+model = M()
+""",
+    "child_by_another_name": """
+model = nn.Sequential(nn.Linear(3, 4), nn.Linear(40, 50))
+part = model
+part = part[0]
+""",
     "branch_global": """
 width = 32
 
@@ -532,6 +555,36 @@ w = 64
 d = {'w': 32, 'v': 1}
 del d['w']
 model = nn.Linear(d.get('w', 64), 4)
+""",
+    "child_in_its_place": """
+model = nn.Sequential(nn.Linear(3, 4), nn.Linear(40, 50))
+model = model[0]
+""",
+    "attribute_in_its_place": """
+class M(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.trunk = nn.Linear(3, 4)
+        s.head = nn.Linear(40, 50)
+model = M()
+model = model.trunk
+""",
+    "some_child_in_its_place": """
+model = nn.Sequential(nn.Linear(3, 4), nn.Linear(40, 50))
+model = model[torch.get_num_threads() % 2]
+""",
+    "slice": """
+blocks = nn.ModuleList(nn.Linear(3, 4) for _ in range(4))
+model = blocks[:2]
+""",
+    "slice_of_unknown_length": """
+blocks = nn.ModuleList(nn.Linear(3, 4) for _ in range(4))
+model = blocks[:torch.get_num_threads()]
+""",
+    "slice_unpacked": """
+layers = nn.ModuleList(nn.Linear(3, 4) for _ in range(4))
+model = nn.Sequential(*layers[:2])
 """,
 }
 """Programs with a change that is not followed: a count would be false."""

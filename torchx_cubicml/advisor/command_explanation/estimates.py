@@ -9,6 +9,10 @@ from typing import Self
 
 _HIGH = NormalDist().inv_cdf(0.9)  # end of a two-sided 80 % interval, in standard deviations
 FORMULAS = "formulas"
+WIDEST = 10.0
+"""Ratio of the ends of the widest interval of a step that is told, if nothing measured has shown that it holds."""
+WIDEST_CHECKED = 100.0
+"""Likewise of intervals that held public sources which had been left out: ten times either way, see ``PublicPrior``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

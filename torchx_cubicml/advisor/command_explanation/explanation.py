@@ -46,7 +46,6 @@ _COUNTED_AS = {
     "n_heads": "counted as one per 128 of d_model",
     **dict.fromkeys(("tp_degree", "pp_degree", "cp_degree"), "counted as 1, though the source calls its functions"),
 }
-_WIDEST = 10.0  # ratio of the ends of an interval of a step time that is told
 _NO_FIT = 0.5  # probability to fit below which a change is worth nothing
 
 _BOUNDS = {
@@ -259,7 +258,7 @@ class _Forecasts:
 
 def _why_not_told(step: Estimate | None, forecast: TimeForecast | RecommenderTimeForecast) -> str:
     """Return why a step time is not told; empty where it is, or where there is none."""
-    if step is None or step.high <= _WIDEST * step.low:
+    if step is None or step.high <= forecast.widest * step.low:
         return ""
     if forecast.n_own:
         cause = "its launches and the known facts leave it open"

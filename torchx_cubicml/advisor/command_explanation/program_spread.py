@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
 _Z = 1.2816  # end of a two-sided 80 % interval of a normal distribution, in standard deviations
-_MOST_GROUPS = 8  # that are left out in turn: each takes one calibration
+_MOST_GROUPS = 5  # that are left out in turn: each takes one calibration
 
 
 def new_program_doubt(misses: Sequence[float], *, n_groups: int) -> float:

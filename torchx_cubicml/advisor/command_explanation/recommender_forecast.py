@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, LogNormal
+from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, WIDEST, LogNormal
 from torchx_cubicml.advisor.command_explanation.program_level import ProgramLevel, usual_values
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
 from torchx_cubicml.predictors.features.history import History
@@ -46,6 +46,7 @@ class RecommenderTimeForecast:
         basis: what the numbers are based on, for people.
         level: of the program beside the calibrated formulas; ``None`` without any launch.
         n_own: launches of the program among them.
+        widest: ratio of the ends of an interval that is told.
     """
 
     formulas: RecommenderRoofline
@@ -55,6 +56,7 @@ class RecommenderTimeForecast:
     basis: str
     level: ProgramLevel | None = None
     n_own: int = 0
+    widest: float = WIDEST
 
     @classmethod
     def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:

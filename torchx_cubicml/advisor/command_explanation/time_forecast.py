@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, LogNormal
+from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, WIDEST, WIDEST_CHECKED, LogNormal
 from torchx_cubicml.advisor.command_explanation.program_level import ProgramLevel, usual_values
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
 from torchx_cubicml.predictors.features.history import History
@@ -46,6 +46,7 @@ class TimeForecast:
         basis: what the numbers are based on, for people.
         level: of the program beside the calibrated formulas; ``None`` without any launch.
         n_own: launches of the program among them.
+        widest: ratio of the ends of an interval that is told.
     """
 
     roofline: Roofline
@@ -55,6 +56,7 @@ class TimeForecast:
     basis: str
     level: ProgramLevel | None = None
     n_own: int = 0
+    widest: float = WIDEST
 
     @classmethod
     def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:
@@ -85,16 +87,16 @@ class TimeForecast:
     @classmethod
     def _without_launches(cls, row: Mapping[str, Value], facts: Facts) -> Self:
         public, layout = public_prior(), TrainingLayout.of(facts)
-        prior, basis = prior_of(facts), FORMULAS
+        prior, basis, widest = prior_of(facts), FORMULAS, WIDEST
         if public is not None and public.covers(facts, layout)[0] and public.covers_collectives(layout)[0]:
             error = public.widening * math.hypot(public.error, float(public.waiting(layout)[0]))
-            basis = f"{FORMULAS} and {len(public.sources)} public sources"
+            basis, widest = f"{FORMULAS} and {len(public.sources)} public sources", WIDEST_CHECKED
             prior = ConstantsPrior(medians=prior.medians, width=prior.width * public.widening)
         else:
             hardware = find_hardware(str(row.get("device", "")))
             of_device = _OF_DEVICES if hardware is None else _OF_CPUS if hardware is CPU else 0.0
             error = math.hypot(PRIOR_ERROR, of_device)
-        return cls(roofline=Roofline(), history=None, prior=prior, error=error, basis=basis)
+        return cls(roofline=Roofline(), history=None, prior=prior, error=error, basis=basis, widest=widest)
 
     def log_step(self, row: Mapping[str, Value]) -> LogNormal | None:
         """Return the distribution of the seconds of a step; ``None`` where the formulas do not cover it."""

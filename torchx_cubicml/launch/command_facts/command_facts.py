@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.command_facts.argument_files import with_file_arguments
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value, known_facts
 from torchx_cubicml.launch.command_facts.hydra_files import hydra_files
 from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
@@ -59,17 +60,22 @@ def facts_of_command(launch: Launch, *, stated: Mapping[str, Value] | None = Non
     (4, '--n_layer', True)
     """
     files = list(source_files(launch))
+    launch, unread = with_file_arguments(launch, files)
     settings = stated_settings(launch, files)
-    is_read = bool(files) and files[0].tree is not None
-    found = replace(CommandFacts.of(_of_user(stated or {}, device)), unread="" if is_read else launch.program)
-    found = found.completed_by(_of_launch(launch))
     trainer = detect_trainer(launch, files[0].text if files else "")
+    if unread:
+        files = []  # no default is sure
+    elif not files or files[0].tree is None:
+        unread = launch.program
+    found = replace(CommandFacts.of(_of_user(stated or {}, device)), unread=unread)
+    found = found.completed_by(_of_launch(launch))
     tables = _tables(launch, trainer, settings, files)
     recommender = recommender_settings(settings, files, world_size=launch.world_size)
     if recommender is not None or "embedding_rows" in found.facts:
         return _of_recommender(found.completed_by(recommender or {}), tables)
+    not_understood = _not_understood(settings)
     for table in tables:
-        found = found.completed_by(table)
+        found = found.completed_by({fact: each for fact, each in table.items() if fact not in not_understood})
     found = with_rules_of(trainer, found)
     unknown = [fact for fact in _ASKED if fact not in found.facts]
     if found.facts.keys() & _BATCH:
@@ -159,6 +165,14 @@ def _by_fact(settings: Mapping[str, Setting]) -> dict[str, Setting]:
             doubtful.add(fact)
         found[fact] = replace(setting, value=value)
     return {fact: setting for fact, setting in found.items() if fact not in doubtful}
+
+
+def _not_understood(settings: StatedSettings) -> set[str]:
+    """Return the facts whose flags have values that are not understood: no default of theirs counts."""
+    named = [
+        (fact_name(key), setting) for key, setting in settings.arguments.items() if setting.source.startswith("--")
+    ]
+    return {fact for fact, setting in named if fact and fact_value(fact, setting.value) is None}
 
 
 def _has_several(found: CommandFacts) -> bool:

@@ -21,7 +21,7 @@ class CommandFacts:
         sources: fact -> where it was read, for people: a flag, a key of a file, a place in the source, a launch.
         assumed: facts that the source suggests, and that something unseen may change.
         unknown: facts that count and that nothing tells.
-        unread: script whose source cannot be read here; empty where it was.
+        unread: script whose source cannot be read here, or word of a file of arguments; empty where all were read.
     """
 
     facts: Mapping[str, Value] = field(default_factory=dict)

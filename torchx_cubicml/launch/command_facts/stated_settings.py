@@ -68,7 +68,7 @@ class StatedSettings:
         files: dict[str, Setting] = {}
         paths = []
         names = names_as_typed(launch.script_args)
-        for name, text in argument_words(launch.script_args).items():
+        for name, text in (argument_words(launch.script_args) | _last_values(launch.script_args)).items():
             is_read = (is_document(text) or text.endswith(".py")) and not _is_written(name)
             path = Path(text) if is_read else None
             found = dict(_file_settings(path)) if path is not None else {}
@@ -137,6 +137,23 @@ def _pairs(arguments: Sequence[str]) -> dict[str, Setting]:
         if flag.startswith("--") and flag.endswith(("overrides", "kwargs")) and "=" in value[1:]:
             found[_plain(flag)] = Setting(value=value, source=flag)
     return found
+
+
+def _last_values(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the values of flags that are given again, by their last occurrence, or that another argument follows.
+
+    >>> _last_values(["--depth=6", "--depth", "3", "--width", "8", "gpt.yaml", "--sizes", "1", "2"])
+    {'--depth': '3', '--width': '8'}
+    """
+    joined = argument_words(arguments)
+    found = {}
+    for index, word in enumerate(arguments):
+        name = next(iter(argument_words([word])), "")
+        if name.startswith("-") and " " in joined.get(name, ""):
+            first, *others = argument_words(arguments[index:])[name].split(" ")
+            is_value = isinstance(typed_value(first), int | float) and isinstance(typed_value((others or [""])[0]), str)
+            found[name] = first if is_value else " ".join([first, *others])
+    return {name: value for name, value in found.items() if value != joined[name]}
 
 
 def _is_written(name: str) -> bool:

@@ -71,6 +71,14 @@ class Instance:
 
 
 @dataclass(eq=False, slots=True)
+class BoundMethod:
+    """Method of a known object."""
+
+    owner: object
+    name: str
+
+
+@dataclass(eq=False, slots=True)
 class PartialCall:
     """Function with some of its arguments (``functools.partial``)."""
 

@@ -1,8 +1,9 @@
-"""Calls, classes and attributes of a program as abstract values."""
+"""Calls of functions and classes of a program as abstract values."""
 
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.source_files import dotted
@@ -10,6 +11,7 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     UNKNOWN,
     UNKNOWN_NAMES,
     UNKNOWN_OBJECT,
+    BoundMethod,
     ClassValue,
     FunctionValue,
     Instance,
@@ -25,12 +27,13 @@ from torchx_cubicml.launch.source_models.builtin_calls import (
     builtin_call,
     partial_call,
 )
-from torchx_cubicml.launch.source_models.evaluator import AROUND, Evaluator
+from torchx_cubicml.launch.source_models.class_members import MemberReader
+from torchx_cubicml.launch.source_models.evaluator import AROUND
 from torchx_cubicml.launch.source_models.torch_modules import library_object
 from torchx_cubicml.launch.source_models.value_operations import either, is_small, items_of, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torchx_cubicml.launch.source_models.evaluator import Names
 
@@ -62,15 +65,14 @@ class RoundEnded(Exception):  # noqa: N818 - control flow
         self.leaves = leaves
 
 
-class Caller(Evaluator):
-    """Evaluator that follows the functions and classes of the program.
+class Caller(MemberReader):
+    """Evaluator that follows the functions and classes of the program; statements are left open.
 
     Args:
         call_hook: returns the value of a call that the command decides, such as that of a parser; ``None`` for others.
         on_exec: called with the names of a module where it executes another text.
 
     Attributes:
-        built: modules that were built, in order.
         asks_for_files: whether the program asks which files exist.
         replaced: those of them whose place in another module was given to something else.
     """
@@ -80,62 +82,8 @@ class Caller(Evaluator):
         self._hook, self._on_exec = call_hook, on_exec
         self._depth, self._doubts = 0, 0
         self._wrapped: dict[ast.FunctionDef, bool] = {}
-        self.built: list[ModuleValue] = []
         self.asks_for_files = False
         self.replaced: list[ModuleValue] = []
-
-    def _body(self, body: Iterable[ast.stmt], names: Names) -> None:
-        raise NotImplementedError
-
-    def _attribute(self, node: ast.Attribute, names: Names) -> object:
-        return self._member(self.value(node.value, names), node.attr)
-
-    def _member(self, owner: object, name: str) -> object:
-        if isinstance(owner, LibraryName):
-            return LibraryName(f"{owner.path}.{name}")
-        if isinstance(owner, ClassValue):
-            return self._class_member(owner, name, bound_to=None)
-        if not isinstance(owner, Instance | ModuleValue):
-            return LibraryName(f"*.{name}") if not isinstance(owner, str | list | dict) else BoundMethod(owner, name)
-        if name in owner.attributes or name == "__dict__":
-            return owner.attributes.get(name, owner.attributes)
-        if owner.kind is not None:
-            return self._class_member(owner.kind, name, bound_to=owner)
-        return BoundMethod(owner, name)
-
-    def _class_member(self, kind: ClassValue, name: str, *, bound_to: object) -> object:
-        for each in self._line(kind):
-            if name in each.attributes:
-                return each.attributes[name]
-            for statement in each.node.body:
-                if isinstance(statement, ast.FunctionDef) and statement.name == name:
-                    found = FunctionValue(node=statement, names=each.names, bound_to=bound_to)
-                    decorators = {getattr(decorator, "id", "") for decorator in statement.decorator_list}
-                    if "staticmethod" in decorators:
-                        return FunctionValue(node=statement, names=each.names)
-                    if "classmethod" in decorators:
-                        return FunctionValue(node=statement, names=each.names, bound_to=kind)
-                    return self._call_function(found, [], {}) if "property" in decorators else found
-            fields = self._fields(each)
-            if name in fields:
-                return fields[name]
-        return BoundMethod(bound_to, name) if bound_to is not None else UNKNOWN
-
-    def _line(self, kind: ClassValue) -> list[ClassValue]:
-        """Return a class and those of the program that it inherits from, in the order in which they are searched."""
-        found = [kind]
-        for base in kind.node.bases:
-            value = self.value(base, kind.names)
-            if isinstance(value, ClassValue) and value is not kind:
-                found += self._line(value)
-        return found
-
-    def _fields(self, kind: ClassValue) -> Names:
-        names: Names = {AROUND: kind.names}
-        for statement in kind.node.body:
-            if isinstance(statement, ast.Assign | ast.AnnAssign):
-                self._body([statement], names)
-        return {name: value for name, value in names.items() if name != AROUND}
 
     def _call(self, node: ast.Call, names: Names) -> object:
         function = self.value(node.func, names)
@@ -186,18 +134,6 @@ class Caller(Evaluator):
         if isinstance(owner, ModuleValue):
             owner.is_open = owner.is_open or not self._is_plain_module(kind)
         return None
-
-    def _is_plain_module(self, kind: ClassValue) -> bool:
-        """Return whether the last of the classes is ``torch.nn.Module`` itself, or nothing else of a library."""
-        bases = [self.value(base, each.names) for each in self._line(kind) for base in each.node.bases]
-        paths = [each.path for each in bases if isinstance(each, LibraryName)]
-        harmless = ("torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module", "abc.ABC", "object")
-        return all(path in harmless or path.partition(".")[0] in {"typing", "Generic"} for path in paths)
-
-    @staticmethod
-    def _own_function(kind: ClassValue, name: str) -> ast.FunctionDef | None:
-        functions = (each for each in kind.node.body if isinstance(each, ast.FunctionDef) and each.name == name)
-        return next(functions, None)
 
     def call(self, function: object, positional: Sequence[object], keywords: Names) -> object:
         """Return the value of a call."""
@@ -258,8 +194,9 @@ class Caller(Evaluator):
         else:
             self._spoil(owner)
 
+    @abstractmethod
     def _set_attribute(self, owner: Instance | ModuleValue, name: str, value: object) -> None:
-        raise NotImplementedError
+        """Set an attribute."""
 
     def _instantiate(self, kind: ClassValue, positional: Sequence[object], keywords: Names) -> object:
         line = self._line(kind)
@@ -310,21 +247,6 @@ class Caller(Evaluator):
         finally:
             if not is_whole:
                 self._spoil(owner)
-
-    def _described_fields(self, kind: object) -> object:
-        """Return the fields of a dataclass with names and defaults, as ``dataclasses.fields`` does."""
-        kind = kind.kind if isinstance(kind, Instance) else kind
-        if not isinstance(kind, ClassValue):
-            return UNKNOWN_OBJECT
-        line = self._line(kind)
-        defaults = {name: value for each in reversed(line) for name, value in self._fields(each).items()}
-        names = self._field_names(line)
-        return [Instance(attributes={"name": name, "default": defaults.get(name, UNKNOWN)}) for name in names]
-
-    @staticmethod
-    def _field_names(line: Sequence[ClassValue]) -> list[str]:
-        statements = [each for kind in reversed(line) for each in kind.node.body if isinstance(each, ast.AnnAssign)]
-        return [each.target.id for each in statements if isinstance(each.target, ast.Name)]
 
     def _call_function(
         self,
@@ -390,13 +312,6 @@ class Caller(Evaluator):
 def _outermost(names: Names) -> Names:
     inner = names.get(AROUND)
     return _outermost(inner) if isinstance(inner, dict) else names
-
-
-class BoundMethod:
-    """Method of a known object."""
-
-    def __init__(self, owner: object, name: str) -> None:
-        self.owner, self.name = owner, name
 
 
 def _unknown(owner: object, positional: Sequence[object], keywords: Names) -> object:

@@ -77,7 +77,7 @@ def followed_program(files: Sequence[SourceFile], settings: StatedSettings) -> F
         with suppress(OutOfSteps, RecursionError):  # a training loop may never end; the model is built before it
             interpreter.run(script, name="__main__")
             is_whole = True
-        model = _largest(interpreter.built, interpreter.replaced)
+        model = _largest(interpreter.built, interpreter.replaced, interpreter.taken_apart)
     except Exception:  # noqa: BLE001 - any text may be a program, and what cannot be followed is not counted
         model = None
     if model is not None:
@@ -87,12 +87,18 @@ def followed_program(files: Sequence[SourceFile], settings: StatedSettings) -> F
     return FollowedProgram(model=model, defaults=defaults)
 
 
-def _largest(built: Sequence[ModuleValue], replaced: Sequence[ModuleValue]) -> CountedModel | None:
-    """Return the model with most parameters among those that no other holds; none if any of these cannot be counted."""
+def _largest(
+    built: Sequence[ModuleValue], replaced: Sequence[ModuleValue], taken_apart: Sequence[ModuleValue]
+) -> CountedModel | None:
+    """Return the model with most parameters among those that no other holds; none if any of these cannot be counted.
+
+    A part of one of these may be the model, too: then none is returned.
+    """
     inner = {id(each) for module in built for each in module.modules() if each is not module}
     inner |= {id(each) for module in replaced for each in module.modules()}
     outer = [(module.doubts > 0, module.n_params(), module.name) for module in built if id(module) not in inner]
-    if not outer or any(count is None for _, count, _ in outer):
+    is_apart = any(id(module) not in inner for module in taken_apart)
+    if is_apart or not outer or any(count is None for _, count, _ in outer):
         return None
     count, name = max((count, name) for _, count, name in outer if count is not None)
     certain = [each for is_doubtful, each, _ in outer if not is_doubtful]

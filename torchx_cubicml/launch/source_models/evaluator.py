@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.source_models.abstract_values import (
@@ -40,10 +41,17 @@ class OutOfSteps(Exception):  # noqa: N818 - it ends an interpretation, and is n
     """End of an interpretation that takes too long."""
 
 
-class Evaluator:
-    """Evaluator of expressions; what calls and attributes are is left to its subclasses."""
+class Evaluator(ABC):
+    """Evaluator of expressions; calls, attributes and assignments are left open.
+
+    Attributes:
+        built: modules that were built, in order.
+        taken_apart: modules of which a part may go on alone.
+    """
 
     def __init__(self) -> None:
+        self.built: list[ModuleValue] = []
+        self.taken_apart: list[ModuleValue] = []
         self._steps = 0
         self._spoiled: dict[int, object] = {}
 
@@ -70,14 +78,17 @@ class Evaluator:
         elif isinstance(owner, list | dict):
             self._spoiled[id(owner)] = owner
 
+    @abstractmethod
     def _call(self, node: ast.Call, names: Names) -> object:
-        raise NotImplementedError
+        """Return the value of a call."""
 
+    @abstractmethod
     def _attribute(self, node: ast.Attribute, names: Names) -> object:
-        raise NotImplementedError
+        """Return an attribute of a value."""
 
+    @abstractmethod
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
-        raise NotImplementedError
+        """Give a value to a name, an attribute or an entry."""
 
     def _constant(self, node: ast.Constant, names: Names) -> object:
         return node.value
@@ -187,7 +198,11 @@ class Evaluator:
 
     def _subscript(self, node: ast.Subscript, names: Names) -> object:
         owner, key = self.value(node.value, names), self.value(node.slice, names)
-        return get_item(owner, key)
+        found = get_item(owner, key)
+        if isinstance(owner, ModuleValue) and isinstance(node.slice, ast.Slice):
+            self.taken_apart.append(owner)
+            self.built += [found] if isinstance(found, ModuleValue) else []
+        return found
 
     def _slice(self, node: ast.Slice, names: Names) -> object:
         ends = [None if each is None else self.value(each, names) for each in (node.lower, node.upper, node.step)]

@@ -17,12 +17,10 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     FunctionValue,
     Instance,
     LibraryName,
-    ModuleValue,
 )
+from torchx_cubicml.launch.source_models.assignments import Assigner
 from torchx_cubicml.launch.source_models.calls import (
     RETURNED,
-    BoundMethod,
-    Caller,
     DeadEnd,
     ReturnReached,
     RoundEnded,
@@ -31,12 +29,8 @@ from torchx_cubicml.launch.source_models.evaluator import AROUND
 from torchx_cubicml.launch.source_models.value_operations import (
     MOST_ROUNDS,
     either,
-    get_item,
-    is_child,
     items_of,
-    operate,
     same,
-    set_item,
     truth,
 )
 
@@ -50,7 +44,7 @@ if TYPE_CHECKING:
 _NAMES_A_STEP = 5  # that are copied in the time of a step
 
 
-class Interpreter(Caller):
+class Interpreter(Assigner):
     """Interpreter of one program.
 
     Args:
@@ -117,66 +111,6 @@ class Interpreter(Caller):
 
     def _define_function(self, node: ast.FunctionDef, names: Names) -> None:
         names[node.name] = FunctionValue(node=node, names=names)
-
-    def _assign(self, node: ast.Assign, names: Names) -> None:
-        value = self.value(node.value, names)
-        for target in node.targets:
-            self._bind(target, value, names)
-
-    def _annotated(self, node: ast.AnnAssign, names: Names) -> None:
-        if node.value is not None:
-            self._bind(node.target, self.value(node.value, names), names)
-
-    def _augmented(self, node: ast.AugAssign, names: Names) -> None:
-        before, value = self.value(node.target, names), self.value(node.value, names)
-        if isinstance(before, list | ModuleValue) and isinstance(node.op, ast.Add):
-            self._call_method(BoundMethod(before, "extend"), [value], {})
-        elif isinstance(before, dict) and isinstance(node.op, ast.BitOr):
-            self._call_method(BoundMethod(before, "update"), [value], {})
-        else:
-            self._bind(node.target, operate(type(node.op), before, value), names)
-
-    def _bind(self, target: ast.expr, value: object, names: Names) -> None:
-        if isinstance(target, ast.Name):
-            names[target.id] = value
-        elif isinstance(target, ast.Tuple | ast.List):
-            entries = list(value) if isinstance(value, list | tuple) else []
-            for index, inner in enumerate(target.elts):
-                self._bind(inner, entries[index] if len(entries) == len(target.elts) else UNKNOWN, names)
-        elif isinstance(target, ast.Attribute):
-            owner = self.value(target.value, names)
-            if isinstance(owner, Instance | ModuleValue):
-                self._set_attribute(owner, target.attr, value)
-            elif isinstance(owner, ClassValue):
-                owner.attributes[target.attr] = value if not self._doubts else UNKNOWN_OBJECT
-        elif isinstance(target, ast.Subscript):
-            self._set_entry(self.value(target.value, names), self.value(target.slice, names), value)
-
-    def _set_entry(self, owner: object, key: object, value: object) -> None:
-        """Set an entry; after a choice that is unknown, it may have another value."""
-        if isinstance(owner, ModuleValue):
-            owner.is_open = owner.is_open or (self._doubts > owner.doubts and not is_child(value, owner))
-            self._note_replaced(get_item(owner, key), value)
-        if not isinstance(owner, list | dict):
-            set_item(owner, key, value)
-        elif isinstance(key, str | int) and (key in owner if isinstance(owner, dict) else True) and self._doubts:
-            set_item(owner, key, either(get_item(owner, key), value))
-        elif isinstance(key, str | int) and not self._doubts:
-            set_item(owner, key, value)
-        else:
-            self._spoil(owner)
-
-    def _note_replaced(self, before: object, value: object) -> None:
-        if isinstance(before, ModuleValue) and before is not value:
-            self.replaced.append(before)
-
-    def _set_attribute(self, owner: Instance | ModuleValue, name: str, value: object) -> None:
-        """Set an attribute; after a choice that is unknown, it may have another value."""
-        if self._doubts > owner.doubts and not same(owner.attributes.get(name, UNKNOWN), value):
-            value = either(owner.attributes.get(name, UNKNOWN), value)
-        if isinstance(owner, ModuleValue):
-            self._note_replaced(owner.attributes.get(name), value)
-        owner.attributes[name] = value
 
     def _if(self, node: ast.If, names: Names) -> None:
         test = truth(self.value(node.test, names))
@@ -275,13 +209,6 @@ class Interpreter(Caller):
                 if name in scope:
                     scope[name] = UNKNOWN_OBJECT
                 scope = scope.get(AROUND)
-
-    def _delete(self, node: ast.Delete, names: Names) -> None:
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                names[target.id] = UNKNOWN
-            elif isinstance(target, ast.Attribute | ast.Subscript):
-                self._spoil(self.value(target.value, names))
 
     def _with(self, node: ast.With, names: Names) -> None:
         for item in node.items:

@@ -59,6 +59,11 @@ def is_child(value: object, owner: ModuleValue) -> bool:
     return (isinstance(value, ChildOf) and value.owner is owner) or value in owner.items
 
 
+def is_inside(value: object, owner: ModuleValue) -> bool:
+    """Return whether a value is a module below another one."""
+    return isinstance(value, ModuleValue) and value is not owner and any(each is value for each in owner.modules())
+
+
 def either(one: object, other: object) -> Unknown:
     """Return the join of two abstract values: the value that stands for either."""
     kinds = ModuleValue | ParameterValue | ChildOf
@@ -146,11 +151,7 @@ def items_of(value: object) -> list[object] | None:
 def get_item(owner: object, key: object) -> object:
     """Return an entry of a value; unknown where it is not known."""
     if isinstance(owner, ModuleValue):
-        if isinstance(key, str):
-            return owner.attributes.get(key, UNKNOWN_OBJECT)
-        if not isinstance(key, int | slice):
-            return ChildOf(owner)
-        owner = owner.items
+        return _get_child(owner, key)
     if isinstance(key, slice) and not is_small(owner):
         return UNKNOWN_OBJECT
     if isinstance(owner, Instance):
@@ -159,6 +160,15 @@ def get_item(owner: object, key: object) -> object:
         return owner[key]  # type: ignore[index]  # whatever fails is unknown
     except Exception:  # noqa: BLE001 - the objects are the program's own, and any failure makes the result unknown
         return UNKNOWN_OBJECT
+
+
+def _get_child(owner: ModuleValue, key: object) -> object:
+    """Return a child of a module, or a container of some of them."""
+    if isinstance(key, str):
+        return owner.attributes.get(key, UNKNOWN_OBJECT)
+    if isinstance(key, slice):
+        return ModuleValue(name=owner.name, items=owner.items[key], is_open=owner.is_open, doubts=owner.doubts)
+    return get_item(owner.items, key) if isinstance(key, int) else ChildOf(owner)
 
 
 def set_item(owner: object, key: object, value: object) -> None:

@@ -1,0 +1,75 @@
+"""Arguments that argparse reads from files which the command names (``fromfile_prefix_chars``)."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch.config_text import MAX_BYTES
+from torchx_cubicml.launch.source_files import nodes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torchx_cubicml.launch.launch import Launch
+    from torchx_cubicml.launch.source_files import SourceFile
+
+_DEEPEST = 5  # files that name files
+_MOST_WORDS = 10_000
+_OWN_READER = "convert_arg_line_to_args"  # method of a parser that reads a line in its own way
+
+
+def with_file_arguments(launch: Launch, files: Sequence[SourceFile]) -> tuple[Launch, str]:
+    """Return the launch with the words of argument files in their place, and the word of a file that is not read.
+
+    Words before a file that is not read are left out: it may state each of them anew.
+
+    Args:
+        launch: a command.
+        files: source files of its program.
+    """
+    trees = [file.tree for file in files if file.tree is not None]
+    prefixes = "".join(_prefixes(trees))
+    if not prefixes or not any(word[:1] and word[0] in prefixes for word in launch.script_args):
+        return launch, ""
+    has_own_reader = any(getattr(node, "name", getattr(node, "attr", "")) == _OWN_READER for node in _nodes(trees))
+    words: list[str] = []
+    unread = ""
+    for word in launch.script_args:
+        found = [word] if word[:1] not in prefixes else None if has_own_reader else _words_of(word, prefixes)
+        if found is None or len(words) + len(found) > _MOST_WORDS:
+            words, unread = [], word
+        else:
+            words += found
+    return replace(launch, script_args=tuple(words)), unread
+
+
+def _words_of(word: str, prefixes: str, depth: int = 0) -> list[str] | None:
+    """Return the words for which one stands, one per line of its file; ``None`` where they are not known."""
+    if not word or word[0] not in prefixes:
+        return [word]
+    path = Path(word[1:])
+    try:
+        if depth >= _DEEPEST or not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return None
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    found = [_words_of(line, prefixes, depth + 1) for line in lines[:_MOST_WORDS]]
+    known = [words for words in found if words is not None]
+    return [each for words in known for each in words] if len(known) == len(lines) else None
+
+
+def _prefixes(trees: Sequence[ast.Module]) -> Iterator[str]:
+    """Yield the characters with which the parsers of a program mark a file; ``@`` where it is not told which."""
+    for node in _nodes(trees):
+        for keyword in node.keywords if isinstance(node, ast.Call) else ():
+            if keyword.arg == "fromfile_prefix_chars":
+                value = getattr(keyword.value, "value", "@")
+                yield value if isinstance(value, str) else "" if value is None else "@"
+
+
+def _nodes(trees: Sequence[ast.Module]) -> Iterator[ast.AST]:
+    return (node for tree in trees for node in nodes_of(tree))

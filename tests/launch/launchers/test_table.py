@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import shlex
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.launchers import accelerate_command
+from torchx_cubicml.launch.launchers import accelerate_command, deepspeed_command
 from torchx_cubicml.launch.launchers.command_launch import CommandLaunch, is_command, python_of_script
 from torchx_cubicml.launch.launchers.table import parse_any_command
 from torchx_cubicml.launch.torchrun_command import RECORDER
@@ -26,6 +27,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "single.yaml").write_text("distributed_type: 'NO'\nnum_processes: 4\n")
     (tmp_path / "mpi.yaml").write_text("distributed_type: MULTI_CPU\nmpirun_config: {mpirun_hostfile: hosts}\n")
     return tmp_path
+
+
+def options_of(parser: argparse.ArgumentParser) -> tuple[set[str], set[str]]:
+    """Return the long options of a parser: with a value, and without."""
+    takes_value: dict[bool, set[str]] = {True: set(), False: set()}
+    for action in parser._actions:
+        long = {text[2:].replace("-", "_") for text in action.option_strings if text.startswith("--")}
+        takes_value[action.nargs != 0] |= long
+    return takes_value[True], takes_value[False]
 
 
 def command(line: str) -> CommandLaunch:
@@ -142,13 +152,17 @@ def test_the_launchers_own_size_is_written(typed: str, resized: str) -> None:
 def test_the_options_of_accelerate_are_all_known() -> None:
     from accelerate.commands.launch import launch_command_parser
 
-    options = [action for action in launch_command_parser()._actions if action.option_strings]
-    takes_value = {True: set(), False: set()}
-    for action in options:
-        long = {text[2:].replace("-", "_") for text in action.option_strings if text.startswith("--")}
-        takes_value[action.nargs != 0] |= long
     table = accelerate_command.OPTIONS
-    assert (table.with_value, table.without_value) == (takes_value[True], takes_value[False])
+    assert (table.with_value, table.without_value) == options_of(launch_command_parser())
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed: make test-releases")
+def test_the_options_of_deepspeed_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepspeed.launcher import runner
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda parser, args: parser)
+    table = deepspeed_command.OPTIONS
+    assert (table.with_value, table.without_value) == options_of(runner.parse_args([]))
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ OPTIONS = OptionTable(
         "container core_spec cores_per_socket cpu_bind cpu_freq cpus_per_gpu cpus_per_task deadline delay_boot "
         "dependency distribution epilog error exclude export extra_node_info gid gpu_bind gpu_freq gpus "
         "gpus_per_node gpus_per_socket gpus_per_task gres gres_flags het_group hint input job_name jobid licenses "
-        "mail_type mail_user mcs_label mem mem_bind mem_per_cpu mem_per_gpu mincpus mpi network nodefile nodelist nodes "
-        "ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket open_mode output partition power "
+        "mail_type mail_user mcs_label mem mem_bind mem_per_cpu mem_per_gpu mincpus mpi network nodefile nodelist "
+        "nodes ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket open_mode output partition power "
         "prefer priority profile prolog qos relative reservation signal slurmd_debug sockets_per_node switches "
         "task_epilog task_prolog thread_spec threads threads_per_core time time_min tmp uid wait wckey"
     ),

@@ -25,8 +25,8 @@ OPTIONS = OptionTable(
         "dependency distribution epilog error exclude export extra_node_info gid gpu_bind gpu_freq gpus "
         "gpus_per_node gpus_per_socket gpus_per_task gres gres_flags het_group hint input job_name jobid licenses "
         "mail_type mail_user mcs_label mem mem_bind mem_per_cpu mem_per_gpu mincpus mpi network nodefile nodelist "
-        "nodes ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket open_mode output partition power "
-        "prefer priority profile prolog qos relative reservation signal slurmd_debug sockets_per_node switches "
+        "nodes ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket open_mode output partition "
+        "power prefer priority profile prolog qos relative reservation signal slurmd_debug sockets_per_node switches "
         "task_epilog task_prolog thread_spec threads threads_per_core time time_min tmp uid wait wckey"
     ),
     without_value=option_names(

@@ -13,7 +13,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
-.PHONY: test-report screenshots test-integrations test-torchrec test-releases test-nightly check
+.PHONY: test-docs test-report screenshots test-integrations test-torchrec test-releases test-nightly test-packages check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -24,6 +24,11 @@ readme: setup ## write the output blocks of README.md from a real run of its qui
 
 demo: $(VENV)/.runtime ## tune a real two-process FSDP training on this machine, then launch it once more, rewritten
 	$(BIN)/python examples/demo.py
+
+.PHONY: docs
+docs: $(VENV)/.docs ## the documentation as a site, build/docs/index.html; a link that leads nowhere is an error
+	rm -rf build/docs
+	$(BIN)/sphinx-build -E -W --keep-going -n -q -c docs/site docs build/docs
 
 test: setup ## format, lint, types, floors, and the tests that start no training
 	scripts/check
@@ -49,6 +54,9 @@ test-slurm: setup ## whole tunes on a Slurm that is started on this machine (roo
 test-slurm-short: setup ## the same without the real trainings on machines of two speeds, and without the nightly TorchX
 	scripts/test-slurm --short
 
+test-docs: setup ## each command, TOML and Python block of README.md and docs/, executed (those of trainers where their .venv-* are)
+	PYTHONHASHSEED=0 $(BIN)/pytest tests/documentation
+
 test-report: setup ## the report in a headless Chromium (root and apt-get install it where it is missing)
 	scripts/test-report
 
@@ -71,6 +79,9 @@ test-nightly: setup $(NIGHTLY)/.ready ## the component, and tunes on Slurm, unde
 	PATH="$(NIGHTLY)/bin:$$PATH" $(NIGHTLY)/bin/pytest -W 'ignore:[Deprecated] dist:UserWarning' $(TORCHX_TESTS)
 	TORCHX=nightly scripts/test-slurm -k 'not killed_at_random'
 
+test-packages: setup ## wheel and sdist in clean environments: Pythons, both TorchX, oldest and newest versions (gigabytes; ONLY=TEXT)
+	$(BIN)/python scripts/test-packages --only "$(ONLY)"
+
 check: test ## the same as test
 
 setup: $(VENV)/.dev ## the virtual environment with all that development needs
@@ -82,29 +93,33 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .venv-axe .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .venv-axe .venv-packages-* .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install -q -c constraints.txt -e '.[report]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[torchx,report]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.runtime
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	@touch $@ $(VENV)/.runtime
+
 $(INTEGRATIONS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(INTEGRATIONS)
-	$(INTEGRATIONS)/bin/pip install -q -c constraints.txt -e '.[integrations]' pytest
+	$(INTEGRATIONS)/bin/pip install -q -c constraints.txt -e '.[torchx,integrations]' pytest
 	@touch $@
 
 # TorchRec asks for the CUDA build of FBGEMM, so it is installed without what it asks for, beside the CPU build.
 $(TORCHREC)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TORCHREC)
-	$(TORCHREC)/bin/pip install -q -c constraints.txt -e '.[torchrec]' pytest
+	$(TORCHREC)/bin/pip install -q -c constraints.txt -e '.[torchx,torchrec]' pytest
 	$(TORCHREC)/bin/pip install -q -c constraints.txt --no-deps torchrec fbgemm-gpu-cpu
 	@touch $@
 
@@ -114,13 +129,11 @@ $(CURDIR)/.venv-torchtitan/.ready: LIBRARIES := torchtitan triton
 $(CURDIR)/.venv-megatron/.ready: LIBRARIES := megatron-core[training]
 $(addsuffix /.ready,$(RELEASES)): pyproject.toml constraints.txt
 	$(RELEASES_PYTHON) -m venv $(@D)
-	$(@D)/bin/pip install -q -c constraints.txt -e . $(LIBRARIES) pytest
+	$(@D)/bin/pip install -q -c constraints.txt -e '.[torchx]' $(LIBRARIES) pytest
 	@touch $@
 
-# Its distribution has another name than the one that is asked for elsewhere, so it comes without what that would bring.
+# The nightly build provides the same module as TorchX's release, so the extra that asks for the release is left out.
 $(NIGHTLY)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(NIGHTLY)
-	$(NIGHTLY)/bin/pip install -q -c constraints.txt -e . pytest hypothesis 'kubernetes>=20,<26'
-	$(NIGHTLY)/bin/pip uninstall -q -y torchx
-	$(NIGHTLY)/bin/pip install -q --force-reinstall --no-deps torchx-nightly
+	$(NIGHTLY)/bin/pip install -q -c constraints.txt -e . torchx-nightly pytest hypothesis 'kubernetes>=20,<26'
 	@touch $@

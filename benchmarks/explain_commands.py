@@ -20,46 +20,60 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.explained.generated import generated
-from lib.explained.launches import HERE, ROOT, launch_all, launch_public, launched_commands
+from lib.explained.launches import HERE, ROOT, launch_all, launch_public, launched_commands, launched_public
 from lib.explained.public import public_commands
 from lib.explained.scoring import Score, facts_lines, score, table
 
 from torchx_cubicml.advisor.command_explanation.explanation import explain_command
+from torchx_cubicml.advisor.command_explanation.recorded_tables import with_recorded_facts
 from torchx_cubicml.launch import ComponentLaunch, workload_of
 from torchx_cubicml.launch.command_facts.command_facts import facts_of_command
 from torchx_cubicml.launch.command_facts.local_device import local_device
 from torchx_cubicml.launch.command_facts.recorded_commands import with_command_facts
 from torchx_cubicml.settings import child_environment
+from torchx_cubicml.store.digest_key import digest_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lib.explained.generated import Command
     from lib.explained.public import PublicCommand
 
     from torchx_cubicml.records.trial import Trial
 
+_OTHERS = "after launches of other programs alone"
 _EXPLANATION = """\
 Generated commands start small trainings of this repository on one or two CPU processes with drawn sizes: a GPT, a
 Llama, an encoder, a recommender of plain torch (dlrm), and TorchRec's DLRM under its planner. Public commands start
-public scripts and trainers, in sizes that a CPU trains. Each is explained from its command and source: without any
-launch, and with the launches of this machine before its own, none of which has its sizes. (Of public commands: with the
-launches of the generated ones, which are other programs.) The explanations are made when all launches have ended, but
-read nothing of the launch itself or of later ones.
+public scripts and trainers, in sizes that a CPU trains. Each is explained from its command and source, as the command
+line does it: without any launch, with the launches of other generated programs on this machine, and with all launches
+of this machine before its own, none of which has its sizes. (Of public commands, which are of other projects: with all
+launches of the generated ones.) The explanations are made when all launches have ended, but read nothing of the launch
+itself or of later ones.
 
 exact, range, wrong, untold: the number of parameters, beside the recorded one. Held: share of the 80 % intervals that
 hold the measured number, of how many, and the median ratio of an interval's ends. Peak: resident memory of a process,
-with Python and all libraries. Step: mean seconds of a step. All launches are of one machine, so that intervals without
-any launch are right or wrong together: their share says little."""
+with Python and all libraries. Step: mean seconds of a step. Refused: steps that are not told, as their interval would
+span more than a factor of ten; they count neither as held nor as missed. All launches are of one machine, so that
+intervals without its launches are right or wrong together: their share says little."""
 
 
-def explained(command: Command, trial: Trial, before: Sequence[Trial]) -> Score:
-    """Return the score of a generated command's explanation with the launches before it."""
+def explained(command: Command, trial: Trial, launches: Sequence[Trial], keys: Sequence[str]) -> Score:
+    """Return the score of a generated command's explanation with some launches, as the command line makes it."""
     words = ["-j", f"1x{command.processes}", "--script", command.script, "--", *command.words]
     launch = replace(ComponentLaunch.parse("dist.ddp", words).launch, scheduler="local_cwd")
-    known = facts_of_command(launch).completed_by(local_device(launch))
-    program = str(workload_of(launch).get("program", ""))
-    found = explain_command(known, program=program, trials=with_command_facts(before, launch), levers=())
+    workload, trials = workload_of(launch), with_command_facts(launches, launch)
+    program = str(workload["program"])
+    known = with_recorded_facts(
+        facts_of_command(launch), trials, program=program, arguments=launch.script_args, keys=keys
+    )
+    found = explain_command(
+        known.completed_by(local_device(launch)),
+        program=program,
+        project=workload.get("project"),
+        trials=trials,
+        levers=(),
+    )
     return score(command.kind, found.to_json(), trial)
 
 
@@ -87,13 +101,20 @@ def generated_lines(folder: Path, args: argparse.Namespace) -> list[str]:
         launch_all(commands, folder, torchrec_python=args.torchrec_python, backwards=args.backwards)
     launched = launched_commands(commands, folder)
     trials = [each.trial for each in launched]
+    keys = digest_keys(str(folder / "store"))
+    chosen = {
+        "without any launch": lambda _: (),
+        _OTHERS: lambda number: [
+            each for each in trials[:number] if each.fact("program") != trials[number].fact("program")
+        ],
+        "after launches of other sizes": lambda number: trials[:number],
+    }
     with contextlib.chdir(HERE):
-        scores = [
-            [explained(each.command, each.trial, before(number)) for number, each in enumerate(launched)]
-            for before in (lambda _: (), lambda number: trials[:number])
-        ]
-    lines = [f"{len(launched)} of {len(commands)} generated commands ran to their end.", ""]
-    return [*lines, *_tables(*scores)]
+        scores = {
+            name: [explained(each.command, each.trial, of(number), keys) for number, each in enumerate(launched)]
+            for name, of in chosen.items()
+        }
+    return [f"{len(launched)} of {len(commands)} generated commands ran to their end.", "", *_tables(scores)]
 
 
 def public_lines(folder: Path, args: argparse.Namespace, others: Path) -> list[str]:
@@ -106,29 +127,24 @@ def public_lines(folder: Path, args: argparse.Namespace, others: Path) -> list[s
     """
     pythons = {"torch": sys.executable, "torchrec": args.torchrec_python, **dict(args.python or ())}
     commands = public_commands(args.scripts, folder, list(pythons))
-    launched = launch_public(commands, folder, pythons=pythons, stand_in=str(args.stand_in))
+    if not args.as_is:
+        launch_public(commands, folder, pythons=pythons, stand_in=str(args.stand_in))
+    launched = launched_public(commands, folder)
     with tempfile.TemporaryDirectory() as empty:
-        scores = [
-            [
+        scores = {
+            name: [
                 explained_by_command_line(command, trial, python=pythons[command.library], store=store)
                 for command, trial in launched
             ]
-            for store in (Path(empty), others)
-        ]
-    lines = ["", f"{len(launched)} of {len(commands)} public commands ran to their end.", ""]
-    return [*lines, *_tables(*scores)]
+            for name, store in (("without any launch", Path(empty)), (_OTHERS, others))
+        }
+    return ["", f"{len(launched)} of {len(commands)} public commands ran to their end.", "", *_tables(scores)]
 
 
-def _tables(alone: Sequence[Score], after: Sequence[Score]) -> list[str]:
-    return [
-        "without any launch",
-        *table(alone),
-        "",
-        "after launches of other sizes",
-        *table(after),
-        "",
-        *facts_lines(alone),
-    ]
+def _tables(scores: Mapping[str, Sequence[Score]]) -> list[str]:
+    """Return one table per store, and lines on the facts without any launch."""
+    lines = [line for name, chosen in scores.items() for line in (name, *table(chosen), "")]
+    return [*lines, *facts_lines(next(iter(scores.values())))]
 
 
 def _named(text: str) -> tuple[str, str]:

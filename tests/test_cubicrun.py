@@ -340,7 +340,9 @@ def test_help_shows_our_options_before_those_of_torchrun(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = become(monkeypatch, "--help")
-    assert command[1:] == ["-P", "-m", "torch.distributed.run", "--help"]
+    assert command[1:3] == ["-P", "-c"]
+    assert "from torch.distributed.run import main" in command[3]
+    assert command[4:] == ["--help"]
     printed, error = capsys.readouterr()
     assert "--cubicml-space FILE" in printed
     assert error == ""
@@ -356,6 +358,58 @@ def test_without_a_script_one_line_shows_how_to_give_it(
     usage, error = capsys.readouterr().err.splitlines()
     assert usage.startswith("usage: cubicrun ")
     assert error == "cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--cubicml-mode", "option --cubicml-mode lacks its value"),
+        ("--cubicml-keep-command=yes", "option --cubicml-keep-command takes no value"),
+        ("--cubicml-modes=off", "unknown option --cubicml-modes; choose from --cubicml-space, --cubicml-store, "),
+    ],
+)
+def test_a_wrong_option_of_ours_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, expected: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["cubicrun", word])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"cubicrun: error: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence", "arguments"),
+    [
+        (("--cubicml-space", "space.toml"), "with the recorder in front of the program", [*FASTEST[1:-1], "a $$b"]),
+        (("--cubicml-mode", "off"), "as typed", COMMAND[1:]),
+        (("--cubicml-space", "space.toml", "--nnodes", "2"), "and with the arguments that rank 0 ch", COMMAND[1:]),
+        (("--no-such-option",), "as typed", COMMAND[1:]),
+    ],
+    ids=["rewritten", "off", "in the job", "not read"],
+)
+def test_a_dry_run_shows_the_command_and_starts_nothing(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    sentence: str,
+    arguments: list[str],
+) -> None:
+    tried: list[object] = []
+    monkeypatch.setattr("os.execve", lambda *words: tried.append(words))
+    monkeypatch.setattr("sys.argv", ["cubicrun", "--cubicml-dryrun", *options, *COMMAND])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, tried) == (0, [])
+    said = capsys.readouterr().err
+    start = said.index("torchx-cubicml: torchrun would run")
+    assert sentence in said[start:]
+    _, *lines = said[start:].splitlines()
+    words = shlex.split("".join(line.removesuffix("\\") for line in lines))
+    assert words[0] == "torchrun"
+    assert words[words.index(COMMAND[0]) :] == [COMMAND[0], *arguments]
 
 
 def test_a_closed_stderr_stops_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,9 +464,10 @@ def test_one_node_runs_the_best_known_config(folder: Path) -> None:
 def test_torchrun_reports_its_own_refusals(folder: Path) -> None:
     mine, theirs = (ended(start(launcher, "--nope", "3", *COMMAND)) for launcher in (CUBICRUN, TORCHRUN))
     assert mine[:2] == theirs[:2]
-    ours, _, rest = mine[2].partition("\n")
+    ours, usage, *_, error = mine[2].splitlines()
     assert ours.startswith("torchx-cubicml: running your command as typed")
-    assert rest == theirs[2]
+    assert usage.startswith("usage: cubicrun [-h] [--nnodes NNODES]")
+    assert error == theirs[2].splitlines()[-1].replace("run.py:", "cubicrun:")
 
 
 @pytest.mark.launch

@@ -6,12 +6,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
 TABLE = ("|", "│", "┃", "<tr", "<td")
+MARKUP = ("```", "<!--")
 MOST_LINES, WIDEST = 120, 100
 
 
 def prose(page: Path) -> list[str]:
-    """Return the lines of a page without rows of tables."""
-    return [line for line in page.read_text().splitlines() if not line.startswith(TABLE)]
+    """Return the lines of a page without rows of tables, fences and comments."""
+    return [line for line in page.read_text().splitlines() if not line.startswith((*TABLE, *MARKUP))]
 
 
 def test_the_readme_and_the_architecture_page_are_short() -> None:

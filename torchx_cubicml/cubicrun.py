@@ -31,22 +31,26 @@ if TYPE_CHECKING:
 
     AnyLaunch = TorchrunLaunch | CommandLaunch
 
-_TORCHRUN = "torch.distributed.run"
+# torchrun's own messages bear the name that the user typed.
+_TORCHRUN = ("-c", "import sys; sys.argv[0] = 'cubicrun'; from torch.distributed.run import main; main()")
 _TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
+DRY_RUN = "dryrun"
 _IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
 FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
 USAGE = (
     "usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] "
-    "[--cubicml-keep-command] TORCHRUN ARGUMENTS | -- COMMAND\n"
+    "[--cubicml-keep-command] [--cubicml-dryrun] TORCHRUN ARGUMENTS | -- COMMAND\n"
 )
 HELP = f"""{USAGE}
 Run torchrun and record the launch. With a space file (TOML), start it with the best known config. Put our options
 before torchrun's, or set them under [component:cubicml] in .torchxconfig or as TORCHX_CUBICML_SPACE,
-TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and TORCHX_CUBICML_KEEP_COMMAND (yes). Behind --, a COMMAND with another
-launcher (accelerate launch, deepspeed, mpirun, srun, python) runs in place of torchrun. torchrun's own help follows.
+TORCHX_CUBICML_STORE, TORCHX_CUBICML_MODE and TORCHX_CUBICML_KEEP_COMMAND (yes). With --cubicml-dryrun, print the
+command and start nothing. Behind --, a COMMAND with another launcher (accelerate launch, deepspeed, mpirun, srun,
+python) runs in place of torchrun. torchrun's own help follows.
 
 """
 _OPTIONS = ("space", "store", "mode")
+_SWITCHES = (KEEP_COMMAND, DRY_RUN)
 _PROBE_TIMEOUT_S = 30.0  # enough to start Python on a slow file system
 
 
@@ -73,26 +77,27 @@ class Plan:
         """Words of the command."""
         if self.is_command:
             return list(self.args)
-        words = [_TORCHRUN, *self.args]
+        words = [*_TORCHRUN, *self.args]
         if self.second_args:
-            words = [_TORCHRUN_WITH_SECOND_ATTEMPT, str(len(self.second_args)), *self.second_args, *self.args]
-        # -P: `python -m` would add the working directory to the path, and the command torchrun does not.
-        return [sys.executable, "-P", "-m", *words]
+            words = ["-m", _TORCHRUN_WITH_SECOND_ATTEMPT, str(len(self.second_args)), *self.second_args, *self.args]
+        # -P: Python would add the working directory to the path, and the command torchrun does not.
+        return [sys.executable, "-P", *words]
 
 
 def main() -> NoReturn:
     """Decide on the config, then replace this process with torchrun."""
     given, args = split_options(sys.argv[1:])
+    is_dry_run = bool(given.pop(DRY_RUN, ""))
     if args[:1] in (["-h"], ["--help"]):
         _write(sys.stdout, HELP)
-    if not args:
-        _write(
-            sys.stderr, f"{USAGE}cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py\n"
-        )
+    if wrong := usage_error(args):
+        _write(sys.stderr, f"{USAGE}cubicrun: error: {wrong}\n")
         sys.exit(2)
     typed = _typed_plan(args)
-    plan = plan_launch(given, args)
+    plan = plan_launch(given, args, is_dry_run=is_dry_run)
     _write(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
+    if is_dry_run:
+        sys.exit(0)
     try:
         _execute(plan)
     except OSError as error:  # the added arguments or variables exceed the system's limit
@@ -103,7 +108,7 @@ def main() -> NoReturn:
 def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Split the arguments into our leading options and torchrun's arguments.
 
-    An unknown option with our prefix is left for torchrun to refuse.
+    An unknown option with our prefix stays; ``usage_error`` refuses it.
 
     >>> split_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
     ({'mode': 'off', 'space': 's.toml'}, ['--nproc_per_node', '2', 'train.py'])
@@ -112,8 +117,8 @@ def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     rest = list(words)
     while rest and rest[0].startswith(FLAGS):
         name, joined, value = rest[0].removeprefix(FLAGS).partition("=")
-        if name.replace("-", "_") == KEEP_COMMAND and not joined:
-            given[KEEP_COMMAND] = "yes"
+        if (switch := name.replace("-", "_")) in _SWITCHES and not joined:
+            given[switch] = "yes"
             rest = rest[1:]
             continue
         if name not in _OPTIONS or not (joined or rest[1:]):
@@ -123,12 +128,33 @@ def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return given, rest
 
 
-def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
+def usage_error(args: Sequence[str]) -> str:
+    """Return what is wrong with the words behind our options; empty if nothing is.
+
+    >>> usage_error(["--cubicml-spaces=s.toml", "train.py"]).partition(";")[0]
+    'unknown option --cubicml-spaces'
+    """
+    if not args:
+        return "give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
+    option, joined, _ = args[0].partition("=")
+    if not option.startswith(FLAGS):
+        return ""
+    name = option.removeprefix(FLAGS)
+    if name in _OPTIONS:
+        return f"option {option} lacks its value"
+    if joined and name.replace("-", "_") in _SWITCHES:
+        return f"option {option} takes no value"
+    legal = ", ".join(f"{FLAGS}{each.replace('_', '-')}" for each in (*_OPTIONS, *_SWITCHES))
+    return f"unknown option {option}; choose from {legal}"
+
+
+def plan_launch(given: Mapping[str, str], args: Sequence[str], *, is_dry_run: bool = False) -> Plan:
     """Return the command to run: torchrun with the recorder in front of the program, or torchrun as typed.
 
     Args:
         given: our options from the command line.
         args: arguments of torchrun, or ``--`` and a command with a launcher of its own.
+        is_dry_run: whether the plan's lines show the command, which is not run.
     """
     typed = _typed_plan(args)
     if args[0] in {"-h", "--help"}:
@@ -139,18 +165,34 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
 
         options = Options.resolved(**given, flags=FLAGS)
         if options.mode == "off":
-            return typed
+            return replace(typed, lines=_shown_typed(args)) if is_dry_run else typed
         if typed.is_command:
-            return _plan_command(typed.args, options)
+            return _plan_command(typed.args, options, is_dry_run=is_dry_run)
         command = TorchrunLaunch.parse(args, env=child_environment({}))
-        _check_python(command.python(torchrun_python=(sys.executable,)))
+        python = command.python(torchrun_python=(sys.executable,))
+        _check_python(python)
         if _needs_job(command, options):
-            return _plan_in_job(command, options)
-        is_own_python = command.python(torchrun_python=(sys.executable,)) == (sys.executable,)
-        return _plan_here(command, options, is_own_python=is_own_python)
+            return _plan_in_job(command, options, is_dry_run=is_dry_run)
+        return _plan_here(command, options, is_own_python=python == (sys.executable,), is_dry_run=is_dry_run)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
-        return replace(typed, lines=(message_line(f"{NOT_RECORDED}: {why}"),))
+        shown = _shown_typed(args) if is_dry_run else ()
+        return replace(typed, lines=(message_line(f"{NOT_RECORDED}: {why}"), *shown))
+
+
+def _shown(what: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the lines of a dry run that show a command, without the recorder."""
+    from torchx_cubicml.records.shell_words import shell_word
+    from torchx_cubicml.rewrite.dry_run import dry_run_command
+
+    settings = [f"{name}={shell_word(value)}" for name, value in (env or {}).items()]
+    return dry_run_command(what, [*settings, *map(shell_word, words)])
+
+
+def _shown_typed(args: Sequence[str]) -> tuple[str, ...]:
+    plan = _typed_plan(args)
+    words = plan.args if plan.is_command else ("torchrun", *plan.args)
+    return _shown(f"{Path(words[0]).name} would run as typed", words)
 
 
 def _typed_plan(args: Sequence[str]) -> Plan:
@@ -160,36 +202,41 @@ def _typed_plan(args: Sequence[str]) -> Plan:
     return Plan(args=tuple(args[1:]), is_command=True) if is_command(args) else Plan(args=tuple(args))
 
 
-def _plan_command(words: Sequence[str], options: Options) -> Plan:
+def _plan_command(words: Sequence[str], options: Options, *, is_dry_run: bool) -> Plan:
     from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
 
     command = CommandLaunch.parse(words, env=child_environment({}))
     python = command.python()
     _check_python(python)
-    plan = _plan_here(command, options, is_own_python=python == (sys.executable,))
+    plan = _plan_here(command, options, is_own_python=python == (sys.executable,), is_dry_run=is_dry_run)
     return replace(plan, is_command=True)
 
 
-def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool) -> Plan:
+def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_dry_run: bool) -> Plan:
     from torchx_cubicml.launch.torchrun_command import RECORDER
-    from torchx_cubicml.rewrite.rewriter import rewrite
+    from torchx_cubicml.rewrite.rewriter import dry_run_estimates, rewrite
     from torchx_cubicml.store.obstacle import folder_obstacle, write_obstacle
 
     find_obstacle = write_obstacle if is_own_python else folder_obstacle
     rewritten = rewrite(command.launch, options, find_obstacle=find_obstacle)
+    changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
+    launch, second, lines = rewritten.launch, rewritten.second_attempt, rewritten.lines
+    if is_dry_run:
+        what = "as typed" if rewritten.contract is None else "with the recorder in front of the program"
+        words = _unrecorded(command, launch)
+        estimates = dry_run_estimates(command.launch, rewritten, options)
+        lines = (*lines, *estimates, *_shown(f"{Path(words[0]).name} would run {what}", words, changes))
     if rewritten.contract is None:
-        return Plan(args=command.args, lines=rewritten.lines)
+        return Plan(args=command.args, lines=lines)
     # On several nodes each runs cubicrun, and only rank 0 can choose a trial id for all of them.
     parts = command.parts
     starts_all = parts.starts_all_nodes or parts.nnodes == 1 or not (parts.launcher or parts.is_torchrun)
     trial_id = new_id("trial") if starts_all else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
-    changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
-    launch, second = rewritten.launch, rewritten.second_attempt
     plan = Plan(
         args=tuple(_wrapped(command, launch)),
         env={**changes, CONTRACT_VARIABLE: contract},
-        lines=rewritten.lines,
+        lines=lines,
     )
     if second is None:
         return plan
@@ -210,6 +257,15 @@ def _wrapped(command: AnyLaunch, launch: Launch) -> list[str]:
     return command.with_launcher_of(launch).wrapped(launch.script_args, recorder=RECORDER)
 
 
+def _unrecorded(command: AnyLaunch, launch: Launch) -> list[str]:
+    """Return the words that a person would type for ``launch``, without the recorder."""
+    from torchx_cubicml.launch import TorchrunLaunch
+
+    if isinstance(command, TorchrunLaunch):
+        return ["torchrun", *command.typed(launch.script_args, nproc_per_node=launch.nproc_per_node)]
+    return command.with_launcher_of(launch).typed(launch.script_args)
+
+
 def _needs_job(command: TorchrunLaunch, options: Options) -> bool:
     """Return whether only the job can decide on the rewrite; a job of elastic size is never rewritten."""
     nnodes = command.parts.nnodes
@@ -217,7 +273,7 @@ def _needs_job(command: TorchrunLaunch, options: Options) -> bool:
     return open_size and bool(options.space) and options.mode in {"", "rewrite"}
 
 
-def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
+def _plan_in_job(command: TorchrunLaunch, options: Options, *, is_dry_run: bool) -> Plan:
     from torchx_cubicml.launch.torchrun_command import RECORDER
     from torchx_cubicml.settings import default_store_url
     from torchx_cubicml.store import absolute_url
@@ -229,11 +285,13 @@ def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
         **({KEEP_COMMAND: "yes"} if options.keeps_command else {}),
     }
     variables = {f"{PREFIX}{name.upper()}": value for name, value in options_in_job.items()}
+    what = "torchrun would run with the recorder in front of the program, and with the arguments that rank 0 chooses"
+    shown = _shown(what, ["torchrun", *command.args]) if is_dry_run else ()
     return Plan(
         args=tuple(command.wrapped(command.launch.script_args, recorder=_IN_JOB_MODULE)),
         second_args=tuple(command.wrapped(command.launch.script_args, recorder=RECORDER)),
         env={**variables, CONTRACT_VARIABLE: ""},
-        lines=(message_line("rank 0 will choose the config once all ranks have joined"),),
+        lines=(message_line("rank 0 will choose the config once all ranks have joined"), *shown),
     )
 
 

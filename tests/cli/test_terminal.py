@@ -17,7 +17,6 @@ from rich.table import Table
 
 from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.cli import history, suggest
-from torchx_cubicml.cli.base import wide_console
 from torchx_cubicml.cli.history_filters import find_trial, short_ids
 from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
 from torchx_cubicml.cli.tune_display import Display
@@ -26,7 +25,7 @@ from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Ended, Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from pathlib import Path
 
 SPACE = """
@@ -192,11 +191,8 @@ def test_a_file_has_a_hundred_columns_or_those_asked_for(monkeypatch: pytest.Mon
         assert open_console().width == width
 
 
-@pytest.mark.parametrize("opened", [open_console, wide_console])
-def test_no_part_of_a_command_becomes_markup_or_an_emoji(
-    opened: Callable[[], Console], capsys: pytest.CaptureFixture[str]
-) -> None:
-    console = opened()
+def test_no_part_of_a_command_becomes_markup_or_an_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    console = open_console()
     say(console, "train.py --ratio 1:100:1 --map a:x:b [bold]c[/bold]")
     table = Table(title=":x: [red]", title_justify="left")
     table.add_column(":100:")

@@ -73,13 +73,13 @@ def by_id(trials: list[Trial]) -> list[Trial]:
 
 def objects(url: str) -> dict[str, bytes]:
     """Return every file of a store with its content, read by other means than the store's own."""
-    system, root = fsspec.url_to_fs(url)
+    system, root = fsspec.core.url_to_fs(url)
     system.invalidate_cache()
     return {path: system.cat_file(path) for path in system.find(root)}
 
 
 def put(url: str, name: str, data: bytes) -> None:
-    system, root = fsspec.url_to_fs(url)
+    system, root = fsspec.core.url_to_fs(url)
     system.makedirs(f"{root}/events/2026-03-01", exist_ok=True)
     system.pipe_file(f"{root}/events/2026-03-01/{name}", data)
 
@@ -93,7 +93,7 @@ class TestEveryStore:
         assert objects(url) == {}
 
     def test_what_is_at_its_place(self, url: str) -> None:
-        system, root = fsspec.url_to_fs(url)
+        system, root = fsspec.core.url_to_fs(url)
         assert TrialStore(url).folder.presence() is Presence.ABSENT
         system.makedirs(root)
         assert TrialStore(url).folder.presence() is Presence.EMPTY
@@ -210,7 +210,7 @@ class TestEveryStore:
         store = TrialStore(url)
         put(url, "half.json", b"{")
         assert list(store) == []
-        system, root = fsspec.url_to_fs(url)
+        system, root = fsspec.core.url_to_fs(url)
         system.rm_file(f"{root}/events/2026-03-01/half.json")
         assert list(store) == []
         assert store.warnings == ()
@@ -232,7 +232,7 @@ class TestEveryStore:
         started = Event(kind=EventKind.STARTED, trial_id="shared", config={"x": 1})
         TrialStore(url).append(started)
         TrialStore(other).append(Event(kind=EventKind.ENDED, trial_id="shared", sequence=1, state=State.COMPLETED))
-        target, root = fsspec.url_to_fs(url)
+        target, root = fsspec.core.url_to_fs(url)
         for place, data in objects(other).items():
             day, name = place.rsplit("/", 2)[-2:]
             for folder in (f"{root}/events/{day}", f"{root}/events/copied twice/{day}"):

@@ -58,6 +58,22 @@ def test_another_must_be_clearly_better(monkeypatch: pytest.MonkeyPatch, gain: f
     assert choice.name == name
 
 
+@pytest.mark.parametrize(
+    ("in_use", "name", "sentence"),
+    [
+        ("greybox", "greybox", "launches with this store use greybox; no other predictor is clearly better ("),
+        ("greybox", "boosting", "boosting would serve launches with this store better than greybox ("),
+        ("roofline", "boosting", "boosting would serve launches with this store better than roofline ("),
+        ("boosting", "greybox", "launches with this store use boosting, which is not clearly better than the default"),
+    ],
+)
+def test_advice_compares_with_the_predictor_in_use(in_use: str, name: str, sentence: str) -> None:
+    advice = PredictorChoice(name=name, taus={"boosting": 0.7, "greybox": 0.69}, n_measured=30).advice(in_use=in_use)
+    assert advice.startswith(sentence)
+    assert advice.endswith(f"`torchx cubicml evaluate --choose` sets {name}") is (in_use != name)
+    assert "boosting 0.70, greybox 0.69" in advice
+
+
 def test_too_few_trials_choose_nothing() -> None:
     assert choose_predictor(trials(19)) is None
 

@@ -18,7 +18,7 @@ from torchx_cubicml.report.figures.memory_boundary import memory_boundary
 from torchx_cubicml.report.figures.parameter_worth import OVER_OWN, parameter_worth
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import rank_correlation
-from torchx_cubicml.report.sections.figures import MOST_DRAWN
+from torchx_cubicml.report.sampling import MOST_DRAWN
 from torchx_cubicml.report.style import notebook_theme
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import vl_convert
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation
-from torchx_cubicml.report.sections.figures import MOST_DRAWN, sampled
+from torchx_cubicml.report.sampling import MOST_DRAWN
+from torchx_cubicml.report.sections.figures import sampled
 from torchx_cubicml.report.style import FAILED, theme
 
 UNIT = "tokens per second"

@@ -47,7 +47,7 @@ def launched(seed: int, *, noise: float, n_configs: int, repeats: int, gain: flo
     [(0.02, 12, 1), (0.05, 12, 1), (0.1, 4, 4)],
     ids=["quiet, each once", "noisy, each once", "loud, four times"],
 )
-def test_without_gains_nine_launches_in_ten_stay_as_typed(noise: float, n_configs: int, repeats: int) -> None:
+def test_without_gains_nine_in_ten_stay_as_typed(noise: float, n_configs: int, repeats: int) -> None:
     """Six or more of 20 happen to a rule of one in ten once in 90 times (binomial), and the seeds are fixed."""
     changed = sum(
         not launched(seed, noise=noise, n_configs=n_configs, repeats=repeats)[0].rejection_reason

@@ -542,13 +542,32 @@ def test_the_newest_256_commands_are_kept(place: Place) -> None:
     assert len(list(folder.iterdir())) == 256
 
 
-def test_an_unchanged_store_is_not_read_again(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+SETTLED_NS = "torchx_cubicml.store.local._SETTLED_NS"  # age from which the stamp of a folder counts
+
+
+@pytest.mark.parametrize("age_ns", [10**18, -(10**18)], ids=["stamps are young", "stamps have settled"])
+def test_an_unchanged_store_is_not_read_again(filled: Place, age_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SETTLED_NS, age_ns)
     append_choice(filled.store.url, "boosting", why={})
     first = filled.decide()
     kept = filled.kept().read_text()
     monkeypatch.setattr("torchx_cubicml.rewrite.decide.read_with_deadline", None)
     assert filled.decide() == first
     assert filled.kept().read_text() == kept
+
+
+def test_stamps_that_have_settled_since_are_kept(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SETTLED_NS, 10**18)
+    first = filled.decide()
+    young = json.loads(filled.kept().read_text())
+    monkeypatch.setattr(SETTLED_NS, -(10**18))
+    assert filled.decide() == first
+    settled = json.loads(filled.kept().read_text())
+    assert {stamp for stamp, _ in young["store"].values()} == {None}
+    assert settled == {
+        **young,
+        "store": {place: [Path(place).stat().st_ctime_ns, names] for place, (_, names) in young["store"].items()},
+    }
 
 
 def test_advice_on_the_trials_is_kept_with_the_decision(filled: Place) -> None:

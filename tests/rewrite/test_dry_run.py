@@ -73,6 +73,29 @@ def test_a_dry_run_that_keeps_the_arguments_shows_them_alone(
     assert not any(line.split()[-1:] == ["rewritten"] for line in said.splitlines())
 
 
+def test_a_dry_run_shows_the_command_of_the_job_without_the_recorder(
+    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    Path(options.space).write_text(SPACE + "changes_training = true\n")
+    fill(options)
+    (role,) = rewrite_component(DDP, options).roles
+    said = capsys.readouterr().err
+    _, *lines = said[said.index("torchx-cubicml: the job runs this command") :].splitlines()
+    assert max(map(len, lines)) <= 60
+    words = shlex.split("".join(line.removesuffix("\\") for line in lines))
+    assert words[0] == "torchrun"
+    assert words[words.index("train.py") :] == shlex.split("train.py --n_layer 4 --width 256 --batch_size 8")
+    assert "-mtorchx_cubicml.recorder train.py --n_layer 4 --width 256 --batch_size 8" in role.args[1]
+
+
+def test_a_dry_run_without_a_space_file_shows_the_command(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
+    rewrite_component(DDP, Options(store=options.store))
+    said = capsys.readouterr().err
+    assert "torchx-cubicml: the job runs this command" in said
+    assert said.rstrip().endswith("train.py --n_layer 4 --width 256 --batch_size 2")
+
+
 @pytest.mark.parametrize("kind", ["a launch", "only recorded", "no space file"])
 def test_nothing_is_estimated_otherwise(
     options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
@@ -95,7 +118,7 @@ def test_a_failure_is_one_line_and_the_launch_stands(
     (role,) = rewrite_component(DDP, options).roles
     assert "--batch_size 2" in " ".join(role.args)
     said = capsys.readouterr().err
-    assert said.splitlines()[-1] == ("torchx-cubicml: no estimate of where time and memory go: ValueError: of a defect")
+    assert "torchx-cubicml: no estimate of where time and memory go: ValueError: of a defect\n" in said
 
 
 def test_a_dry_run_names_a_hook_that_the_source_has_no_call_for(

@@ -60,7 +60,7 @@ def objects(store: TrialStore) -> list[str]:
 
 
 def files(store: TrialStore) -> list[str]:
-    system, root = fsspec.url_to_fs(store.url)
+    system, root = fsspec.core.url_to_fs(store.url)
     system.invalidate_cache()
     return sorted(path.removeprefix(root) for path in system.find(root))
 

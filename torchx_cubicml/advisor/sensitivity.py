@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.study import Study
     from torchx_cubicml.records.trial import Config, Value
     from torchx_cubicml.space import SearchSpace
+
+    _Compared = tuple[Config, tuple[float, float, float] | None, float]  # its ratio to the best one; whether it fits
 
 _MAX_CHOICES = 6  # of one parameter; a longer list is sampled at equal strides
 
@@ -98,22 +101,28 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
         names = dict.fromkeys(dimension.parameter for dimension in posterior.space.dimensions)
         own, measured = (_legal_vectors(posterior.space, each) for each in ([study.current], posterior.measured()))
         vectors = _KnownVectors(own=own, measured=measured)
-        effects = [_sensitivity_to(posterior, best, name, study.current, vectors) for name in names]
+        configs = {name: [*_alternatives(posterior.space, best, name, vectors).values()] for name in names}
+        alternatives = iter(_predicted(posterior, best, [config for each in configs.values() for config in each]))
+        found = {name: list(islice(alternatives, len(each))) for name, each in configs.items()}
+    effects = [_sensitivity_to(posterior, best, name, study.current, each) for name, each in found.items()]
     return tuple(sorted(effects, key=_least_ratio))
 
 
-def _sensitivity_to(
-    posterior: Posterior, best: Config, name: str, current: Config, known: _KnownVectors
-) -> ParameterSensitivity:
-    configs = list(_alternatives(posterior.space, best, name, known).values())
-    entries = next(each.entries for each in posterior.space.dimensions if each.parameter == name)
+def _predicted(posterior: Posterior, best: Config, configs: Sequence[Config]) -> list[_Compared]:
+    """Return each config beside the best one; one forecast of all of them costs little more than that of one."""
     if not configs:
-        return ParameterSensitivity(name=name, value=best[name], own=None, alternatives=(), entries=entries)
+        return []
     gains = posterior.gains(configs, best).intervals()
     fits = posterior.forecast(configs).fits.tolist()
+    return list(zip(configs, gains, fits, strict=True))
+
+
+def _sensitivity_to(
+    posterior: Posterior, best: Config, name: str, current: Config, compared: Sequence[_Compared]
+) -> ParameterSensitivity:
     best_throughputs = _measured(posterior, best)
     found = []
-    for config, gain, probability in zip(configs, gains, fits, strict=True):
+    for config, gain, probability in compared:
         throughputs = _measured(posterior, config)
         if gain is None:
             continue
@@ -129,15 +138,13 @@ def _sensitivity_to(
                 probability_to_fit=probability,
             )
         )
-    own = next((each for each in found if each.value == current.get(name)), None)
-    alternatives = tuple(sorted(found, key=lambda each: -each.predicted))
     return ParameterSensitivity(
         name=name,
         value=best[name],
-        own=own,
-        alternatives=alternatives,
-        is_ineffective=name in posterior.ineffective,
-        entries=entries,
+        own=next((each for each in found if each.value == current.get(name)), None),
+        alternatives=tuple(sorted(found, key=lambda each: -each.predicted)),
+        is_ineffective=bool(compared) and name in posterior.ineffective,
+        entries=next(each.entries for each in posterior.space.dimensions if each.parameter == name),
     )
 
 

@@ -27,7 +27,7 @@ COMMANDS = {
     "history": "list, show, import and compact the recorded trials",
     "report": "write a store as one HTML page: result, figures and all trials",
     "doctor": "check the set-up: packages, component, store, cache, trials and a job, each with its cure",
-    "evaluate": "report how well predictors rank the store's trials, and choose one",
+    "evaluate": "report how well predictors rank the store's trials, and which serves best",
 }
 """Sub-command -> summary; each is the module of that name in ``torchx_cubicml.cli``."""
 

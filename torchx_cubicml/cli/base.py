@@ -7,10 +7,10 @@ import re
 import sys
 from typing import TYPE_CHECKING, Protocol
 
+from torchx_cubicml.cli.option_choices import ACQUISITION_NAMES, PREDICTOR_NAMES, SEARCHER_NAMES, add_choice
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.settings import KEEP_COMMAND, default_store_url, is_on, option
 
-_FILE_WIDTH = 240
 _MAX_SEED_DIGITS = 18
 _DESIGNED, _RANDOM = "designed", "random"  # first launches of a tune
 _RANDOM_WITHOUT_LIMIT = 20  # random launches of a budget in hours
@@ -18,8 +18,6 @@ _RANDOM_WITHOUT_LIMIT = 20  # random launches of a budget in hours
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from torchx_cubicml.advisor import ProposalMethod
 
@@ -79,10 +77,10 @@ def add_launch(parser: argparse.ArgumentParser, *, or_torchrun: bool = False) ->
 
 def add_method(parser: argparse.ArgumentParser) -> None:
     """Declare ``--searcher`` and ``--acquisition``."""
-    text = "search algorithm: exhaustive, random, evolution, reinforce (default: chosen automatically)"
-    parser.add_argument("--searcher", default=None, metavar="NAME", help=text)
-    text = "acquisition function: expected_improvement (default), mean, upper_bound, thompson"
-    parser.add_argument("--acquisition", default=None, metavar="NAME", help=text)
+    note = "default: chosen automatically"
+    add_choice(parser, "--searcher", SEARCHER_NAMES, "search algorithm", note=note, default=None)
+    note = f"default: {ACQUISITION_NAMES[0]}"
+    add_choice(parser, "--acquisition", ACQUISITION_NAMES, "acquisition function", note=note, default=None)
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -90,9 +88,8 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_method(parser)
     text = "first launches: designed (default), random (half of the budget) or random:N"
     parser.add_argument("--start", default=_DESIGNED, metavar="KIND", help=text)
-    names = "greybox, boosting, roofline, gaussian_process, ranking_mlp"
-    text = f"search by this predictor alone, fitted once a round: {names}"
-    parser.add_argument("--predictor", default=None, metavar="NAME", help=text)
+    text = "search by this predictor alone, fitted once a round"
+    add_choice(parser, "--predictor", PREDICTOR_NAMES, text, default=None)
 
 
 def random_launches(start: str, *, budget: int | None) -> int:
@@ -122,7 +119,7 @@ def random_launches(start: str, *, budget: int | None) -> int:
 
 def add_scheduler(parser: argparse.ArgumentParser, *, default: str) -> None:
     """Declare ``--scheduler`` and ``--scheduler_args``."""
-    text = f"TorchX scheduler (default: {default or 'that of the command line of `torchx run`'})"
+    text = f"TorchX scheduler, as `torchx runopts` lists (default: {default or 'that of `torchx run`'})"
     parser.add_argument("-s", "--scheduler", default=default, help=text)
     parser.add_argument("-cfg", "--scheduler_args", default="", help="scheduler options, as for `torchx run`")
 
@@ -211,13 +208,3 @@ def typed(prompt: str) -> str:
 def agreed(question: str) -> bool:
     """Return whether the user answers a question with yes."""
     return typed(f"{question} [y/N] ").lower() in {"y", "yes"}
-
-
-def wide_console() -> Console:
-    """Return a console on stdout that cuts no line where stdout is a file or a pipe."""
-    from torchx_cubicml.cli.terminal import open_console
-
-    console = open_console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
-    return console

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.launch.command_facts.recorded_commands import with_command_facts
     from torchx_cubicml.launch.launch import workload_of
     from torchx_cubicml.records.redaction import printable
+    from torchx_cubicml.records.workload import PROJECT
 
     name, words = split_command(args.command)
     launch = _launch(name, words, args)
@@ -56,10 +57,16 @@ def run(args: argparse.Namespace) -> int:
     trials = _trials(args)
     if "embedding_rows" in known.facts:
         trials = with_command_facts(trials, launch)
-    program = str(workload_of(launch)["program"])
+    workload = workload_of(launch)
+    program = str(workload["program"])
     known = _completed(known, launch, trials, program, args)
     explanation = explain_command(
-        known, program=program, trials=trials, levers=_levers(launch, args.space), device_gib=_host_gib(known, launch)
+        known,
+        program=program,
+        project=workload.get(PROJECT),
+        trials=trials,
+        levers=_levers(launch, args.space),
+        device_gib=_host_gib(known, launch),
     )
     if args.json:
         print_json(explanation.to_json())
@@ -122,18 +129,14 @@ def _completed(
     known: CommandFacts, launch: Launch, trials: Sequence[Trial], program: str, args: argparse.Namespace
 ) -> CommandFacts:
     """Return the facts with those of the nearest launch, and with the device of this machine for a local launch."""
-    from torchx_cubicml.advisor.command_explanation.recorded_facts import recorded_facts
-    from torchx_cubicml.advisor.command_explanation.recorded_tables import recorded_tables
+    from torchx_cubicml.advisor.command_explanation.recorded_tables import with_recorded_facts
     from torchx_cubicml.launch.command_facts.local_device import local_device
     from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.digest_key import digest_keys
 
     keys = digest_keys(absolute_url(store_url(args))) if trials else ()
-    found = {
-        **recorded_facts(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys),
-        **recorded_tables(trials, program=program, arguments=launch.script_args, known=known.facts, keys=keys),
-    }
-    return known.completed_by(found).completed_by(local_device(launch))
+    known = with_recorded_facts(known, trials, program=program, arguments=launch.script_args, keys=keys)
+    return known.completed_by(local_device(launch))
 
 
 def _levers(launch: Launch, path: str) -> list[Lever] | None:

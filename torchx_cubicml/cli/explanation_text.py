@@ -77,6 +77,8 @@ def _memory_lines(explanation: CommandExplanation) -> list[str]:
 
 def _time_lines(explanation: CommandExplanation) -> list[str]:
     step, rate = explanation.step_s, explanation.throughput
+    if explanation.why_no_step:
+        return [f"Time of a step: not told, for {explanation.why_no_step}. Launches of this program narrow it."]
     if step is None or rate is None:
         return ["Time of a step: not known."]
     unit, factor = ("ms", 1000.0) if step.middle < 1.0 else ("s", 1.0)

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     for warning in warnings:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if not trials and args.history_action == "list" and not (warnings or args.json):
-        sys.stdout.write(f"store {mask(url)} is empty: no launch has been recorded in it\n")
+        say(open_console(), f"store {mask(url)} is empty: no launch has been recorded in it")
         return 0
     trials.sort(key=lambda trial: (trial.started_at, trial.trial_id))
     if args.history_action == "show":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"events": result.n_events, "segments": result.n_segments})
     else:
-        sys.stdout.write(f"merged {result.n_events} events of {mask(url)} into {result.n_segments} segments\n")
+        say(open_console(), f"merged {result.n_events} events of {mask(url)} into {result.n_segments} segments")
     return 0
 
 

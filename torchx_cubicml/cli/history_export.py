@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import agreed, print_json, store_url, wide_console
+from torchx_cubicml.cli.base import agreed, print_json, store_url
 from torchx_cubicml.cli.history_merge import merge_json
+from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
@@ -15,13 +18,16 @@ from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from rich.table import Table
 
     from torchx_cubicml.records.anonymous import AnonymousTrials
     from torchx_cubicml.records.trial import Trial
 
 _MAX_EXAMPLES = 3  # distinct values of a field that are shown
 _MAX_EXAMPLE = 40  # characters of one
+_TRIALS, _EXAMPLES = "trials", "examples"  # columns
 _TEXTS = ("trial_id", "reason", "started_at", "ended_at")
 
 
@@ -46,15 +52,15 @@ def run(args: argparse.Namespace) -> int:
     if args.anonymous:
         return _export_anonymously(source.url, target.url, args)
     check_store(source.url)
-    result = merge_into(target, source, trust=Trust.OWN)
+    with progress("exporting events", is_json=args.json) as report:
+        result = merge_into(target, source, trust=Trust.OWN, report=report)
     _warn(result.warnings)
     if args.json:
         print_json(merge_json(source.url, result))
     else:
         n_trials = len(result.new) + len(result.completed) + result.n_known
-        sys.stdout.write(
-            f"exported {n_trials} trials of {mask(source.url)} to {mask(target.url)}, with all they hold\n"
-        )
+        text = f"exported {n_trials} trials of {mask(source.url)} to {mask(target.url)}, with all they hold"
+        say(open_console(), text)
     return 0
 
 
@@ -81,15 +87,18 @@ def _export_anonymously(source: str, target: str, args: argparse.Namespace) -> i
         if args.json:
             print_json({"exported": 0, **_fields_json(fields, export)})
         else:
-            sys.stdout.write("nothing is written; --yes writes it without asking\n")
+            say(open_console(), "nothing is written; --yes writes it without asking")
         return 1
     store = TrialStore(target)
-    for trial in sorted(export.trials, key=lambda trial: trial.trial_id):  # random ids: their order tells nothing
-        store.add(trial)
+    in_order = sorted(export.trials, key=lambda trial: trial.trial_id)  # random ids: their order tells nothing
+    with progress("exporting trials", is_json=args.json) as report:
+        for number, trial in enumerate(in_order):
+            report(number, len(in_order))
+            store.add(trial)
     if args.json:
         print_json({"exported": len(export.trials), **_fields_json(fields, export)})
     else:
-        sys.stdout.write(f"exported {len(export.trials)} trials to {mask(target)}\n")
+        say(open_console(), f"exported {len(export.trials)} trials to {mask(target)}")
     return 0
 
 
@@ -134,23 +143,31 @@ def _measured_names() -> Iterable[str]:
 
 
 def _print_fields(rows: Sequence[tuple[str, int, str]], export: AnonymousTrials, *, n_read: int) -> None:
+    console = open_console()
+    title = f"{len(export.trials)} of {n_read} trials would hold:"
+    console.print(fitted(console, partial(_fields_table, rows, title), (_TRIALS,), flexible=_EXAMPLES))
+    if export.renamed:
+        names = ", ".join(f"{printable(name)} -> {pseudonym}" for name, pseudonym in export.renamed.items())
+        say(console, f"renamed, with ranks for numbers: {names}")
+    if export.left_out:
+        say(console, f"left out of what was observed: {', '.join(map(printable, export.left_out))}")
+    say(console, "left out of each trial: arguments, digests, suggestion, owner, commit, command; planned trials")
+
+
+def _fields_table(rows: Sequence[tuple[str, int, str]], title: str, without: Collection[str]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{len(export.trials)} of {n_read} trials would hold:"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("field", "trials", "examples"):
-        table.add_column(heading, overflow="fold")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("field", no_wrap=True)
+    if _TRIALS not in without:
+        table.add_column(_TRIALS, justify="right", no_wrap=True)
+    table.add_column(_EXAMPLES, overflow="fold")
     for name, count, examples in rows:
-        table.add_row(Text(name), Text(str(count)), Text(examples))
-    wide_console().print(table)
-    if export.renamed:
-        names = ", ".join(f"{printable(name)} -> {pseudonym}" for name, pseudonym in export.renamed.items())
-        sys.stdout.write(f"renamed, with ranks for numbers: {names}\n")
-    if export.left_out:
-        sys.stdout.write(f"left out of what was observed: {', '.join(map(printable, export.left_out))}\n")
-    sys.stdout.write("left out of each trial: arguments, digests, suggestion, owner, commit, command; planned trials\n")
+        counted = [] if _TRIALS in without else [str(count)]
+        table.add_row(*map(Text, (name, *counted, examples)))
+    return table
 
 
 def _fields_json(rows: Sequence[tuple[str, int, str]], export: AnonymousTrials) -> dict[str, object]:

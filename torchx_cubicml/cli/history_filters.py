@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.cli.option_choices import add_choice
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, Trust
 from torchx_cubicml.records.redaction import printable
@@ -31,13 +32,11 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
     text = "only trials of programs whose path ends in NAME, such as train.py"
     parser.add_argument("--program", default="", metavar="NAME", help=text)
-    states = ", ".join(State)
-    text = f"only trials in this state: {states}; repeatable"
-    parser.add_argument("--state", action="append", default=[], choices=[*map(str, State)], metavar="STATE", help=text)
+    text, how = "only trials in this state", {"action": "append", "note": "repeatable"}
+    add_choice(parser, "--state", State, text, metavar="STATE", default=[], **how)
     text = "only trials started since then: a date such as 2026-01-31, or an age such as 12h or 7d"
     parser.add_argument("--since", default="", metavar="TIME", help=text)
-    text = f"only trials of this trust level: {', '.join(Trust)}; repeatable"
-    parser.add_argument("--trust", action="append", default=[], choices=[*map(str, Trust)], metavar="LEVEL", help=text)
+    add_choice(parser, "--trust", Trust, "only trials of this trust level", metavar="LEVEL", default=[], **how)
     text = "only trials of the owner with this pseudonym, or its beginning (see `history show`)"
     parser.add_argument("--owner", default="", metavar="ID", help=text)
     text = "only trials of programs at this git commit, or its beginning"

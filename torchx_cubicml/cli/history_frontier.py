@@ -6,24 +6,27 @@ import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import print_json, store_url, wide_console
+from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.objective_units import PER_DEVICE_HOUR, PER_JOULE, RATES, counted_rate
 from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial, Workload
 
 _DEFAULT = "tokens_per_second,tokens_per_device_hour"
+_LEGAL = (*RATES, *PER_DEVICE_HOUR, *PER_JOULE)
 _SIZES = frozenset({"world_size", "nnodes", "nproc_per_node"})  # they separate workloads, but here they are compared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare ``--objectives``."""
-    text = f"two objectives with a comma between (default: {_DEFAULT}; per currency: `suggest --frontier`)"
+    text = f"two of {', '.join(_LEGAL)}, with a comma between (default: {_DEFAULT}; per currency: `suggest --frontier`)"
     parser.add_argument("--objectives", default=_DEFAULT, metavar="A,B", help=text)
 
 
@@ -47,12 +50,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _objectives(text: str) -> tuple[str, str]:
-    from torchx_cubicml.records.objective_units import PER_COST, PER_CURRENCY, RATES, counted_rate
-
-    legal = [name for name in (*RATES, *PER_COST) if name not in PER_CURRENCY]
     names = text.split(",")
-    if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*legal} or len({*map(counted_rate, names)}) != 1:
-        raise StoreError(f"--objectives must be two of {', '.join(legal)} that count the same work, got {text!r:.80}")
+    if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*_LEGAL} or len({*map(counted_rate, names)}) != 1:
+        raise StoreError(f"--objectives must be two of {', '.join(_LEGAL)} that count the same work, got {text!r:.80}")
     return names[0], names[1]
 
 
@@ -86,13 +86,10 @@ def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
 
 
 def _print(program: str, frontier: Frontier) -> None:
-    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 
-    console = wide_console()
+    console = open_console()
     console.print(f"{printable(program)}:", soft_wrap=True)
-    console.print(frontier_table(frontier))
-    _print_all(frontier_lines(frontier))
-
-
-def _print_all(lines: Sequence[str]) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in [*lines, ""]))
+    print_frontier(console, frontier)
+    for line in [*frontier_lines(frontier), ""]:
+        say(console, line)

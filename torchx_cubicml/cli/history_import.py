@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json, store_url
 from torchx_cubicml.cli.history_merge import add_trust
+from torchx_cubicml.cli.jobs_table.column_roles import UNITS
+from torchx_cubicml.cli.option_choices import TABLE_FORMATS, add_choice
+from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import Trust, least_trusted
 from torchx_cubicml.records.redaction import printable
@@ -31,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(MLflow, W&B, DeepSpeed autotuning, logs of torchtitan or Megatron-LM)"
     )
     parser.add_argument("table", nargs="?", default=None, help=text)
-    text = "text, json, jsonl, parquet, xlsx, mlflow, wandb, deepspeed, paddle or logs (default: by content and name)"
-    parser.add_argument("--format", default="", metavar="NAME", help=text)
+    note = "default: by content and name"
+    add_choice(parser, "--format", TABLE_FORMATS, "format of the table", note=note, default="")
     parser.add_argument("--log", default=None, metavar="FILE", help="import the trials printed in a job's log instead")
     text = "meaning of one column, such as 'tensor parallelism=tp_degree'; an empty name leaves it out; repeatable"
     parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help=text)
@@ -58,11 +62,8 @@ def _add_mapping_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parameters", default="", metavar="COLUMNS", help=text)
     text = "column of the measured throughput, or of the time of a step"
     parser.add_argument("--throughput", default="", metavar="COLUMN", help=text)
-    text = (
-        "tokens_per_second, samples_per_second, either with _per_device, steps_per_second, seconds or "
-        "milliseconds _per_step or _per_micro_batch (default: as the heading says, else tokens_per_second)"
-    )
-    parser.add_argument("--unit", default="", help=text)
+    note = "default: as the heading says, else tokens_per_second"
+    add_choice(parser, "--unit", UNITS, "unit of that column", note=note, default="")
     text = "program trained, if no workload column holds it (default: the file's name)"
     parser.add_argument("--program", default="", help=text)
     parser.add_argument("--status", default="", metavar="COLUMN", help="column of the job's status")
@@ -91,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
         confirmed = confirmed_mapping(args)
         if confirmed is None:
             return 1
-        n_new, n_known, problems, remarks = _from_table(confirmed.read(), confirmed.remarks, url, Trust(args.trust))
+        n_new, n_known, problems, remarks = _from_table(
+            confirmed.read(), confirmed.remarks, url, Trust(args.trust), is_json=args.json
+        )
     printed = problems[:_MAX_PRINTED]
     if len(problems) > _MAX_PRINTED:
         printed.append(f"and {len(problems) - _MAX_PRINTED} more")
@@ -101,12 +104,12 @@ def run(args: argparse.Namespace) -> int:
         payload = {"imported": n_new, "known": n_known, "problems": problems}
         print_json({**payload, "remarks": remarks} if remarks else payload)
     else:
-        sys.stdout.write(f"imported {n_new} trials; {n_known} already known, {len(problems)} lines skipped\n")
+        say(open_console(), f"imported {n_new} trials; {n_known} already known, {len(problems)} lines skipped")
     return 0 if n_new or n_known else 1
 
 
 def _from_table(
-    table: ReadTable, before: Sequence[str], url: str, trust: Trust
+    table: ReadTable, before: Sequence[str], url: str, trust: Trust, *, is_json: bool
 ) -> tuple[int, int, list[str], list[str]]:
     from torchx_cubicml.predictors.roofline.coverage import (
         assumed_roofline_facts,
@@ -118,8 +121,10 @@ def _from_table(
     store = TrialStore(url)
     known = {trial.trial_id for trial in store}
     new = [trial for trial in table.trials if trial.trial_id not in known]
-    for trial in new:
-        store.add(replace(trial, trust=trust))
+    with progress("importing trials", is_json=is_json) as report:
+        for number, trial in enumerate(new):
+            report(number, len(new))
+            store.add(replace(trial, trust=trust))
     remarks = [*before, *table.disagreements, *_unknown_words(table), *_gaps(table)]
     if table.trials:
         remarks.append(_outcome_summary(table))

@@ -6,6 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import print_json
+from torchx_cubicml.cli.option_choices import add_choice
+from torchx_cubicml.cli.progress import progress
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
@@ -26,8 +29,8 @@ def add_trust(parser: argparse.ArgumentParser, *, default: Trust, of: str) -> No
         default: level without the option.
         of: words for the trials that get the level.
     """
-    text = f"trust level of {of}: {', '.join(Trust)} (default: {default})"
-    parser.add_argument("--trust", default=str(default), choices=[*map(str, Trust)], metavar="LEVEL", help=text)
+    text, note = f"trust level of {of}", f"default: {default}"
+    add_choice(parser, "--trust", Trust, text, note=note, metavar="LEVEL", default=str(default))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +57,17 @@ def run(args: argparse.Namespace) -> int:
     sources = [(second, Trust(args.trust))]
     if args.into:
         sources.insert(0, (first, Trust.OWN))
-    results = [(source.url, merge_into(target, source, trust=trust)) for source, trust in sources]
+    results = []
+    for source, trust in sources:
+        with progress("merging events", is_json=args.json) as report:
+            results.append((source.url, merge_into(target, source, trust=trust, report=report)))
     for line in (line for _, result in results for line in result.warnings):
         print(f"torchx-cubicml: {line}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if args.json:
         print_json([merge_json(url, result) for url, result in results])
     else:
-        sys.stdout.write("".join(f"{merge_text(url, target.url, result)}\n" for url, result in results))
+        for url, result in results:
+            say(open_console(), merge_text(url, target.url, result))
     return 0
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import print_json, store_url, wide_console
+from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
+
+    from rich.table import Table
 
     from torchx_cubicml.predictors.round_table import RoundFigures, RoundTable
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
@@ -83,36 +87,31 @@ def _draw(path: Path, tunes: Sequence[TuneRounds], *, title: str) -> None:
 
 
 def _print(rounds: TuneRounds) -> None:
+    console, table = open_console(), rounds.table
+    console.print(fitted(console, partial(_rounds_table, rounds), _LESS_IMPORTANT))
+    if table.tau is not None:
+        say(
+            console,
+            f"Kendall's tau between predicted and measured over all rounds: {table.tau:.2f} "
+            f"(95 % of random orders: {_chance_text(table)})",
+        )
+
+
+def _rounds_table(rounds: TuneRounds, without: Collection[str]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     from torchx_cubicml.plots.round_figures import heading, objective_text
 
-    table = rounds.table
     named = (heading(rounds.trials[0]), rounds.name, objective_text(rounds.objective))
     title = f"Rounds of {', '.join(filter(None, named))}"
-    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
-    shown.add_column("round", no_wrap=True)
-    for name in ("launches", "measured", "median", "best", "best so far", "Kendall's tau", "random orders"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for each in table.rounds:
-        rates = (_rate_text(rate) for rate in (each.median, each.best, each.best_so_far))
-        cells = (
-            str(each.number or "first"),
-            str(each.launches),
-            str(each.measured),
-            *rates,
-            _tau_text(each.tau),
-            _chance_text(each),
-        )
-        shown.add_row(*map(Text, cells))
-    wide_console().print(shown)
-    if table.tau is not None:
-        sys.stdout.write(
-            f"Kendall's tau between predicted and measured over all rounds: {table.tau:.2f} "
-            f"(95 % of random orders: {_chance_text(table)})\n"
-        )
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in (name for name in _CELLS if name not in without):
+        shown.add_column(name, justify="left" if name == _ROUND else "right", no_wrap=True)
+    for each in rounds.table.rounds:
+        shown.add_row(*(Text(cell(each)) for name, cell in _CELLS.items() if name not in without))
+    return shown
 
 
 def _rate_text(rate: float | None) -> str:
@@ -130,3 +129,17 @@ def _chance_text(figures: RoundFigures | RoundTable) -> str:
 
 def _tau_text(tau: float | None) -> str:
     return f"{tau:.2f}" if tau is not None else ""
+
+
+_ROUND = "round"
+_CELLS: dict[str, Callable[[RoundFigures], str]] = {
+    _ROUND: lambda each: str(each.number or "first"),
+    "launches": lambda each: str(each.launches),
+    "measured": lambda each: str(each.measured),
+    "median": lambda each: _rate_text(each.median),
+    "best": lambda each: _rate_text(each.best),
+    "best so far": lambda each: _rate_text(each.best_so_far),
+    "Kendall's tau": lambda each: _tau_text(each.tau),
+    "random orders": _chance_text,
+}
+_LESS_IMPORTANT = ("median", "launches", "random orders", "measured")  # the least first

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import agreed, print_json, typed, wide_console
+from torchx_cubicml.cli.base import agreed, print_json, typed
 from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, STEP_TIMES, UNITS
 from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
@@ -24,17 +25,22 @@ from torchx_cubicml.cli.jobs_table.proposal_text import (
 from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
 from torchx_cubicml.cli.jobs_table.table_trials import table_trials
 from torchx_cubicml.cli.table_formats.registry import read_source
+from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
+    from rich.table import Table
 
     from torchx_cubicml.cli.jobs_table.proposal import ColumnPlan
     from torchx_cubicml.cli.jobs_table.source import SourceTable
     from torchx_cubicml.cli.jobs_table.table_trials import ReadTable
+
+_READING, _EXAMPLE = "reading", "example"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +106,8 @@ def _confirmed(
     _check_throughput(plans, given)
     if not args.json:
         how = "answer the questions in <>, then run" if any(plan.choices for plan in plans) else "run"
-        sys.stdout.write(f"nothing is imported yet; to import the table so, {how}:\n    {_command(args, plans)}\n")
+        say(open_console(), f"nothing is imported yet; to import the table so, {how}:")
+        sys.stdout.write(f"    {_command(args, plans)}\n")
     return None
 
 
@@ -110,21 +117,30 @@ def _joined(source: SourceTable, given: GivenMapping, plans: Sequence[ColumnPlan
 
 
 def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: GivenMapping) -> None:
+    console = open_console()
+    console.print(fitted(console, partial(_proposal_table, source, plans, given), (_EXAMPLE,), flexible=_READING))
+    for line in [*source.notes, *left_over_lines(source, plans), *skipped_lines(source), *question_lines(plans)]:
+        say(console, printable(line))
+
+
+def _proposal_table(
+    source: SourceTable, plans: Sequence[ColumnPlan], given: GivenMapping, without: Collection[str]
+) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     title = f"{source.place}: {len(source.rows)} rows, {len(source.headings)} columns"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("column", "read as", "reading", "example"):
-        table.add_column(heading, overflow="fold")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    names = [name for name in ("column", "read as", _READING, _EXAMPLE) if name not in without]
+    for name in names:
+        table.add_column(name, overflow="fold")
     for row in proposal_rows(source, plans, given.text):
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row[: len(names)]))
     for name, value in given.facts.items():
-        table.add_row(Text("--fact"), Text(name), Text("of every row"), Text(str(value)))
-    wide_console().print(table)
-    for line in [*source.notes, *left_over_lines(source, plans), *skipped_lines(source), *question_lines(plans)]:
-        sys.stdout.write(f"{printable(line)}\n")
+        cells = (Text("--fact"), Text(name), Text("of every row"), Text(str(value)))
+        table.add_row(*cells[: len(names)])
+    return table
 
 
 def _answers(plans: Sequence[ColumnPlan]) -> dict[str, str]:

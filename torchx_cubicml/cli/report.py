@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_store, store_url
+from torchx_cubicml.cli.option_choices import REPORT_FORMATS, add_choice
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.space import SearchSpace
 
 _MOST_ON_PAGE = 20  # workloads with a chapter, those of most launches
-_FORMATS = ("html", "md", "png", "json", "csv", "parquet")  # as in ``report_formats``, which this module loads late
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", default="", metavar="TEXT", help=text)
     text = "trial whose config the breakdown of time and memory compares first (default: the best but one)"
     parser.add_argument("--config", default="", metavar="TRIAL_ID", help=text)
-    text = "html, md, png, json, csv or parquet (default: by the ending of --out, else html)"
-    parser.add_argument("--format", default="", choices=_FORMATS, metavar="NAME", help=text)
+    note = "default: by the ending of --out, else html"
+    add_choice(parser, "--format", REPORT_FORMATS, "format of the file", note=note, default="")
     text = "file to write, or - for standard output (default: report.html, or of the format)"
     parser.add_argument("--out", default="", metavar="FILE", help=text)
 
@@ -41,10 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the report, and print how to open it."""
     from torchx_cubicml.cli.report_formats import STDOUT, check_packages, content, format_and_file
+    from torchx_cubicml.store.collector import without_collector
 
     kind, out = format_and_file(args.format, args.out)
     check_packages(kind)
-    made = content(kind, _report(args))
+    with progress("writing the report") as report, without_collector():
+        made = content(kind, _report(args, report))
     if out == STDOUT:
         sys.stdout.buffer.write(made)
         return 0
@@ -54,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(args: argparse.Namespace) -> StoreReport:
-    """Return the part of the store that the options choose."""
+def _report(args: argparse.Namespace, report: Callable[[int, int], None]) -> StoreReport:
+    """Return the part of the store that the options choose; ``report`` takes the sections made, and all."""
     from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.report.sections.figures import Colours, missing_renderer
@@ -96,6 +99,7 @@ def _report(args: argparse.Namespace) -> StoreReport:
         notes=[printable(mask(warning)) for warning in warnings],
         colours=colours,
         missing=missing,
+        report=report,
     )
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _INTERVAL = "80 % interval"
 OPTIONAL = (_INTERVAL,)
 """Columns that a narrow terminal does without."""
+FLEXIBLE = "value"
+"""Column that takes the room which the others leave."""
 _BEST = "best"
 _LIKELY_TO_FIT = 0.5  # probability to fit in memory below which an alternative is marked
 
@@ -35,7 +37,7 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity], without: Co
     )
     names = [each.name for each in sensitivities]
     table.add_column("parameter", no_wrap=True)
-    table.add_column("value", overflow="ellipsis", no_wrap=True)
+    table.add_column(FLEXIBLE, overflow="ellipsis", no_wrap=True)
     for heading in ("predicted", *(() if _INTERVAL in without else (_INTERVAL,)), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:

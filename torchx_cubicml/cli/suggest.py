@@ -19,6 +19,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import run_words, with_scheduler
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
     name, component_args = split_command(args.command)
     component = with_scheduler(ComponentLaunch.parse(name, component_args), args)
-    context = _read_context(component, args)
+    with progress("reading the store", is_json=args.json):
+        context = _read_context(component, args)
     if args.frontier:
         return _print_frontier(context, args)
     return _print_suggestions(component, context, args)
@@ -74,15 +76,15 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
     from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
-    method = method_of(args)
-    study = _study(context, args.seed)
-    context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
-    proposals = _with_commands(component, context, study.suggest(count=args.count, method=method), args)
-    sensitivities = sensitivity(study)
-    ordinary = replace(component.launch, submits=False)
-    rewritten = rewrite(ordinary, Options(space=args.space, store=store_url(args), mode="rewrite"))
-    next_command = run_words(component, rewritten.launch, args)
-    breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
+    with progress("choosing configs", is_json=args.json):
+        study = _study(context, args.seed)
+        context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
+        proposals = _with_commands(component, context, study.suggest(count=args.count, method=method_of(args)), args)
+        sensitivities = sensitivity(study)
+        ordinary = replace(component.launch, submits=False)
+        rewritten = rewrite(ordinary, Options(space=args.space, store=store_url(args), mode="rewrite"))
+        next_command = run_words(component, rewritten.launch, args)
+        breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
     if args.json:
         changed = rewritten.launch != ordinary
         first = {"rewritten": changed, "command": next_command, "set_in_job": changes_in_job(rewritten.launch)}
@@ -109,26 +111,27 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
 def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
     """Print the frontier of measured and predicted configs."""
     from torchx_cubicml.advisor.frontier_search import predicted_frontier
-    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
     from torchx_cubicml.errors import LaunchError
 
     if not context.space.second_objective:
         example = 'objective = ["tokens_per_second", "tokens_per_device_hour"]'
         raise LaunchError(f"--frontier needs two objectives in {args.space}, such as: {example}")
-    frontier = predicted_frontier(
-        context.space,
-        workload=context.workload,
-        current=context.current,
-        trials=[trial.at(context.space.statistic).priced(context.space.prices) for trial in context.trials],
-        seed=args.seed,
-        predictor=context.predictor,
-    )
+    with progress("searching the frontier", is_json=args.json):
+        frontier = predicted_frontier(
+            context.space,
+            workload=context.workload,
+            current=context.current,
+            trials=[trial.at(context.space.statistic).priced(context.space.prices) for trial in context.trials],
+            seed=args.seed,
+            predictor=context.predictor,
+        )
     if args.json:
         print_json(frontier.to_json())
     elif not frontier.points:
         _print_lines([*context.lines, "No launch of this workload was measured in both objectives yet."])
     else:
-        open_console().print(frontier_table(frontier, current=context.current))
+        print_frontier(open_console(), frontier, current=context.current)
         _print_lines([*frontier_lines(frontier), *context.lines])
     return 0
 
@@ -164,7 +167,7 @@ def _print_text(
     proposals: Sequence[tuple[Suggestion, list[str], list[str]]],
     context: DecisionContext,
 ) -> None:
-    from torchx_cubicml.cli.sensitivity_table import OPTIONAL, sensitivity_table
+    from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
 
     console = open_console()
     say(console, "The next launch would run:")
@@ -173,7 +176,7 @@ def _print_text(
         say(console, f"  {line}")
     if sensitivities:
         console.print()
-        console.print(fitted(console, partial(sensitivity_table, sensitivities), OPTIONAL))
+        console.print(fitted(console, partial(sensitivity_table, sensitivities), OPTIONAL, flexible=FLEXIBLE))
     console.print()
     say(console, "Configs worth trying:" if proposals else _NOTHING_LEFT)
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):

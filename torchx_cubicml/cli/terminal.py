@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
 _PLAIN_WIDTH = 100  # columns of a file or a pipe
 _LEAST_WIDTH = 20  # of a text beside its indent
+_LEAST_FLEXIBLE = 30  # columns of the flexible column of a table
 _NATURAL = 100_000  # columns in which no table is cut
 
 
@@ -31,23 +32,44 @@ def open_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def fitted(console: Console, make: Callable[[frozenset[str]], Table], optional: Sequence[str] = ()) -> Table:
+def fitted(
+    console: Console, make: Callable[[frozenset[str]], Table], optional: Sequence[str] = (), *, flexible: str = ""
+) -> Table:
     """Return a table that fits the console: columns are left out, one after the other, until it does.
 
     Args:
         console: to print on.
         make: function from the names of the columns to leave out to the table.
         optional: names of the columns that may be left out, the least important first.
+        flexible: name of the column that takes the room which the others leave, but not less than
+            ``_LEAST_FLEXIBLE`` columns where another one can be left out.
     """
-    from rich.measure import Measurement
-
-    wide = console.options.update(max_width=_NATURAL)
     table = make(frozenset())
     for count in range(1, len(optional) + 1):
-        if Measurement.get(console, wide, table).maximum <= console.width:
+        if _lacking(console, table, flexible, least=_LEAST_FLEXIBLE) <= 0:
             break
         table = make(frozenset(optional[:count]))
+    lacking = _lacking(console, table, flexible, least=_NATURAL)
+    for column in table.columns:
+        if column.header == flexible and lacking > 0:
+            column.width = max(_longest(column) - lacking, _LEAST_WIDTH)
     return table
+
+
+def _lacking(console: Console, table: Table, flexible: str, *, least: int) -> int:
+    """Return how many columns of text a table lacks, if its flexible column had at most ``least`` of them."""
+    from rich.measure import Measurement
+
+    natural = Measurement.get(console, console.options.update(max_width=_NATURAL), table).maximum
+    can_give = [_longest(column) - least for column in table.columns if column.header == flexible]
+    return natural - max(0, *can_give, 0) - console.width
+
+
+def _longest(column: Column) -> int:
+    """Return the width of the longest line of a column of plain texts."""
+    from rich.cells import cell_len
+
+    return max(cell_len(line) for cell in (column.header, *column.cells) for line in str(cell).split("\n"))
 
 
 def wrapped(text: str, width: int, *, first: str = "", indent: str = "") -> list[str]:
@@ -107,16 +129,6 @@ def command_lines(words: Sequence[str], width: int, *, indent: str = "  ") -> li
       torchx run 'a b' \
         --flag 1
     """
-    from torchx_cubicml.records.shell_words import shell_word
+    from torchx_cubicml.records.shell_words import shell_lines, shell_word
 
-    quoted = [shell_word(word) for word in words]
-    lines, line = [], indent
-    for place, word in enumerate(quoted):
-        # A flag stands with its value.
-        follows = quoted[place + 1] if place + 1 < len(quoted) and word.startswith("-") else ""
-        needed = len(word) + (len(follows) + 1 if follows and not follows.startswith("-") else 0)
-        if line.strip() and len(line) + 1 + needed + 2 > width:
-            lines.append(f"{line} \\")
-            line = f"{indent}  "
-        line += word if not line.strip() else f" {word}"
-    return [*lines, line]
+    return shell_lines([shell_word(word) for word in words], width, indent=indent)

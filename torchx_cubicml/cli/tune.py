@@ -23,6 +23,7 @@ from torchx_cubicml.cli.base import (
     split_command,
     store_url,
 )
+from torchx_cubicml.cli.progress import progress
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.redaction import mask
@@ -119,7 +120,8 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
 
     trials = [trial.at(prepared.space.statistic) for trial in trials]
     space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
-    choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed)
+    with progress("comparing predictors") as report:
+        choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed, report=report)
     if choice is None:
         return prepared
     save_choice(prepared.store_url, choice)
@@ -241,7 +243,7 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
 
 
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
-    from torchx_cubicml.cli.sensitivity_table import OPTIONAL, sensitivity_table
+    from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
     from torchx_cubicml.launch.messages import better_word
     from torchx_cubicml.tuner.comparison import too_few_text
@@ -268,7 +270,7 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
     if result.sensitivities:
         console.print()
         make = partial(sensitivity_table, result.sensitivities)
-        console.print(fitted(console, make, OPTIONAL))
+        console.print(fitted(console, make, OPTIONAL, flexible=FLEXIBLE))
         console.print()
     _print_ending(console, result)
     _print_command(console, result, prepared)
@@ -285,9 +287,9 @@ def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> 
 
 
 def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:
-    from torchx_cubicml.cli.frontier_table import frontier_lines, frontier_table
+    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 
-    console.print(frontier_table(frontier, current=prepared.current))
+    print_frontier(console, frontier, current=prepared.current)
     for line in frontier_lines(frontier):
         say(console, line)
     text = f"Below, the best by {frontier.objectives[0]} alone is compared with your command; the choice is yours."

@@ -13,7 +13,7 @@ from torchx_cubicml.launch.bindings.argv import replace as replace_words
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.launch import Launch, has_same_nodes
 from torchx_cubicml.launch.role import RoleCommand, read_role
-from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, without_macro_escape
+from torchx_cubicml.launch.shell import ShellWord, quote, respell, with_macro_escape, without_macro_escape
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
 
 if TYPE_CHECKING:
@@ -134,6 +134,20 @@ class ComponentLaunch:
         if second_attempt is not None:
             role.env[SECOND_ATTEMPT_VARIABLE] = encode_contract(second_attempt)
         return app
+
+    def readable_words(self, launch: Launch) -> list[str]:
+        """Return the command that the job runs, as words of a shell, without the recorder and the fallback.
+
+        Raises:
+            LaunchError: the component builds another command for the size of ``launch``.
+        """
+        command = self.command
+        if command is None:
+            return []
+        if _resources(launch) != _resources(self.launch):
+            command = self._rebuilt(launch)[1]
+        settings = [f"{name}={quote(value)}" for name, value in self._changed_variables(launch).items()]
+        return [*settings, *command.unrecorded_words(launch.script_args)]
 
     def arguments(self, launch: Launch) -> tuple[str, ...]:
         """Return the component's arguments that produce ``launch`` when typed.

@@ -221,8 +221,12 @@ class RoleCommand:
 
     def unrecorded(self, script_args: Sequence[str]) -> str:
         """Return shell text of the command with other program arguments, and without the recorder."""
+        return " ".join(self.unrecorded_words(script_args))
+
+    def unrecorded_words(self, script_args: Sequence[str]) -> list[str]:
+        """Return the words of that text, each as a shell reads it."""
         head = [word.text for word in self.words[: self.parts.args_start]]
-        return " ".join([*head, *respell(self.script_words, script_args, spell=self._quote)])
+        return [*head, *respell(self.script_words, script_args, spell=self._quote)]
 
     def _quote(self, value: str) -> str:
         return quote(with_macro_escape(value) if self.is_torchrun else value)

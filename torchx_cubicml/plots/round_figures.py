@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.predictors.round_table import numbered
@@ -12,6 +14,7 @@ from torchx_cubicml.records.value_text import config_text
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation
+from torchx_cubicml.report.sampling import MOST_DRAWN
 from torchx_cubicml.report.sections.figures_page import Section
 
 if TYPE_CHECKING:
@@ -26,8 +29,9 @@ _MOST_LETTERS = 160  # of a config beside a point
 
 
 def section(rounds: TuneRounds) -> Section:
-    """Return the figures of one workload, or of one of its tunes."""
-    figures = (frontier_figure(rounds), predicted_figure(rounds), rank_correlation(_tau_rows(rounds.table)))
+    """Return the figures of one workload, or of one of its tunes; of many launches, a sample is drawn."""
+    by_launch = (figure(rounds, most=MOST_DRAWN) for figure in (frontier_figure, predicted_figure))
+    figures = (*by_launch, rank_correlation(_tau_rows(rounds.table)))
     return Section(
         heading=", ".join(filter(None, (heading(rounds.trials[0]), rounds.name))),
         note=facts_text(rounds.trials[0], rounds.objective),
@@ -35,19 +39,22 @@ def section(rounds: TuneRounds) -> Section:
     )
 
 
-def frontier_figure(rounds: TuneRounds) -> dict[str, Any]:
-    """Return the figure of the launches in their order, with the best so far."""
+def frontier_figure(rounds: TuneRounds, *, most: int = sys.maxsize) -> dict[str, Any]:
+    """Return the figure of at most ``most`` launches in their order, with the best so far of all."""
     launches, order = _launches(rounds)
     rows = [_launch_row(number, trial, rounds.objective) for number, trial in launches]
-    return frontier(rows, unit=objective_text(rounds.objective), order=order)
+    return frontier(rows, unit=objective_text(rounds.objective), order=order, most=most)
 
 
-def predicted_figure(rounds: TuneRounds) -> dict[str, Any] | None:
-    """Return the figure of predicted against measured throughput; ``None`` where no launch has both."""
+def predicted_figure(rounds: TuneRounds, *, most: int = sys.maxsize) -> dict[str, Any] | None:
+    """Return the figure of predicted against measured throughput of at most ``most`` launches.
+
+    ``None`` where no launch has both.
+    """
     launches, _ = _launches(rounds)
     taus: dict[int | None, float | None] = {each.number: each.tau for each in rounds.table.rounds}
     rows = _predicted_rows(launches, rounds.objective)
-    return predicted_measured(rows, unit=objective_text(rounds.objective), taus=taus)
+    return predicted_measured(rows, unit=objective_text(rounds.objective), taus=taus, most=most)
 
 
 def _launches(rounds: TuneRounds) -> tuple[list[tuple[int | None, Trial]], str]:
@@ -88,7 +95,7 @@ def _launch_row(number: int | None, trial: Trial, objective: str) -> dict[str, A
         "throughput": rate,
         "outcome": "completed without a measurement" if is_silent else str(trial.state).replace("_", " "),
         "round": number,
-        "config": _short(config_text(trial.config)),
+        "config": partial(_short_text, trial),
     }
 
 
@@ -100,7 +107,7 @@ def _predicted_rows(launches: Sequence[tuple[int | None, Trial]], objective: str
             "predicted": predicted,
             "measured": measured,
             "round": number or None,
-            "config": _short(config_text(trial.config)),
+            "config": partial(_short_text, trial),
         }
         for number, trial in launches
         if (number or not has_rounds)
@@ -116,5 +123,6 @@ def _tau_rows(table: RoundTable) -> list[dict[str, Any]]:
     return [*rows, {"round": ALL, "tau": table.tau, "launches": table.ranked}] if len(rounds) > 1 else rows
 
 
-def _short(text: str) -> str:
+def _short_text(trial: Trial) -> str:
+    text = config_text(trial.config)
     return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"

@@ -121,9 +121,8 @@ def numbered(trials: Iterable[Trial], *, tune: str = "") -> list[tuple[int | Non
         trials: of one workload.
         tune: whose rounds.
     """
-    found = [
-        (promised_round(trial.suggestion) if tune_of(trial.launch_id) == tune else None, trial) for trial in trials
-    ]
+    rounds = ((promised_round(trial.suggestion), trial) for trial in trials)
+    found = [(each if each and tune_of(trial.launch_id) == tune else None, trial) for each, trial in rounds]
     begin = min((trial.started_at for number, trial in found if number is not None), default="")
     return [
         (0 if number is None and (not begin or trial.started_at < begin) else number, trial) for number, trial in found

@@ -17,7 +17,7 @@ from torchx_cubicml.predictors.evaluation import evaluate
 from torchx_cubicml.store.predictor_choice import append_choice, latest_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torchx_cubicml.records.trial import Trial
 
@@ -41,15 +41,36 @@ class PredictorChoice:
     n_measured: int
 
     def __str__(self) -> str:
-        ranks = ", ".join(f"{name} {tau:.2f}" for name, tau in sorted(self.taus.items(), key=lambda item: -item[1]))
-        return (
-            f"predictor for launches with this store: {self.name} (Kendall's tau on held-out fifths of "
-            f"{self.n_measured} measured trials: {ranks})"
+        return f"predictor for launches with this store: {self.name} ({self._grounds()})"
+
+    def advice(self, *, in_use: str) -> str:
+        """Return a sentence that compares the predictor that launches use with the selected one.
+
+        >>> choice = PredictorChoice(name="roofline", taus={"roofline": 0.8, "greybox": 0.5}, n_measured=40)
+        >>> choice.advice(in_use="greybox").partition(" (")[0]
+        'roofline would serve launches with this store better than greybox'
+        """
+        if self.name == in_use:
+            return f"launches with this store use {in_use}; no other predictor is clearly better ({self._grounds()})"
+        is_better = self.taus[self.name] > self.taus.get(in_use, -math.inf)
+        compared = (
+            f"{self.name} would serve launches with this store better than {in_use}"
+            if is_better
+            else f"launches with this store use {in_use}, which is not clearly better than the default {self.name}"
         )
+        return f"{compared} ({self._grounds()}); `torchx cubicml evaluate --choose` sets {self.name}"
+
+    def _grounds(self) -> str:
+        ranks = ", ".join(f"{name} {tau:.2f}" for name, tau in sorted(self.taus.items(), key=lambda item: -item[1]))
+        return f"Kendall's tau on held-out fifths of {self.n_measured} measured trials: {ranks}"
 
 
 def choose_predictor(
-    trials: Iterable[Trial], *, objective: str = "tokens_per_second", seed: int = 0
+    trials: Iterable[Trial],
+    *,
+    objective: str = "tokens_per_second",
+    seed: int = 0,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> PredictorChoice | None:
     """Return the predictor that ranks held-out trials best; the default where none is clearly better.
 
@@ -57,6 +78,7 @@ def choose_predictor(
         trials: of any workloads.
         objective: name of the throughput.
         seed: of the splits.
+        report: takes the number of methods compared so far, and of all.
 
     Returns:
         ``None`` where fewer than ``FEWEST_TO_CHOOSE`` trials were measured, or no split of the default can be graded.
@@ -65,7 +87,10 @@ def choose_predictor(
     n_measured = sum(bool(trial.throughput(objective)) for trial in trials)
     if n_measured < FEWEST_TO_CHOOSE:
         return None
-    taus = {name: _tau(trials, name, objective=objective, seed=seed) for name in PREDICTORS}
+    taus: dict[str, float] = {}
+    for name in PREDICTORS:
+        report(len(taus), len(PREDICTORS))
+        taus[name] = _tau(trials, name, objective=objective, seed=seed)
     finite_taus = {name: tau for name, tau in taus.items() if math.isfinite(tau)}
     if DEFAULT_PREDICTOR not in finite_taus:
         return None

@@ -33,6 +33,25 @@ def shell_word(word: str) -> str:
     return f"$'{''.join(map(_escaped, word))}'"
 
 
+def shell_lines(quoted: Sequence[str], width: int, *, indent: str) -> list[str]:
+    """Return the words of a shell as lines, with a backslash where a line is continued; a flag stands with its value.
+
+    Args:
+        quoted: words as a shell reads them.
+        width: of a line; a word that is longer has a line of its own.
+        indent: what the first line begins with; the others are indented by two more.
+    """
+    lines, line = [], indent
+    for place, word in enumerate(quoted):
+        follows = quoted[place + 1] if place + 1 < len(quoted) and word.startswith("-") else ""
+        needed = len(word) + (len(follows) + 1 if follows and not follows.startswith("-") else 0)
+        if line.strip() and len(line) + 1 + needed + 2 > width:
+            lines.append(f"{line} \\")
+            line = f"{indent}  "
+        line += word if not line.strip() else f" {word}"
+    return [*lines, line]
+
+
 def _escaped(character: str) -> str:
     if character in "\\'":
         return f"\\{character}"

@@ -63,7 +63,7 @@ class Column:
     @property
     def is_number(self) -> bool:
         """True if all its values are numbers."""
-        return all(value is None or not isinstance(value, str) for value in self.values)
+        return not any(issubclass(kind, str) for kind in set(map(type, self.values)))
 
 
 def to_json(columns: Sequence[Column]) -> list[dict[str, object]]:

@@ -1,23 +1,29 @@
-"""Lines that a dry run prints besides: where time and memory go for the user's own config and for the rewritten one."""
+"""Lines that a dry run prints besides: where time and memory go as typed and as rewritten, and the readable command."""
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.hook_check import HookCheck
 from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.messages import message_line
 from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.records.redaction import printable
+from torchx_cubicml.records.shell_words import shell_lines
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.store.deadline import read_with_deadline, within
 from torchx_cubicml.store.digest_key import digest_keys
 from torchx_cubicml.store.predictor_choice import latest_choice
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Config
+
+_PLAIN_WIDTH = 100  # columns without a terminal
 
 
 def dry_run_lines(
@@ -60,6 +66,17 @@ def dry_run_lines(
         return (*map(message_line, check.texts()), *_lines(known, rewritten))
 
     return within(limits[1], lines, what="estimating where time and memory go")
+
+
+def dry_run_command(what: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the message lines that show the command of a launch, without the recorder and the fallback.
+
+    Args:
+        what: sentence before the command.
+        words: of the command, as a shell reads them.
+    """
+    lines = shell_lines(words, shutil.get_terminal_size((_PLAIN_WIDTH, 1)).columns, indent="    ")
+    return (message_line(f"{what}:"), *map(printable, lines))
 
 
 def _lines(case: DecisionContext, rewritten: Config) -> tuple[str, ...]:

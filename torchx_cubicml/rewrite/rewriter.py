@@ -67,6 +67,10 @@ MODES = ("rewrite", "record", "off")
 READ_DEADLINE_S = 5.0
 _OBSTACLE_DEADLINE_S = 0.5  # a look at a local folder takes microseconds, unless its file system hangs
 THINK_DEADLINE_S = 10.0
+_REQUEST = (
+    "the job runs this command; the request below also holds the recorder, and the command as typed for a job whose "
+    "Python lacks it"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +171,21 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
         launch, options, find_obstacle=folder_obstacle if is_on_this_machine(launch.scheduler) else None
     )
     app = component.build(rewritten.launch, rewritten.contract, rewritten.second_attempt)
-    return app, (*rewritten.lines, *(_dry_run_lines(launch, rewritten, options) if is_dry_run() else ()))
+    if not is_dry_run():
+        return app, rewritten.lines
+    lines = [*rewritten.lines, *dry_run_estimates(launch, rewritten, options)]
+    _failure_of(lambda: lines.extend(_command_lines(component, rewritten.launch)))
+    return app, tuple(lines)
 
 
-def _dry_run_lines(launch: Launch, rewritten: RewrittenLaunch, options: Options) -> tuple[str, ...]:
-    """Return the further lines of a dry run; empty where no config is chosen."""
+def _command_lines(component: ComponentLaunch, launch: Launch) -> tuple[str, ...]:
+    from torchx_cubicml.rewrite.dry_run import dry_run_command
+
+    return dry_run_command(_REQUEST, component.readable_words(launch))
+
+
+def dry_run_estimates(launch: Launch, rewritten: RewrittenLaunch, options: Options) -> tuple[str, ...]:
+    """Return the lines of a dry run on time and memory; empty where no config is chosen."""
     from torchx_cubicml.rewrite.dry_run import dry_run_lines
 
     contract = rewritten.contract

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.store.collector import without_collector
 from torchx_cubicml.store.trial_store import TrialStore
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def read_with_deadline(url: str, *, deadline_s: float, cache: Path | None = None
         return time.monotonic() > end
 
     try:
-        return within(deadline_s, lambda: read_store(store, cache=cache, out_of_time=out_of_time), what="reading")
+        with without_collector():
+            return within(deadline_s, lambda: read_store(store, cache=cache, out_of_time=out_of_time), what="reading")
     except LaunchError:
         raise StoreError(f"store {mask(store.url)} was not read within {deadline_s:g} s") from None

@@ -22,7 +22,7 @@ from torchx_cubicml.store.digest_key import copy_digest_keys
 from torchx_cubicml.store.trial_store import decode_event, skipped_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from torchx_cubicml.records.event import Event
     from torchx_cubicml.store.trial_store import TrialStore
@@ -84,13 +84,20 @@ class _Known:
         return bool(own) or (level is Trust.PUBLIC and self.trials.get(_trial_id(stored.event), level) is not level)
 
 
-def merge_into(target: TrialStore, source: TrialStore, *, trust: Trust) -> MergeResult:
+def merge_into(
+    target: TrialStore,
+    source: TrialStore,
+    *,
+    trust: Trust,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+) -> MergeResult:
     """Copy the events that ``target`` lacks from ``source``, with the keys of their digests.
 
     Args:
         target: store that receives the events.
         source: store that stays as it is.
         trust: highest trust level of the copied events; one with a lower level keeps its own.
+        report: takes the number of events compared so far, and of all.
 
     Raises:
         StoreError: a store cannot be read, or the target cannot be written. What was copied by then stays.
@@ -103,7 +110,8 @@ def merge_into(target: TrialStore, source: TrialStore, *, trust: Trust) -> Merge
     events = list(_stored_events(source, warnings))
     offered = {stored.digest for stored in events}
     added, differing = set(), set()
-    for stored in events:
+    for number, stored in enumerate(events):
+        report(number, len(events))
         held = known.digests[_key(stored.event)]
         if stored.digest in held:
             continue

@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 _TIMEOUT_S = 600
 _JOURNAL = "launched.jsonl"
+_PUBLIC_JOURNAL = "public.json"
 _TRIAL_ID = re.compile(r'"trial_id":"([\w-]+)"')  # in the line that the recorder prints at the end
 
 
@@ -78,8 +79,8 @@ def _journal(folder: Path) -> dict[int, str]:
 
 def launch_public(
     commands: Sequence[PublicCommand], folder: Path, *, pythons: Mapping[str, str], stand_in: str
-) -> list[tuple[PublicCommand, Trial]]:
-    """Launch public commands that ``folder`` does not hold yet; return those that were recorded, in order.
+) -> None:
+    """Launch public commands that ``folder`` does not hold yet.
 
     Args:
         commands: in the order of their launches.
@@ -87,8 +88,7 @@ def launch_public(
         pythons: library -> interpreter that has it.
         stand_in: folder whose ``sitecustomize`` lets the CPU stand for accelerators.
     """
-    journal = folder / "public.json"
-    done = json.loads(journal.read_text()) if journal.exists() else {}
+    done = _public_journal(folder)
     for command in commands:
         if command.name not in done:
             variables = {"HF_HUB_OFFLINE": "1"}
@@ -102,10 +102,21 @@ def launch_public(
                 python=pythons[command.library],
                 variables=variables,
             )
-            journal.write_text(json.dumps(done))
+            (folder / _PUBLIC_JOURNAL).write_text(json.dumps(done))
             print(f"{command.name}: {done[command.name] or 'failed'}", file=sys.stderr, flush=True)
+
+
+def launched_public(commands: Sequence[PublicCommand], folder: Path) -> list[tuple[PublicCommand, Trial]]:
+    """Return the public commands that were launched and recorded, in order."""
+    done = _public_journal(folder)
     trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
-    return [(command, trials[done[command.name]]) for command in commands if done[command.name] in trials]
+    return [(command, trials[done[command.name]]) for command in commands if done.get(command.name) in trials]
+
+
+def _public_journal(folder: Path) -> dict[str, str]:
+    """Return the trial of each public command that was launched; empty where it failed."""
+    path = folder / _PUBLIC_JOURNAL
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _launch(command: Command, folder: Path, *, python: str) -> str:

@@ -53,6 +53,7 @@ class Score:
         named: facts that were observed, not told before, and named as unknown.
         unnamed: likewise, but not named.
         step: seconds of a step; ``None`` without a forecast, and so below.
+        is_refused: whether a forecast of the step is not told, as it is too wide.
         peak: GiB of a process.
     """
 
@@ -63,6 +64,7 @@ class Score:
     named: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
     step: Interval | None = None
+    is_refused: bool = False
     peak: Interval | None = None
 
 
@@ -83,6 +85,7 @@ def score(kind: str, told: Mapping[str, Any], trial: Trial) -> Score:
         named=tuple(name for name in absent if name in told["unknown"]),
         unnamed=tuple(name for name in absent if name not in told["unknown"]),
         step=_interval(told["step_s"], measurement.mean_step_time_s if measurement else None),
+        is_refused=bool(told["why_no_step"]),
         peak=_interval(told["peak_gib"], measurement.peak_gib if measurement else None),
     )
 
@@ -92,15 +95,19 @@ def table(scores: Sequence[Score]) -> list[str]:
     kinds = list(dict.fromkeys(each.kind for each in scores))
     rows = {**{kind: [each for each in scores if each.kind == kind] for kind in sorted(kinds)}, "all": list(scores)}
     lines = [
-        f"{'':30s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}   {'peak held':20s}{'step held':20s}"
+        f"{'':30s}{'n':>5s}{'exact':>8s}{'range':>8s}{'wrong':>8s}{'untold':>8s}"
+        f"   {'peak held':20s}{'step held':20s}{'refused':>8s}"
     ]
     for name, chosen in rows.items():
         counts = [
             sum(each.parameters == word for each in chosen) for word in ("exact", "in range", "wrong", "not told")
         ]
         cells = "".join(f"{count:8d}" for count in counts)
+        n_refused = sum(each.is_refused for each in chosen)
         peaks = _held([each.peak for each in chosen])
-        lines.append(f"{name:30s}{len(chosen):5d}{cells}   {peaks:20s}{_held([each.step for each in chosen]):20s}")
+        lines.append(
+            f"{name:30s}{len(chosen):5d}{cells}   {peaks:20s}{_held([each.step for each in chosen]):20s}{n_refused:8d}"
+        )
     return lines
 
 

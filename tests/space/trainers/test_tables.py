@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -45,14 +44,3 @@ def test_every_trainer_has_its_record() -> None:
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_trainers_table_is_as_it_was_reviewed(name: str) -> None:
     assert json.dumps(stated(TRAINERS[name])) == json.dumps(json.loads(GOLDEN.read_text())[name])
-
-
-@pytest.mark.parametrize("with_values", [True, False])
-def test_the_reference_lists_the_names_of_each_table(with_values: bool) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "space-file.md").read_text()
-    _, _, text = text.partition("These names are in the tables.")
-    parts = text.partition("## ")[0].partition("Without values.")
-    listed = re.findall(r"^- (`.*(?:\n  .*)*)", parts[0 if with_values else 2], re.MULTILINE)
-    names = [tuple(re.findall(r"`([^`]+)`", line)) for line in listed]
-    tables = [(trainer.name, *trainer.names(with_values=with_values)) for trainer in TRAINERS.values()]
-    assert names == [row for row in tables if len(row) > 1]

@@ -46,6 +46,7 @@ _COUNTED_AS = {
     "n_heads": "counted as one per 128 of d_model",
     **dict.fromkeys(("tp_degree", "pp_degree", "cp_degree"), "counted as 1, though the source calls its functions"),
 }
+_WIDEST = 10.0  # ratio of the ends of an interval of a step time that is told
 _NO_FIT = 0.5  # probability to fit below which a change is worth nothing
 
 _BOUNDS = {
@@ -102,6 +103,8 @@ class CommandExplanation:
         device_gib: memory of one device.
         fits: probability that the peak fits into what a training can use of it.
         step_s: seconds of a step.
+        why_no_step: why it is not told, in words, though the formulas cover it: its interval is too wide. Then what
+            follows from it is not told either; empty otherwise.
         seconds: part -> seconds; they add up to the median of the step.
         throughput: of the whole job.
         unit: of the throughput.
@@ -118,6 +121,7 @@ class CommandExplanation:
     device_gib: float | None = None
     fits: float | None = None
     step_s: Estimate | None = None
+    why_no_step: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     throughput: Estimate | None = None
     unit: str = "tokens_per_second"
@@ -141,6 +145,7 @@ def explain_command(
     known: CommandFacts,
     *,
     program: str = "",
+    project: Value | None = None,
     trials: Iterable[Trial] = (),
     levers: Sequence[Lever] | None = None,
     device_gib: float | None = None,
@@ -150,11 +155,13 @@ def explain_command(
     Args:
         known: facts of the command.
         program: its program, as a workload has it: launches of it count more than others.
+        project: identities of its project, likewise; ``None`` where they are not known.
         trials: recorded launches.
         levers: changes to forecast; ``None`` for the usual ones.
         device_gib: memory of one device, if the device itself tells it; else that of its data sheet counts.
     """
     row: dict[str, Value] = {**known.facts, **({"program": program} if program else {})}
+    launches = HistoryRows.of(trials, row, project=project)
     parameters = _parameters(known)
     if parameters is not None and parameters.low == parameters.high:
         row["n_params"] = int(parameters.middle)
@@ -163,8 +170,10 @@ def explain_command(
     device_gib = device_gib or _device_gib(row)
     if not work:
         return CommandExplanation(known=known, parameters=parameters, device_gib=device_gib, unknown=unknown)
-    forecasts = _Forecasts.of(row, known, HistoryRows.of(trials, row), device_gib)
+    forecasts = _Forecasts.of(row, known, launches, device_gib)
     step = forecasts.step(row)
+    why_no_step = _why_not_told(step, forecasts.time)
+    step = None if why_no_step else step
     peak = forecasts.peak(row)
     seconds = forecasts.time.parts(row, step.middle) if step is not None else {}
     throughput = step.of_inverse(work) if step is not None else None
@@ -178,6 +187,7 @@ def explain_command(
         device_gib=device_gib,
         fits=forecasts.fits(row),
         step_s=step,
+        why_no_step=why_no_step,
         seconds=seconds,
         throughput=throughput,
         unit=unit,
@@ -245,6 +255,19 @@ class _Forecasts:
             peak_gib=self.peak(changed),
             fits=self.fits(changed),
         )
+
+
+def _why_not_told(step: Estimate | None, forecast: TimeForecast | RecommenderTimeForecast) -> str:
+    """Return why a step time is not told; empty where it is, or where there is none."""
+    if step is None or step.high <= _WIDEST * step.low:
+        return ""
+    if forecast.n_own:
+        cause = "its launches and the known facts leave it open"
+    else:
+        cause = (
+            "no launch of this program is recorded" if forecast.history else "no launch on such a device is recorded"
+        )
+    return f"its 80 % interval would span a factor of {step.high / step.low:.0f}, as {cause}"
 
 
 def _work(row: Mapping[str, Value]) -> tuple[float, str]:

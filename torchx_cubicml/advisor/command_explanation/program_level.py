@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.advisor.command_explanation.program_spread import left_out_misses, new_program_doubt
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.intervals import group_error
 from torchx_cubicml.predictors.roofline.estimate import PRIOR_ERROR
 from torchx_cubicml.predictors.weighted import weighted_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.roofline.predictor import Roofline
     from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.trial import Trial, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramLevel:
     """Level of a program: the factor by which its throughput misses the formulas, and the scatter of its launches.
 
-    The logarithm of the factor has a normal prior around 0 with a deviation of ``PRIOR_ERROR``.
+    The logarithm of the factor has a normal prior around 0 with a deviation of ``PRIOR_ERROR``. A program without
+    launches has the doubt of ``new_program_doubt`` instead.
 
     Args:
         offset: posterior mean of that logarithm.
-        doubt: its posterior deviation; that of the prior without launches of the program.
+        doubt: its posterior deviation.
         error: log error of one launch around the formulas and the offset of the others (leave-one-out).
     """
 
@@ -76,6 +79,25 @@ class ProgramLevel:
         uncertainty = np.zeros(len(own)) if history.uncertainty is None else history.uncertainty[own]
         errors = np.log(measured[known]) - predicted.logarithm[known]
         return cls.of(errors, uncertainty[known], formulas.error_ * formulas.scale_)
+
+    def among(
+        self,
+        launches: HistoryRows,
+        *,
+        table: Callable[[Sequence[Trial]], History],
+        fit: Callable[[History], Roofline | RecommenderRoofline],
+    ) -> Self:
+        """Return the level, for a program without launches with the doubt that the spread between others leaves.
+
+        Args:
+            launches: that calibrate the formulas.
+            table: see ``left_out_misses``, and so below.
+            fit: likewise.
+        """
+        if launches.n_own:
+            return self
+        misses = left_out_misses(launches.trials, launches.groups, table=table, fit=fit)
+        return replace(self, doubt=new_program_doubt(misses, n_groups=len({*launches.groups})))
 
     @property
     def spread(self) -> float:

@@ -22,12 +22,12 @@ from torchx_cubicml.predictors.roofline.recommender_predictor import Recommender
 from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.trial import Trial, Value
 
 _OF_CPUS = 1.2  # log spread of processors and of the cores of a process, around the one in the table of devices
 _OF_DEVICES = 1.0  # log spread of the devices in the table of data sheets, around the stand-in for an unknown one
@@ -45,6 +45,7 @@ class RecommenderTimeForecast:
         error: log error of the formulas for one training, beside that of the constants.
         basis: what the numbers are based on, for people.
         level: of the program beside the calibrated formulas; ``None`` without any launch.
+        n_own: launches of the program among them.
     """
 
     formulas: RecommenderRoofline
@@ -53,17 +54,14 @@ class RecommenderTimeForecast:
     error: float
     basis: str
     level: ProgramLevel | None = None
+    n_own: int = 0
 
     @classmethod
     def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:
         """Return the forecast for commands like ``row``, by launches of recommenders or else by formulas alone."""
-        pairs = zip(launches.trials, launches.rows, strict=True)
-        history = History.from_trials(
-            [trial for trial, each in pairs if has_tables(each)], objective="samples_per_second"
-        )
-        formulas = RecommenderRoofline()
-        with one_thread():
-            formulas.fit(history)
+        launches = launches.only([has_tables(each) for each in launches.rows])
+        history = _table(launches.trials)
+        formulas = _fitted(history)
         if not formulas.n_measured_:
             hardware = find_hardware(str(row.get("device", "")))
             of_device = _OF_DEVICES if hardware is None else _OF_CPUS if hardware is CPU else 0.0
@@ -79,7 +77,10 @@ class RecommenderTimeForecast:
             width=RECOMMENDER_WIDTH * remaining,
             error=formulas.error_ * formulas.scale_,
             basis=f"{FORMULAS} calibrated on {count}",
-            level=ProgramLevel.of_launches(formulas, history, str(row.get("program", ""))),
+            level=ProgramLevel.of_launches(formulas, history, str(row.get("program", ""))).among(
+                launches, table=_table, fit=_fitted
+            ),
+            n_own=launches.n_own,
         )
 
     def log_step(self, row: Mapping[str, Value]) -> LogNormal | None:
@@ -122,6 +123,15 @@ class RecommenderTimeForecast:
         seconds = {name: float(part[0]) for name, part in self.formulas.parts(layout).items()}
         total = sum(seconds.values())
         return {name: part * step_s / total for name, part in seconds.items()}
+
+
+def _table(trials: Sequence[Trial]) -> History:
+    return History.from_trials(trials, objective="samples_per_second")
+
+
+def _fitted(history: History) -> RecommenderRoofline:
+    with one_thread():
+        return RecommenderRoofline().fit(history)
 
 
 def _layout(row: Mapping[str, Value]) -> RecommenderLayout | None:

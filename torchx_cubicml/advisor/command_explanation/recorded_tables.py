@@ -1,10 +1,10 @@
-"""Embedding tables and their plan that earlier launches of a recommender's program recorded."""
+"""Facts of earlier launches beside those of a command; the embedding tables and their plan among them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.command_explanation.recorded_facts import differing_arguments
+from torchx_cubicml.advisor.command_explanation.recorded_facts import differing_arguments, recorded_facts
 from torchx_cubicml.launch.command_facts.fact_names import fact_name
 from torchx_cubicml.launch.command_facts.stated_settings import Setting
 from torchx_cubicml.predictors.features.history import training_row
@@ -14,11 +14,29 @@ from torchx_cubicml.records.workload import recency
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
     from torchx_cubicml.records.trial import Trial, Value
 
 _TABLES = ("n_embedding_tables", "embedding_rows", "embedding_dims", "embedding_pooling", "layer_n_params", "n_params")
 _OF_PLAN = {"embedding_sharding": "embedding_plan", "embedding_ranks": "embedding_ranks"}
 """Observed fact of a table's placement -> the fact that tells it where the command leaves it to the planner."""
+
+
+def with_recorded_facts(
+    known: CommandFacts, trials: Sequence[Trial], *, program: str, arguments: Sequence[str], keys: Sequence[str]
+) -> CommandFacts:
+    """Return the facts of a command, with those of earlier launches of its program that it does not tell.
+
+    Args:
+        known: facts that the command tells.
+        trials: recorded launches.
+        program: its name, as a workload has it.
+        arguments: of the present command.
+        keys: of the store's digests.
+    """
+    facts = recorded_facts(trials, program=program, arguments=arguments, known=known.facts, keys=keys)
+    tables = recorded_tables(trials, program=program, arguments=arguments, known=known.facts, keys=keys)
+    return known.completed_by({**facts, **tables})
 
 
 def recorded_tables(

@@ -45,6 +45,7 @@ class TimeForecast:
         error: log error of the formulas for one training, beside that of the constants.
         basis: what the numbers are based on, for people.
         level: of the program beside the calibrated formulas; ``None`` without any launch.
+        n_own: launches of the program among them.
     """
 
     roofline: Roofline
@@ -53,18 +54,20 @@ class TimeForecast:
     error: float
     basis: str
     level: ProgramLevel | None = None
+    n_own: int = 0
 
     @classmethod
     def of(cls, row: Mapping[str, Value], launches: HistoryRows) -> Self:
         """Return the forecast for commands like ``row``, by launches on its device or else by formulas alone."""
-        facts, roofline = Facts.from_rows([row]), Roofline()
-        tables = [History.from_trials(launches.trials, objective=name) for name in RATES]
-        history = max(tables, key=lambda table: len(table.measured))
+        facts = Facts.from_rows([row])
+        launches = launches.only(TrainingLayout.of(Facts.from_rows(launches.rows)).covered.tolist())
+        tables = {name: History.from_trials(launches.trials, objective=name) for name in RATES}
+        objective = max(tables, key=lambda name: len(tables[name].measured))
+        history = tables[objective]
         n_measured = len(history.measured)
         if not n_measured:
             return cls._without_launches(row, facts)
-        with one_thread():
-            roofline.fit(history, rng=np.random.default_rng(0))
+        roofline = _fitted(history)
         constants = roofline.calibration_.constants if roofline.calibration_ is not None else roofline.prior_.medians
         remaining = math.sqrt(PRIOR_TRIALS / (PRIOR_TRIALS + n_measured))
         return cls(
@@ -73,7 +76,10 @@ class TimeForecast:
             prior=ConstantsPrior(medians=constants, width=roofline.prior_.width * remaining),
             error=roofline.error_ * roofline.scale_,
             basis=f"{FORMULAS} calibrated on {launches.text}",
-            level=ProgramLevel.of_launches(roofline, history, str(row.get("program", ""))),
+            level=ProgramLevel.of_launches(roofline, history, str(row.get("program", ""))).among(
+                launches, table=lambda trials: History.from_trials(trials, objective=objective), fit=_fitted
+            ),
+            n_own=launches.n_own,
         )
 
     @classmethod
@@ -126,6 +132,11 @@ class TimeForecast:
         seconds = self.roofline.explain(row)
         total = sum(seconds.values())
         return {name: part * step_s / total for name, part in seconds.items()} if total > 0.0 else {}
+
+
+def _fitted(history: History) -> Roofline:
+    with one_thread():
+        return Roofline().fit(history, rng=np.random.default_rng(0))
 
 
 _WITHIN_A_MACHINE = 0.15  # log error of calibrated formulas between trainings of one source: see ``public_prior.json``

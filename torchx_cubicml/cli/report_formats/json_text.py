@@ -15,6 +15,8 @@ from torchx_cubicml.cli.report_sections.workload_summary import summary_of_workl
 from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.cli.report_sections.view import WorkloadView
 
@@ -34,10 +36,16 @@ def content(report: StoreReport, *, kind: str) -> bytes:
         "across": across_data(report.views, predictor=report.predictor) if len(report.views) > 1 else None,
         "workloads": [
             {**_workload(view), "sections": data_of(view) if view.place <= report.chapters else None}
-            for view in report.views
+            for view in _told(report)
         ],
     }
     return f"{json.dumps(_plain(made), allow_nan=False, separators=(',', ':'))}\n".encode()
+
+
+def _told(report: StoreReport) -> Iterator[WorkloadView]:
+    for number, view in enumerate(report.views):
+        report.report(number, len(report.views))
+        yield view
 
 
 def _workload(view: WorkloadView) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
 from torchx_cubicml.plots.round_figures import section
 from torchx_cubicml.report.rendering import rendered
-from torchx_cubicml.report.sections.figures import sampled
 from torchx_cubicml.report.sections.figures_page import Section
 
 if TYPE_CHECKING:
@@ -28,6 +27,6 @@ def content(report: StoreReport, *, kind: str) -> bytes:
     first = Section(
         heading=f"{drawn.heading}: {summary_of(headline)}",
         note="\n".join(filter(None, (headline.sentence, drawn.note, many))),
-        figures=tuple(map(sampled, drawn.figures)),
+        figures=drawn.figures,
     )
     return rendered([first], kind=f".{kind}", title=report.title)

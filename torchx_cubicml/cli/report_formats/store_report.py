@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Trial
@@ -27,6 +27,7 @@ class StoreReport:
         notes: sentences on the whole, printable.
         colours: of the page's figures.
         missing: sentence on the missing renderer; empty where it is installed.
+        report: takes the number of sections made so far, and of all.
     """
 
     store: str
@@ -38,6 +39,7 @@ class StoreReport:
     notes: Sequence[str]
     colours: Colours
     missing: str
+    report: Callable[[int, int], None] = lambda _done, _total: None
 
     @property
     def title(self) -> str:

@@ -13,7 +13,7 @@ from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.report.markup import Html, element
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
 
@@ -37,9 +37,15 @@ SECTIONS = (
 _MOST_LETTERS = 300  # of a cause
 
 
-def sections_of(view: WorkloadView) -> Iterator[Html]:
-    """Yield the markup of each section of a workload; a sentence with the cause stands for one that fails."""
-    for name in SECTIONS:
+def sections_of(view: WorkloadView, *, report: Callable[[int], None] = lambda _done: None) -> Iterator[Html]:
+    """Yield the markup of each section of a workload; a sentence with the cause stands for one that fails.
+
+    Args:
+        view: of the workload.
+        report: takes the number of sections made so far.
+    """
+    for number, name in enumerate(SECTIONS):
+        report(number)
         try:
             found: Html = import_module(f"{__name__}.{name}").section(view)
         except Exception as error:  # noqa: BLE001 - the other sections are shown whatever is wrong with one

@@ -60,7 +60,7 @@ def data(view: WorkloadView) -> list[dict[str, Any]]:
 def _names(view: WorkloadView, ranked: Sequence[MeasuredConfig]) -> list[str]:
     """Return the parameters that differ among the measured configs, those worth most first."""
     names = dict.fromkeys(name for each in ranked for name in each.config)
-    differ = [name for name in names if len({each.config.get(name) for each in ranked}) > 1]
+    differ = [name for name in names if any(each.config.get(name) != ranked[0].config.get(name) for each in ranked)]
     order = {each.name: place for place, each in enumerate(view.sensitivities)}
     return sorted(differ, key=lambda name: order.get(name, len(order)))
 

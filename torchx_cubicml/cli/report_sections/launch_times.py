@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -19,7 +20,7 @@ from torchx_cubicml.report.sections.figures import figures_html
 from torchx_cubicml.report.sections.small_table import small_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Trial
@@ -259,15 +260,11 @@ def _table(launches: Sequence[_TimedLaunch]) -> Html:
 
 
 def _row(outcome: str, launches: Sequence[_TimedLaunch]) -> list[str]:
-    def total(phase: str) -> str:
-        seconds = sum(_seconds(launches, phase))
-        return seconds_text(seconds) if seconds else "-"
-
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for each in launches:
+        for phase, begin, end in each.phases:
+            seconds[phase] += end - begin
+    totals = (seconds[phase] for phase in ("queued", "starting up", "running"))
     hours = sum(each.devices * (each.end - each.start) for each in launches if each.start is not None) / 3600.0
-    phases = map(total, ("queued", "starting up", "running"))
-    return [outcome, f"{len(launches):,}", *phases, f"{hours:,.2f}" if hours else "-"]
-
-
-def _seconds(launches: Iterable[_TimedLaunch], phase: str) -> Iterator[float]:
-    for launch in launches:
-        yield from (end - begin for name, begin, end in launch.phases if name == phase)
+    times = (seconds_text(total) if total else "-" for total in totals)
+    return [outcome, f"{len(launches):,}", *times, f"{hours:,.2f}" if hours else "-"]

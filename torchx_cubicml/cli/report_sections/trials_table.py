@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 _MOST_PARAMETERS = 8  # columns of the table; the others are in the details
 _MOST_LETTERS = 2000  # of one text
+_MOST_WHOLE = 2**53  # JavaScript has no larger whole number
 _TWO_SIDED_90 = 164.5  # per cent of a standard deviation
 _ALL_GROUPS = tuple(each.name for each in fields(Trial))
 _GROUPS = tuple(name for name in _ALL_GROUPS if name not in {"config", "reason"})  # those have columns of their own
+_EMPTY: tuple[object, ...] = (None, "", (), {})
 _MEASURED = tuple(each.name for each in fields(Measurement))
 
 
@@ -107,28 +109,30 @@ def recorded_values(trial: Trial, groups: Sequence[str] = _ALL_GROUPS) -> Iterat
     """Yield name and value of each recorded fact of a trial; facts in a group are named ``group.name``."""
     for group in groups:
         value = getattr(trial, group)
+        if value in _EMPTY:
+            continue
         if group == "command":
-            text = command_text(trial.command)
+            text = command_text(value)
             yield from ((group, text),) if text else ()
         if group == "measurement":
-            value = {name: getattr(value, name) for name in _MEASURED} if value is not None else {}
-        if isinstance(value, dict) or (not isinstance(value, str) and isinstance(value, Mapping)):
-            prefix, left_out = f"{group}.", WORDS if group == "command" else None
-            for name, item in value.items():
-                if item is not None and item != "" and item != () and name != left_out:
-                    yield prefix + name, item
-        elif value is not None and value != "" and value != ():
+            value = {name: getattr(value, name) for name in _MEASURED}
+        if isinstance(value, str | int | float | tuple) or not isinstance(value, Mapping):
             yield group, value
+            continue
+        prefix, left_out = f"{group}.", WORDS if group == "command" else None
+        for name, item in value.items():
+            if item is not None and item != "" and item != () and name != left_out:
+                yield prefix + name, item
 
 
 def _cell(value: Hashable) -> Cell:
-    if value is None:
-        return None
+    kind = type(value)
+    if kind is int and isinstance(value, int):
+        return value if -_MOST_WHOLE <= value <= _MOST_WHOLE else str(value)
     if isinstance(value, float):
         return _number(value)
-    kind = type(value)
-    if isinstance(value, int) and kind is not bool:
-        return value if abs(value) <= 2**53 else str(value)  # JavaScript has no larger whole number
+    if value is None:
+        return None
     entries = tuple(map(type, value)) if isinstance(value, tuple) else None
     return _value_text(value, kind, entries)
 

@@ -21,7 +21,10 @@ _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", r
 _CHECKPOINTING = ("none", "selective", "full")
 _FACTS = WORKLOAD_NAMES | {"n_kv_heads", "n_experts"}  # which rules of legality read, too
 _MAX_BATCH_FACTOR = 8  # largest factor between a proposed micro batch and the current one, either way
-_FIXED_BATCH = "no accumulation to adjust was found, so other values change the training"
+_FIXED_BATCH = (
+    "no accumulation to adjust was found, so other values change the training: "
+    "add them only on purpose, and changes_training = true"
+)
 _MAX_DEGREE = 8  # ranks that share a model; a node rarely has more
 
 
@@ -138,8 +141,7 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        remark = f"{_FIXED_BATCH}: add them only on purpose"
-        return _table(flag, choices=[present], remark=remark)
+        return _table(flag, choices=[present], remark=_FIXED_BATCH)
     largest = present * (command.count("gradient_accumulation_steps") or 1)
     powers = [2**power for power in range(largest.bit_length())]
     nearby = [
@@ -185,7 +187,7 @@ def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        return _table(flag, choices=[present], remark=f"{_FIXED_BATCH}: add them only on purpose")
+        return _table(flag, choices=[present], remark=_FIXED_BATCH)
     largest = min(command.world_size or present, max(_MAX_DEGREE, present))
     powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     return _table(flag, choices=sorted({present, *powers}))

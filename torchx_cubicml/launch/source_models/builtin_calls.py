@@ -110,8 +110,13 @@ _SPECIAL: Mapping[str, Callable[[str, Sequence[object], Mapping[str, object]], o
 
 
 def _has_unknown(value: object) -> bool:
+    """Return whether a value or one of its entries is unknown, or there are too many to look."""
+    return (isinstance(value, list | tuple) and not is_small(value)) or _holds_unknown(value)
+
+
+def _holds_unknown(value: object) -> bool:
     if isinstance(value, list | tuple):
-        return not is_small(value) or any(map(_has_unknown, value))
+        return any(map(_holds_unknown, value))
     return not (value is None or isinstance(value, bool | int | float | str | dict | range | ModuleValue))
 
 

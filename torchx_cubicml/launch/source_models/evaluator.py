@@ -14,11 +14,12 @@ from torchx_cubicml.launch.source_models.abstract_values import (
     ModuleValue,
 )
 from torchx_cubicml.launch.source_models.value_operations import (
-    MOST_ENTRIES,
+    MOST_CHARACTERS,
     MOST_ROUNDS,
     either,
     get_item,
     items_of,
+    n_entries,
     operate,
     same,
     truth,
@@ -31,6 +32,8 @@ Names: TypeAlias = dict[str, object]
 AROUND = "__around__"
 """Name under which a scope has the scope around it."""
 _MOST_STEPS = 400_000  # statements and expressions of one program: a second or so
+
+_ENTRIES_A_STEP = 10  # that an operation passes in the time of a step
 
 
 class OutOfSteps(Exception):  # noqa: N818 - it ends an interpretation, and is no error
@@ -54,6 +57,8 @@ class Evaluator:
         self._step()
         method = _EXPRESSIONS.get(type(node))
         found = UNKNOWN if method is None else getattr(self, method)(node, names)
+        if isinstance(found, list | tuple | dict):
+            self._step(n_entries(found) // _ENTRIES_A_STEP)
         return UNKNOWN_OBJECT if id(found) in self._spoiled else found
 
     def _spoil(self, owner: object) -> None:
@@ -205,7 +210,7 @@ class Evaluator:
             if not isinstance(value, str | int | float):
                 return UNKNOWN
             pieces.append(str(value))
-        return "".join(pieces) if sum(map(len, pieces)) <= MOST_ENTRIES else UNKNOWN
+        return "".join(pieces) if sum(map(len, pieces)) <= MOST_CHARACTERS else UNKNOWN
 
 
 _EXPRESSIONS: Mapping[type[ast.expr], str] = {

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 1_000
 """Most rounds of a loop, and entries of a sequence, that are followed."""
-MOST_ENTRIES = 10_000
-"""Most entries or characters of a value that an operation gives."""
+MOST_ENTRIES = 1_000
+"""Most entries of a value that an operation takes."""
+MOST_CHARACTERS = 10_000
+"""Most characters of a text that an operation takes or gives, and numbers of a range."""
+_WITH_ENTRIES = frozenset({str, range, list, tuple, dict})
 _LARGEST = 1 << 80
 _MOST_POWER, _MOST_BASE = 64, 1e6
 _OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], object]] = {
@@ -88,22 +91,30 @@ def _is_short(kind: type[ast.AST], left: object, right: object) -> bool:
         return False
     counts = [each for each in (left, right) if isinstance(each, int)]
     lengths = [len(each) for each in (left, right) if isinstance(each, str | list | tuple)]
-    return kind is not ast.Mult or sum(counts) * sum(lengths) <= MOST_ENTRIES
+    return kind is not ast.Mult or sum(counts) * sum(lengths) <= MOST_CHARACTERS
 
 
 def is_small(value: object) -> bool:
     """Return whether a value has few entries, those of its entries included, however often it holds the same one."""
-    pending, count = [value], 0
+    return n_entries(value) <= MOST_ENTRIES
+
+
+def n_entries(value: object) -> int:
+    """Return the number of entries of a value, those of its entries included; more than the most where it is not small.
+
+    A text counts as an entry for each ten characters.
+    """
+    pending, count = [value], 1
     while pending and count <= MOST_ENTRIES:
         each = pending.pop()
-        count += 1
         if isinstance(each, str | range):
-            count += len(each)
+            count += len(each) * MOST_ENTRIES // MOST_CHARACTERS
         elif isinstance(each, list | tuple | dict):
             count += len(each)
             if count <= MOST_ENTRIES:
-                pending += each.values() if isinstance(each, dict) else each
-    return count <= MOST_ENTRIES
+                entries = each.values() if isinstance(each, dict) else each
+                pending += [inner for inner in entries if type(inner) in _WITH_ENTRIES]
+    return count
 
 
 def truth(value: object) -> bool | None:

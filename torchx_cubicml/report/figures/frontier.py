@@ -5,11 +5,13 @@ After CubicML (arXiv 2409.04585), figure 2 (a).
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.report.figures.failure_shapes import shape_by_outcome
+from torchx_cubicml.report.sampling import evenly_spaced, sample_text
 from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LABEL, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
 
 if TYPE_CHECKING:
@@ -22,22 +24,26 @@ _LARGE = 1000.0  # throughputs from here on are shown without decimals
 
 
 def frontier(
-    rows: Sequence[Mapping[str, Any]], *, unit: str, order: str = "in the order of their start"
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    unit: str,
+    order: str = "in the order of their start",
+    most: int = sys.maxsize,
 ) -> dict[str, Any]:
     """Return the figure as a Vega-Lite specification.
 
     Args:
         rows: one per launch, in their order, with ``throughput`` in ``unit`` (``None`` where the launch has none),
-            ``outcome`` in words, ``round`` (>= 1; 0 for launches before the first; ``None`` for none) and ``config`` as
-            text.
+            ``outcome`` in words, ``round`` (>= 1; 0 for launches before the first; ``None`` for none) and ``config``, a
+            text or a function that makes it: it is called for the drawn launches alone.
         unit: of the throughput, in words.
         order: of the launches, in words.
+        most: points of measured launches, and of others, that are drawn; the line is always that of all launches.
     """
-    launches = [
-        {"launch": number, **row, "label": _label(number, row, unit)} for number, row in enumerate(rows, start=1)
-    ]
+    launches = [{"launch": number, **row} for number, row in enumerate(rows, start=1)]
     measured = [each for each in launches if each["throughput"] is not None]
-    failed = [{**each, "throughput": 0.0} for each in launches if each["throughput"] is None]
+    failed = [each for each in launches if each["throughput"] is None]
+    sample = sample_text([len(measured), len(failed)], most=most)
     x: dict[str, Any] = {"field": "launch", "type": "quantitative", "title": f"launch, {order}"}
     x |= {"scale": {"domain": [0, len(launches) + 1], "nice": False}, "axis": {"format": COUNT, "tickMinStep": 1}}
     y = {"field": "throughput", "type": "quantitative", "title": unit, "axis": LARGE}
@@ -45,23 +51,31 @@ def frontier(
     return {
         "$schema": SCHEMA,
         "description": f"Throughput of launches {order}, with the best so far. {counted}.{_best(measured, unit)}",
-        "title": {"text": "Throughput of each launch, and the best so far", "subtitle": counted},
+        "title": {
+            "text": "Throughput of each launch, and the best so far",
+            "subtitle": "; ".join(filter(None, (counted, sample))),
+        },
         "width": WIDTH,
         "height": HEIGHT,
         "layer": [
             *_marks_of_rounds(_bands(launches), n_launches=len(launches)),
             *_best_so_far(measured, x, y, last=len(launches)),
-            _points(measured, x, y),
-            *([_failed(failed, x, y)] if failed else []),
+            _points(measured, _labelled(evenly_spaced(measured, most=most), unit), x, y),
+            *([_failed(failed, _labelled(evenly_spaced(failed, most=most), unit), x, y)] if failed else []),
         ],
     }
 
 
-def _label(number: int, row: Mapping[str, Any], unit: str) -> str:
-    """Return the text of a point, for readers who cannot see it, and for a page without Vega."""
-    rate = row["throughput"]
-    measured = f"{_rate(rate)} {unit}" if rate is not None else ""
-    return "; ".join(filter(None, (f"launch {number:,}", measured, row["outcome"], row["config"])))
+def _labelled(launches: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str, Any]]:
+    """Return launches with the text of each point, for readers who cannot see it, and for a page without Vega."""
+    found = []
+    for each in launches:
+        rate, config = each["throughput"], each["config"]
+        text = config() if callable(config) else config
+        measured = f"{_rate(rate)} {unit}" if rate is not None else ""
+        label = "; ".join(filter(None, (f"launch {each['launch']:,}", measured, each["outcome"], text)))
+        found.append({**each, "throughput": rate or 0.0, "config": text, "label": label})
+    return found
 
 
 def _best(measured: Sequence[Mapping[str, Any]], unit: str) -> str:
@@ -130,20 +144,24 @@ def _marks_of_rounds(bands: Sequence[_Band], *, n_launches: int) -> list[dict[st
     ]
 
 
-def _points(measured: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
+def _points(
+    measured: Sequence[Mapping[str, Any]], drawn: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]
+) -> dict[str, Any]:
     numbers = sorted({each["round"] for each in measured if each["round"]})
     plain = {"test": "!datum.round", "value": NEUTRAL if numbers else STRONG}
     colour = {"condition": plain, "field": "round", "type": "ordinal", "legend": None, "scale": {"domain": numbers}}
     return {
-        "data": {"values": measured},
+        "data": {"values": drawn},
         "mark": point(len(measured)),
         "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tooltip(y["title"]), "description": LABEL},
     }
 
 
-def _failed(failed: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
+def _failed(
+    failed: Sequence[Mapping[str, Any]], drawn: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any]
+) -> dict[str, Any]:
     return {
-        "data": {"values": failed},
+        "data": {"values": drawn},
         "mark": {"type": "point", "stroke": FAILED, "strokeWidth": 1.8, "size": 52, "filled": False},
         "encoding": {
             "x": x,

@@ -5,8 +5,10 @@ After CubicML (arXiv 2409.04585), figures 2 (b) and 3.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.report.sampling import evenly_spaced, sample_text
 from torchx_cubicml.report.style import HEIGHT, LABEL, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG, point
 
 if TYPE_CHECKING:
@@ -17,29 +19,29 @@ _IN_A_ROW = {4: 2, 8: 4}  # panels of a row, where three would leave gaps
 
 
 def predicted_measured(
-    rows: Sequence[Mapping[str, Any]], *, unit: str, taus: Mapping[int | None, float | None]
+    rows: Sequence[Mapping[str, Any]], *, unit: str, taus: Mapping[int | None, float | None], most: int = sys.maxsize
 ) -> dict[str, Any] | None:
     """Return the figure as a Vega-Lite specification; ``None`` without a row.
 
     Args:
         rows: one per launch that was predicted and measured, with ``predicted`` and ``measured`` in ``unit``, ``round``
-            (>= 1; ``None`` for launches of no round) and ``config`` as text.
+            (>= 1; ``None`` for launches of no round) and ``config``, a text or a function that makes it: it is called
+            for the drawn launches alone.
         unit: of the throughput, in words.
         taus: Kendall's tau of each round; ``None`` where unknown.
+        most: launches that are drawn.
     """
     if not rows:
         return None
     rounds = sorted({row["round"] for row in rows}, key=lambda number: (number is None, number))
     is_split = 1 < len(rounds) <= _MOST_PANELS
     labels = {number: _label(number, taus.get(number)) for number in rounds}
-    values = [{**row, "panel": labels[row["round"]], "label": _text(row)} for row in rows]
+    values = [_drawn(row, labels[row["round"]]) for row in evenly_spaced(rows, most=most)]
+    note = (f"{unit}; on the line, the prediction came true", sample_text([len(rows)], most=most))
     figure: dict[str, Any] = {
         "$schema": SCHEMA,
         "description": f"Predicted against measured throughput of {len(rows)} launches.",
-        "title": {
-            "text": "Predicted and measured throughput",
-            "subtitle": f"{unit}; on the line, the prediction came true",
-        },
+        "title": {"text": "Predicted and measured throughput", "subtitle": "; ".join(filter(None, note))},
         "data": {"values": values},
     }
     if is_split:
@@ -56,10 +58,11 @@ def _label(number: int | None, tau: float | None) -> str:
     return f"{name}, tau {tau:{SHARE}}" if tau is not None else name
 
 
-def _text(row: Mapping[str, Any]) -> str:
-    """Return the text of a point, for readers who cannot see it, and for a page without Vega."""
+def _drawn(row: Mapping[str, Any], panel: str) -> dict[str, Any]:
+    """Return a launch with the text of its point, for readers who cannot see it, and for a page without Vega."""
     rates = (f"{name} {row[name]:,.6g}" for name in ("predicted", "measured"))
-    return "; ".join(filter(None, (*rates, row["config"])))
+    config = row["config"]() if callable(row["config"]) else row["config"]
+    return {**row, "config": config, "panel": panel, "label": "; ".join(filter(None, (*rates, config)))}
 
 
 def _layers(rows: Sequence[Mapping[str, Any]], *, has_many: bool) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 from torchx_cubicml.report.markup import Html, element
 from torchx_cubicml.report.object_names import without_object_names
 from torchx_cubicml.report.renderer import renderer
+from torchx_cubicml.report.sampling import MOST_DRAWN, evenly_spaced, sample_text
 from torchx_cubicml.report.style import ON_DARK, theme
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.report.renderer import Specification
 
-MOST_DRAWN = 2000
-"""Points of one kind in one figure: more cover each other, and make a page heavy."""
 PART_LISTS = frozenset({"layer", "concat", "hconcat", "vconcat"})
 """Properties of a specification that list its parts."""
 _MOST_LETTERS = 200  # of a cause
@@ -103,13 +102,11 @@ def sampled(figure: Specification) -> dict[str, Any]:
         values = found.get("data", {}).get("values", ())
         if len(values) > MOST_DRAWN and not _is_line(part):
             counts.append(len(values))
-            step = (len(values) - 1) / (MOST_DRAWN - 1)
-            found["data"] = {"values": [values[round(place * step)] for place in range(MOST_DRAWN)]}
+            found["data"] = {"values": evenly_spaced(values, most=MOST_DRAWN)}
         return found
 
     sample = drawn(figure)
-    if counts:
-        text = f"{MOST_DRAWN * len(counts):,} of {sum(counts):,} points are drawn"
+    if text := sample_text(counts, most=MOST_DRAWN):
         sample["title"] = {**sample["title"], "subtitle": _with_text(sample["title"].get("subtitle", ""), text)}
     return sample
 

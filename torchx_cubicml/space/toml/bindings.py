@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml.schema import TomlTable
 
-FACT_BINDING_KEYS = ("flag", "env", "file", "key", "component", "scheduler")
 BINDING_KEYS = (*BindingKind, "key")
 SIZES = ("nnodes", "nproc_per_node")
 PLACEHOLDERS = ("{scratch}", "{launch_id}")

@@ -17,6 +17,7 @@ from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL, dp_degree_expres
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.parameter import Binding, BindingKind, Parameter
 from torchx_cubicml.space.toml.bindings import read_flag
+from torchx_cubicml.space.toml.key_meanings import MESH
 from torchx_cubicml.space.toml.trainer import trainer_parameter
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.toml.schema import TomlTable
     from torchx_cubicml.space.trainers import Trainer
 
-MESH_KEYS = ("mesh", "flags", "hook", "most", "default", "order")
+MESH_KEYS = tuple(MESH)
 MAX_DEGREE = 1024  # of an axis whose size is chosen
 MESH_ORDER = "mesh_order"
 _ORDER = "order"  # place of the hook

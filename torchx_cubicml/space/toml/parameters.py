@@ -11,7 +11,8 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import Parameter, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import is_name, parse_expression
-from torchx_cubicml.space.toml.bindings import BINDING_KEYS, FACT_BINDING_KEYS, hook_default, read_binding
+from torchx_cubicml.space.toml.bindings import BINDING_KEYS, hook_default, read_binding
+from torchx_cubicml.space.toml.key_meanings import FACT, PARAMETER, RANGE
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.space.toml.trainer import check_values, no_values_text, read_short_form, trainer_parameter
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, TRAINERS
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _AS_WRITTEN: Mapping[str, str] = MappingProxyType({})
 MAX_CHOICES = 100_000
 MAX_FORMER_NAMES = 32
-RANGE_KEYS = ("low", "high", "step", "scale")
+RANGE_KEYS = tuple(RANGE)
 
 
 def read_choices(table: TomlTable) -> tuple[Scalar, ...]:
@@ -85,22 +86,8 @@ def _even(table: TomlTable, low: float, high: float) -> tuple[Scalar, ...]:
     return tuple(int(number) if whole else float(number) for number in numbers)
 
 
-PARAMETER_KEYS = (
-    "choices",
-    *RANGE_KEYS,
-    *BINDING_KEYS,
-    "modules",
-    "per_layer",
-    "per_table",
-    "groups",
-    "derive",
-    "when",
-    "default",
-    "observe",
-    "changes_training",
-    "was",
-)
-FACT_KEYS = (*FACT_BINDING_KEYS, "default")
+PARAMETER_KEYS = tuple(PARAMETER)
+FACT_KEYS = tuple(FACT)
 _TRAINERS = ", ".join(TRAINERS)
 NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "per_table", "groups")
 

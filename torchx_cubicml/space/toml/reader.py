@@ -27,6 +27,7 @@ from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_d
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.job import check_job, read_job
+from torchx_cubicml.space.toml.key_meanings import ROOT, TUNE
 from torchx_cubicml.space.toml.mesh_parameters import is_mesh, read_mesh
 from torchx_cubicml.space.toml.objectives import check_objectives, read_objectives
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
@@ -51,21 +52,7 @@ MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints
 MAX_NAME = 64  # characters
 
-ROOT_KEYS = (
-    "project",
-    "objective",
-    "statistic",
-    "prices",
-    "job",
-    "workload",
-    "parameters",
-    "constraints",
-    "ignore_rules",
-    "tune",
-    "rewrite",
-    "trainer",
-    "log",
-)
+ROOT_KEYS = tuple(ROOT)
 
 
 def load_space(path: str | Path) -> SearchSpace:
@@ -153,7 +140,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         prices=read_prices(root, names),
         job=read_job(root),
         statistic=statistic or MEAN,
-        tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
+        tune=read_tune(root.table("tune", legal=tuple(TUNE))),
         rewrite=_with_axes(read_rewrite(root, [*parameters, *chain(*degrees.values())], names), degrees),
         rules=_read_rules(root, trainer),
         log=read_log(root),

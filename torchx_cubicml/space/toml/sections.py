@@ -8,6 +8,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.bounded_pattern import BoundedPattern
 from torchx_cubicml.records.log_pattern import LogPattern
 from torchx_cubicml.space import RewriteRules
+from torchx_cubicml.space.toml.key_meanings import LOG, REWRITE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -15,10 +16,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.toml.schema import TomlTable
 
 
-REWRITE_KEYS = (
-    *("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_hours", "baseline_every"),
-    "retry_as_typed",
-)
+REWRITE_KEYS = tuple(REWRITE)
 MAX_FROZEN = 1000
 
 
@@ -77,7 +75,7 @@ def _frozen(table: TomlTable, parameters: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-LOG_KEYS = ("pattern", "groups")
+LOG_KEYS = tuple(LOG)
 
 
 def read_log(root: TomlTable) -> LogPattern | None:

@@ -1,0 +1,183 @@
+"""Output of every sub-command on a generated store: its width on a narrow terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.cells import cell_len
+from torchx.cli.main import main
+
+from torchx_cubicml import Measurement, State, Trial, TrialStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPACE = """
+objective = ["tokens_per_second", "tokens_per_device_hour"]
+[workload]
+n_layers = { flag = "--n_layer" }
+[parameters.micro_batch_size]
+choices = [1, 2, 4, 8]
+flag = "--batch"
+[parameters.sharding_strategy]
+choices = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]
+per_layer = 12
+flag = "--sharding"
+[parameters.activation_checkpointing]
+choices = ["none", "full", "selective"]
+flag = "--activation_checkpointing"
+"""
+SCRIPT = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--n_layer", type=int, default=12)
+parser.add_argument("--batch", type=int, default=1)
+parser.add_argument("--sharding", default="FULL_SHARD")
+parser.add_argument("--activation_checkpointing", default="none", help="recompute activations in the backward pass")
+parser.parse_args()
+"""
+COMMAND = (
+    *("dist.ddp", "-j", "1x2", "--script", "train_a_language_model.py", "--", "--n_layer", "12"),
+    *("--batch", "1", "--sharding", "FULL_SHARD", "--activation_checkpointing", "none"),
+)
+KINDS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
+JOBS = "n_gpus,tensor parallelism,tokens/s,cluster that the job ran on\n" + "".join(
+    f"{8 * tp},{tp},{1000 * tp + 7},a-cluster-of-a-long-name-in-the-north\n" for tp in (1, 2, 4)
+)
+
+
+def generated_trials() -> list[Trial]:
+    """Return the launches of a tune in rounds, some out of memory, and those of another number of processes."""
+    trials = []
+    grid = product((1, 2, 4, 8), (0, 4, 8, 12), ("none", "full"))
+    for number, (batch, n_replicated, recomputed) in enumerate(grid):
+        trial = Trial.completed(
+            workload={"program": "train_a_language_model.py", "world_size": 2 + 2 * (number % 2), "n_layers": 12},
+            config={
+                "micro_batch_size": batch,
+                "sharding_strategy": ("NO_SHARD",) * n_replicated + ("FULL_SHARD", "SHARD_GRAD_OP") * 6,
+                "activation_checkpointing": recomputed,
+            },
+            tokens_per_second=1.0,
+        )
+        trial = replace(trial, config={**trial.config, "sharding_strategy": trial.config["sharding_strategy"][:12]})
+        rate = 20_000.0 * batch**0.5 * (1 + n_replicated / 40) * (0.8 if recomputed == "full" else 1.0)
+        measured = Measurement(tokens_per_second=rate, steps_counted=30, step_time_s=(0.09, 0.1, 0.12))
+        trial = replace(
+            trial,
+            trial_id=f"local_cwd-train_a_language_model-{number:02d}abcdefgh",
+            launch_id=f"launch-0123456789abcdef-{number:04d}",
+            started_at=f"2026-01-01T00:{number:02d}:00Z",
+            measurement=measured,
+            suggestion={"round_number": 1 + number // 8, "throughput": rate * (1 + 0.1 * (number % 3))},
+            observed={"device": "H100", "torch_version": "2.9.0+cu129.a.long.local.version", "nproc_per_node": 2},
+        )
+        if batch == 8 and recomputed == "none":
+            trial = replace(trial, measurement=None, state=State.OUT_OF_MEMORY, reason="CUDA out of memory: " * 9)
+        trials.append(trial)
+    return trials
+
+
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a store, a space file, a script and a table of past jobs."""
+    folder = tmp_path_factory.mktemp("width")
+    for name, text in (("space.toml", SPACE), ("train_a_language_model.py", SCRIPT), ("jobs.csv", JOBS)):
+        (folder / name).write_text(text)
+    store = TrialStore(str(folder / "store"))
+    for trial in generated_trials():
+        store.add(trial)
+    return folder
+
+
+READING = {
+    "list": ("history", "list"),
+    "show": ("history", "show", "05abcdefgh"),
+    "rounds": ("history", "rounds"),
+    "frontier": ("history", "frontier"),
+    "repeat": ("history", "repeat", "05abcdefgh", "--space", "space.toml", "--", *COMMAND),
+    "import, proposed": ("history", "import", "jobs.csv"),
+    "export, shown": ("history", "export", "elsewhere", "--anonymous"),
+    "explain": ("explain", "--device", "H100", "--space", "space.toml", "--", *COMMAND),
+    "suggest": ("suggest", "--space", "space.toml", "--count", "2", "--", *COMMAND),
+    "suggest a frontier": ("suggest", "--space", "space.toml", "--frontier", "--", *COMMAND),
+    "evaluate": ("evaluate", "--curve"),
+    "evaluate two": ("evaluate", "--predictor", "boosting", "roofline"),
+    "doctor": ("doctor", "--no-probe", "--space", "space.toml", "--", *COMMAND),
+}
+WRITING = {
+    "import": ("history", "import", "jobs.csv", "--yes"),
+    "export": ("history", "export", "exported"),
+    "merge": ("history", "merge", "store", "exported", "--into", "merged"),
+    "compact": ("history", "compact", "--before", "9999-12-31"),
+    "init": ("init", "-o", "starter.toml", "--", *COMMAND),
+    "report": ("report", "--format", "json", "--out", "report.json"),
+}
+
+
+def printed(*words: str) -> str:
+    """Run a sub-command as in a pipe; return what it wrote to stdout."""
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), suppress(SystemExit):
+        main(["cubicml", *words])
+    out.flush()
+    return out.buffer.getvalue().decode()
+
+
+def too_wide(text: str, width: int) -> list[str]:
+    """Return the lines that are wider than the terminal, without those of a word that is itself too long."""
+    return [
+        line
+        for line in text.splitlines()
+        if cell_len(line) > width and not any(cell_len(word) + 14 > width for word in line.split())
+    ]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_reading_command_fits_and_writes_nothing(laid_out: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(laid_out)
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(laid_out / "store"))
+    before = contents(laid_out)
+    for columns, width in (("60", 60), ("80", 80), ("", 100)):
+        monkeypatch.setenv("COLUMNS", columns)
+        text = printed(*READING[name])
+        assert text
+        assert too_wide(text, width) == []
+    assert contents(laid_out) == before
+
+
+@pytest.mark.parametrize("columns", ["60", ""])
+def test_a_writing_command_fits(laid_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(laid_out, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(folder / "store"))
+    monkeypatch.setenv("COLUMNS", columns)
+    for name, words in WRITING.items():
+        before = contents(folder)
+        assert too_wide(printed(*words), int(columns or 100)) == [], name
+        assert contents(folder) != before, name
+
+
+@pytest.mark.parametrize("columns", ["60", "80", ""])
+def test_a_narrow_table_keeps_its_numbers(laid_out: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.chdir(laid_out)
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(laid_out / "store"))
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = printed(*READING["suggest"]).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("Changing one parameter"))
+    headings, _, *rows = lines[start + 1 : lines.index("", start)]
+    assert headings.split()[:3] == ["parameter", "value", "predicted"]
+    assert ("interval" in headings) is (columns == "")
+    assert all(re.search(r"\dx|best", row) for row in rows)

@@ -104,6 +104,7 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
     >>> command.program, command.is_module, command.nnodes, command.nproc_per_node, command.args_start
     ('pkg.train', True, 2, 8, 6)
     """
+    words = list(words)
     if _name_at(words, 0) == "torchrun":
         return _parse_torchrun(words, start=1, python=None)
     return _parse_python(words, start=0)

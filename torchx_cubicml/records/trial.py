@@ -463,7 +463,8 @@ class Trial:
         rate = measured.throughput(counted_rate(objective)) if measured is not None else None
         if measured is None or rate is None or objective not in PER_COST:
             return rate
-        devices, price = self.fact("world_size"), self.fact(PRICE)
+        # A single process may have started the other ranks itself.
+        devices, price = self.observed.get("world_size", self.fact("world_size")), self.fact(PRICE)
         return in_unit(objective, rate, devices=devices, price=price, power=measured.power)
 
     @property

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import argparse
 import shlex
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.launchers import accelerate_command, deepspeed_command
 from torchx_cubicml.launch.launchers.command_launch import CommandLaunch, is_command, python_of_script
 from torchx_cubicml.launch.launchers.table import parse_any_command
 from torchx_cubicml.launch.torchrun_command import RECORDER
@@ -24,6 +27,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "single.yaml").write_text("distributed_type: 'NO'\nnum_processes: 4\n")
     (tmp_path / "mpi.yaml").write_text("distributed_type: MULTI_CPU\nmpirun_config: {mpirun_hostfile: hosts}\n")
     return tmp_path
+
+
+def options_of(parser: argparse.ArgumentParser) -> tuple[set[str], set[str]]:
+    """Return the long options of a parser: with a value, and without."""
+    takes_value: dict[bool, set[str]] = {True: set(), False: set()}
+    for action in parser._actions:
+        long = {text[2:].replace("-", "_") for text in action.option_strings if text.startswith("--")}
+        takes_value[action.nargs != 0] |= long
+    return takes_value[True], takes_value[False]
 
 
 def command(line: str) -> CommandLaunch:
@@ -63,7 +75,7 @@ def test_commands_are_taken_apart(
     line: str, launcher: str, program: str, args: list[str], size: tuple[int | None, int | None]
 ) -> None:
     words = shlex.split(line)
-    parts = parse_any_command(words)
+    parts = parse_any_command(tuple(words))
     assert (parts.launcher, f"{'-m ' if parts.is_module else ''}{parts.program}") == (launcher, program)
     assert words[parts.args_start :] == args
     assert (parts.nnodes, parts.nproc_per_node) == size
@@ -91,7 +103,7 @@ def test_commands_are_taken_apart(
 )
 def test_what_cannot_be_recorded_is_said(line: str, reason: str) -> None:
     with pytest.raises(LaunchError, match=reason):
-        parse_any_command(shlex.split(line))
+        parse_any_command(tuple(shlex.split(line)))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +146,23 @@ def test_the_launchers_own_size_is_written(typed: str, resized: str) -> None:
     made = parsed.with_launcher_of(other)
     assert " ".join(made.wrapped([], recorder=RECORDER)).startswith(resized)
     assert parsed.with_launcher_of(launch) == parsed
+
+
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed: make test-integrations")
+def test_the_options_of_accelerate_are_all_known() -> None:
+    from accelerate.commands.launch import launch_command_parser
+
+    table = accelerate_command.OPTIONS
+    assert (table.with_value, table.without_value) == options_of(launch_command_parser())
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed: make test-releases")
+def test_the_options_of_deepspeed_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepspeed.launcher import runner
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda parser, args: parser)
+    table = deepspeed_command.OPTIONS
+    assert (table.with_value, table.without_value) == options_of(runner.parse_args([]))
 
 
 @pytest.mark.parametrize(

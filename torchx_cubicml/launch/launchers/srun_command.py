@@ -20,13 +20,13 @@ PROGRAMS = frozenset({"srun"})
 OPTIONS = OptionTable(
     launcher="srun",
     with_value=option_names(
-        "accel_bind account acctg_freq bb bbf begin chdir cluster_constraint clusters comment constraint "
+        "accel_bind account acctg_freq bb bbf bcast_exclude begin chdir cluster_constraint clusters comment constraint "
         "container core_spec cores_per_socket cpu_bind cpu_freq cpus_per_gpu cpus_per_task deadline delay_boot "
         "dependency distribution epilog error exclude export extra_node_info gid gpu_bind gpu_freq gpus "
-        "gpus_per_node gpus_per_socket gpus_per_task gres gres_flags hint input job_name jobid licenses mail_type "
-        "mail_user mcs_label mem mem_bind mem_per_cpu mem_per_gpu mincpus mpi network nodefile nodelist nodes "
-        "ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket open_mode output partition power "
-        "prefer priority profile prolog qos relative reservation signal slurmd_debug sockets_per_node switches "
+        "gpus_per_node gpus_per_socket gpus_per_task gres gres_flags het_group hint input job_name jobid licenses "
+        "mail_type mail_user mcs_label mem mem_bind mem_per_cpu mem_per_gpu mincpus mpi network nodefile nodelist "
+        "nodes ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket open_mode output partition "
+        "power prefer priority profile prolog qos relative reservation signal slurmd_debug sockets_per_node switches "
         "task_epilog task_prolog thread_spec threads threads_per_core time time_min tmp uid wait wckey"
     ),
     without_value=option_names(
@@ -34,7 +34,9 @@ OPTIONS = OptionTable(
         "oversubscribe preserve_env pty quiet quit_on_interrupt reboot spread_job test_only unbuffered usage "
         "use_min_nodes verbose version whole"
     ),
-    optional_value=option_names("bcast compress exclusive immediate kill_on_bad_exit nice propagate send_libs x11"),
+    optional_value=option_names(
+        "bcast compress exclusive immediate kill_on_bad_exit nice propagate resv_ports send_libs x11"
+    ),
     short=short_names(
         "A=account b=begin B=extra_node_info c=cpus_per_task C=constraint d=dependency D=chdir e=error E=preserve_env "
         "F=nodefile G=gpus h=help H=hold i=input I=immediate J=job_name k=no_kill K=kill_on_bad_exit l=label "

@@ -65,6 +65,7 @@ def parse_any_command(words: Sequence[str]) -> LaunchCommand:
     >>> command.launcher, command.program, command.nproc_per_node, command.process_start
     ('srun', 'train.py', 4, 3)
     """
+    words = list(words)
     for launcher in COMMAND_LAUNCHERS:
         if words and _base_name(words[0]) in launcher.PROGRAMS:
             return _parse_behind(launcher, words)

@@ -37,7 +37,7 @@ def new_program_doubt(misses: Sequence[float], *, n_groups: int) -> float:
         n_groups: that calibrated the formulas, at least 1.
 
     >>> [round(new_program_doubt([], n_groups=1), 2), round(new_program_doubt([0.3, -0.3] * 10, n_groups=20), 2)]
-    [0.9, 0.34]
+    [0.9, 0.35]
     """
     alike = (n_groups - 1) / n_groups  # a group that is left out misses the mean of the others, which is in doubt, too
     freedom = PRIOR_TRIALS + max(len(misses) - 1, 0)

@@ -39,7 +39,7 @@ test-launches: setup ## the tests that start real trainings, by torchrun and Tor
 test-end-to-end: setup ## the tune of the demo, whose speeds are compared: nothing else may run on the machine meanwhile
 	PYTHONHASHSEED=0 $(BIN)/pytest tests/test_end_to_end.py
 
-test-random: setup ## the property tests on new cases; SEED=n draws those of an earlier run
+test-random: setup ## the property tests, and damaged space files, on new cases; SEED=n draws those of an earlier run
 	scripts/test-random
 
 test-generated: setup ## every command on CASES=2000 generated stores under generated spaces, some hours (SEED=0)

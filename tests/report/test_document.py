@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from torchx_cubicml.report.document import Chapter, document
+from torchx_cubicml.report.drawn_points import MOST_DRAWN
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.markup import joined
-from torchx_cubicml.report.sampling import MOST_DRAWN
 from torchx_cubicml.report.sections.all_trials import trials_html
 from torchx_cubicml.report.sections.figures import Colours, figures_html
 from torchx_cubicml.report.sections.headline import Headline, headline_html

@@ -11,6 +11,7 @@ import vl_convert
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.report import renderer
+from torchx_cubicml.report.drawn_points import MOST_DRAWN
 from torchx_cubicml.report.figure import VEGA_LITE, Figure
 from torchx_cubicml.report.figures.cell_grid import BEST
 from torchx_cubicml.report.figures.frontier import frontier
@@ -18,7 +19,6 @@ from torchx_cubicml.report.figures.memory_boundary import memory_boundary
 from torchx_cubicml.report.figures.parameter_worth import OVER_OWN, parameter_worth
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import rank_correlation
-from torchx_cubicml.report.sampling import MOST_DRAWN
 from torchx_cubicml.report.style import notebook_theme
 
 if TYPE_CHECKING:

@@ -23,7 +23,9 @@ def content(report: StoreReport, *, kind: str) -> bytes:
     drawn = section(view.rounds)
     headline = headline_of(view)
     others = len(report.views) - 1
-    many = f"{others:,} other workload{'s' if others > 1 else ''} of as many launches or fewer left out" if others else ""
+    many = (
+        f"{others:,} other workload{'s' if others > 1 else ''} of as many launches or fewer left out" if others else ""
+    )
     first = Section(
         heading=f"{drawn.heading}: {summary_of(headline)}",
         note="\n".join(filter(None, (headline.sentence, drawn.note, many))),

@@ -13,10 +13,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+from torchx_cubicml.report.drawn_points import MOST_DRAWN, evenly_spaced, sample_text
 from torchx_cubicml.report.markup import Html, element
 from torchx_cubicml.report.object_names import without_object_names
 from torchx_cubicml.report.renderer import renderer
-from torchx_cubicml.report.sampling import MOST_DRAWN, evenly_spaced, sample_text
 from torchx_cubicml.report.style import ON_DARK, theme
 
 if TYPE_CHECKING:

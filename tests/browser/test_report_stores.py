@@ -10,7 +10,7 @@ from unicodedata import combining
 import pytest
 
 from tests.browser.stores import CASES
-from torchx_cubicml.report.drawn_sample import MOST_DRAWN
+from torchx_cubicml.report.drawn_points import MOST_DRAWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

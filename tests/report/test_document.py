@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchx_cubicml.report.document import Chapter, document
-from torchx_cubicml.report.drawn_sample import MOST_DRAWN
+from torchx_cubicml.report.drawn_points import MOST_DRAWN
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.markup import joined
 from torchx_cubicml.report.sections.all_trials import trials_html

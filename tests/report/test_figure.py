@@ -11,7 +11,7 @@ import vl_convert
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.report import renderer
-from torchx_cubicml.report.drawn_sample import MOST_DRAWN
+from torchx_cubicml.report.drawn_points import MOST_DRAWN
 from torchx_cubicml.report.figure import VEGA_LITE, Figure
 from torchx_cubicml.report.figures.cell_grid import BEST
 from torchx_cubicml.report.figures.frontier import frontier

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import vl_convert
 
-from torchx_cubicml.report.drawn_sample import MOST_DRAWN
+from torchx_cubicml.report.drawn_points import MOST_DRAWN
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation

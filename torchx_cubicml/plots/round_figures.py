@@ -11,7 +11,7 @@ from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.suggestion import promised_throughput
 from torchx_cubicml.records.value_text import config_text
-from torchx_cubicml.report.drawn_sample import MOST_DRAWN
+from torchx_cubicml.report.drawn_points import MOST_DRAWN
 from torchx_cubicml.report.figures.frontier import frontier
 from torchx_cubicml.report.figures.predicted_measured import predicted_measured
 from torchx_cubicml.report.figures.rank_correlation import ALL, rank_correlation

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.drawn_sample import evenly_spaced, sample_text
+from torchx_cubicml.report.drawn_points import evenly_spaced, sample_text
 from torchx_cubicml.report.figures.failure_shapes import shape_by_outcome
 from torchx_cubicml.report.style import COUNT, FAILED, HEIGHT, LABEL, LARGE, NEUTRAL, RATE, SCHEMA, STRONG, WIDTH, point
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.report.drawn_sample import evenly_spaced, sample_text
+from torchx_cubicml.report.drawn_points import evenly_spaced, sample_text
 from torchx_cubicml.report.style import HEIGHT, LABEL, LARGE, PANEL, RATE, SCHEMA, SHARE, STRONG, point
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from torchx_cubicml.report.drawn_sample import MOST_DRAWN, evenly_spaced, sample_text
+from torchx_cubicml.report.drawn_points import MOST_DRAWN, evenly_spaced, sample_text
 from torchx_cubicml.report.markup import Html, element
 from torchx_cubicml.report.object_names import without_object_names
 from torchx_cubicml.report.renderer import renderer

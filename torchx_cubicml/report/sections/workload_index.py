@@ -52,7 +52,8 @@ def index_html(rows: Sequence[IndexRow], *, chapters: int) -> Html:
     first, others = shown[:chapters], shown[chapters:]
     parts = [_table(first, linked=True)]
     if others:
-        count = f"{len(others):,} more workload{'s' if len(others) > 1 else ''} of as many launches or fewer, without a chapter"
+        plural = "s" if len(others) > 1 else ""
+        count = f"{len(others):,} more workload{plural} of as many launches or fewer, without a chapter"
         parts.append(element("details", element("summary", count), _table(others, linked=False), class_="numbers"))
     if len(rows) > len(shown):
         parts.append(element("p", f"{len(rows) - len(shown):,} workloads are not listed.", class_="note"))

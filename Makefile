@@ -55,7 +55,7 @@ test-slurm-short: setup ## the same without the real trainings on machines of tw
 	scripts/test-slurm --short
 
 test-docs: setup ## each command, TOML and Python block of README.md and docs/, executed (those of trainers where their .venv-* are)
-	PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist load --maxschedchunk 1 tests/documentation
+	PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist load --maxschedchunk 1 tests/documentation/test_pages.py
 
 test-report: setup ## the report in a headless Chromium (root and apt-get install it where it is missing)
 	scripts/test-report

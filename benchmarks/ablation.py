@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lib.cases import Case, Figures
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 NOTHING = 0.005  # of a figure: a smaller loss is not worth the code
 _PACKAGE = "torchx_cubicml"

@@ -40,7 +40,8 @@ from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.program_parts import program_parts
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.records.workload import comparable_trials
 from torchx_cubicml.space.toml import parse_space
 

@@ -42,7 +42,8 @@ from lib.tables import PLAIN_TABLES, plain_rows
 
 from torchx_cubicml.advisor import best_known, study
 from torchx_cubicml.advisor.claims import Claim
-from torchx_cubicml.records.trial import Config, Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.rewrite.rules import measures_baseline
 from torchx_cubicml.space import Parameter, SearchSpace
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.suggestion import Suggestion
+    from torchx_cubicml.records.values import Config
 
 MARKS = (10, 25, 50)
 OWN = ("best", "near", "usual")

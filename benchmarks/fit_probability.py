@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from search import Simulated
 
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
 
 COUNTS, TUNE_COUNTS = (1, 2, 5, 12, 32), (1, 5, 12)  # launches after which configs are predicted
 ASKED = 40  # random configs that are predicted each time

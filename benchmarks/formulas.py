@@ -41,7 +41,7 @@ from torchx_cubicml.records.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 JOB = Path(__file__).parent / "lib" / "measured_parts.py"
 WORLD_SIZE = 2

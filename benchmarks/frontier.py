@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.space import SearchSpace
 
 PAIRS = (("tokens_per_second", "tokens_per_device_hour"), ("tokens_per_second", "tokens_per_currency"))

@@ -30,12 +30,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor import Study
-from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Workload
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from torchx_cubicml.records.values import Config, Workload
 
 SPACE = SearchSpace(
     parameters=(

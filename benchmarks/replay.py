@@ -37,7 +37,8 @@ from lib.tables import h100_jobs
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.posterior import ranked
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.trial import Config, Trial
+from torchx_cubicml.records.trial import Trial
+from torchx_cubicml.records.values import Config
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import MAX_SOURCE, parse_expression
 

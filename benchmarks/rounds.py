@@ -20,7 +20,8 @@ import numpy as np
 from lib.simulator import BATCH_SIZES, RESERVES, STRATEGIES, Simulator
 
 from torchx_cubicml.advisor import suggest
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

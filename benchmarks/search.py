@@ -39,7 +39,8 @@ from lib.plain_spaces import PlainModel
 from lib.simulator import Simulator
 
 from torchx_cubicml.advisor import best_known, suggest
-from torchx_cubicml.records.trial import Config, State, Trial
+from torchx_cubicml.records.trial import State, Trial
+from torchx_cubicml.records.values import Config
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

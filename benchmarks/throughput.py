@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from lib.trainings import Schedule
 
-    from torchx_cubicml.records.trial import Measurement
+    from torchx_cubicml.records.measurement import Measurement
 
     Name: TypeAlias = tuple[str, int, int]  # family, seed, number
 

@@ -12,7 +12,7 @@ from torchx_cubicml.space.toml import parse_space
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 DOCUMENTED = {"megatron-lm": ("microbatches_by_pp", "experts_with_tp")}
 """Rules whose check runs on GPUs alone, in the first step: their cases are documented, not generated."""

@@ -12,6 +12,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from torch.distributed import TCPStore
@@ -25,9 +26,12 @@ from torchx_cubicml.records.contract import (
     TypedCommand,
     decode_contract,
 )
-from torchx_cubicml.records.trial import Origin, State, Trial, Value
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.settings import default_store_url
 from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 SHOW = """
 import json, os, sys, time

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torchx_cubicml.records.contract import Contract
-    from torchx_cubicml.records.trial import Config, Measurement
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.values import Config
 
 CASES = int(os.environ.get("CUBICML_CASES", "6"))  # of each command
 SEED = int(os.environ.get("CUBICML_CASES_SEED", "0"))

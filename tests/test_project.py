@@ -10,11 +10,13 @@ import pytest
 
 from torchx_cubicml.launch import Launch, workload_of
 from torchx_cubicml.project import project_of
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.records.workload import is_same_program, is_same_workload, passed_over
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torchx_cubicml.records.values import Value
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.plots.trial_plots import plot_frontier, plot_predicted
     from torchx_cubicml.predictors.evaluation import ReportCard, evaluate
     from torchx_cubicml.recorder.steps.measure_api import measure
+    from torchx_cubicml.records.measurement import Measurement
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
+    from torchx_cubicml.records.trial import Origin, State, Trial
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import TrialStore
@@ -44,7 +45,7 @@ __all__ = [
 
 _MODULES = {
     "CubicMLError": "errors",
-    "Measurement": "records.trial",
+    "Measurement": "records.measurement",
     "ProposalMethod": "advisor",
     "Origin": "records.trial",
     "ReportCard": "predictors.evaluation",

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
 
 # What is chosen freely; the data-parallel degree and the accumulation follow.
 CHOSEN = ("micro_batch_size", "pp_degree", "tp_degree", "zero_stage")

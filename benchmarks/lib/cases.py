@@ -31,7 +31,7 @@ from lib.stores import fill
 from lib.tables import PLAIN_TABLES, fsdp_jobs, h100_jobs, plain_rows
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
-from torchx_cubicml.records.trial import Config, Trial
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torchx.specs import AppState
 
     from torchx_cubicml.records.contract import Contract
+    from torchx_cubicml.records.values import Config
 
 Figures: TypeAlias = "dict[str, float]"
 N_OTHERS = 1000  # trials of other workloads in the store of a tune

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-    from torchx_cubicml.records.trial import Config, Scalar, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Scalar
     from torchx_cubicml.space import Dimension, SearchSpace
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

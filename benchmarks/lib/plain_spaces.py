@@ -22,7 +22,7 @@ import numpy as np
 
 from lib import plain_physics
 from lib.plain_physics import GLOBAL_BATCH, GPUS
-from torchx_cubicml.records.trial import Config, State, Trial
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lib.plain_physics import Column, Physics
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Config, Scalar
 
 NOISE, PEAK_NOISE = 0.02, 0.005  # log standard deviations of one measurement and of one recorded peak
 FAILING = (0.1, 0.4)  # share of all configs that run out of memory

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
     Row = dict[str, Value]
 

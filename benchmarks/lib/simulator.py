@@ -17,11 +17,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.records.trial import Config, State, Trial
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 BATCH_SIZES = tuple(range(128, 428, 12))

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.records.event import Event, EventKind
-from torchx_cubicml.records.trial import Measurement, Origin, State
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Config, Workload
+    from torchx_cubicml.records.values import Config, Workload
 
 N_LAYERS = 4
 OWN: Workload = {

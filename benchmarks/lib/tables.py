@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.priors import leave_out
-from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Workload
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 
 if TYPE_CHECKING:
     import argparse
+
+    from torchx_cubicml.records.values import Config, Workload
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 H100_JOBS = DATA / "nanotron_ultrascale.csv"

@@ -15,7 +15,7 @@ import numpy as np
 from lib.public_sources import Source
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 NAME = "BigScience"
 SOURCE = "bigscience-workshop/bigscience train/tr11-176B-ml/chronicles-prequel.md"

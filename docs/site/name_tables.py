@@ -14,7 +14,7 @@ from torchx_cubicml.space.trainers import TRAINERS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
     from torchx_cubicml.space.trainers import Trainer, TrainerFlag
 
 _RULE = ["rule", "a config is legal if", "as an expression"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
 

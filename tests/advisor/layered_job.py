@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.records.trial import Config, State, Trial
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config
 
 WORKLOAD = {"program": "train.py", "world_size": 8}
 STRATEGIES = ("FULL_SHARD", "NO_SHARD")

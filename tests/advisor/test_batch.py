@@ -13,7 +13,8 @@ from torchx_cubicml.advisor.acquisition import ACQUISITIONS
 from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.reinforce import Reinforce
 from torchx_cubicml.space import Parameter, SearchSpace

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.advisor.posterior import Posterior
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.advisor.posterior import Posterior
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.searchers import Score
     from torchx_cubicml.space import SearchSpace
 

@@ -16,13 +16,14 @@ from torchx_cubicml.advisor.breakdown import Basis, Breakdown, Breakdowns
 from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.step_time import EXPLAINED_PARTS
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
 
 WORKLOAD: dict[str, Value] = {
     "program": "train.py",

@@ -17,7 +17,7 @@ from torchx_cubicml.space import Parameter, SearchSpace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 WORKLOAD: dict[str, Value] = {
     "program": "train.py",

@@ -9,11 +9,13 @@ import pytest
 
 from torchx_cubicml.advisor.hook_check import HookCheck
 from torchx_cubicml.launch import Launch
-from torchx_cubicml.records.trial import Config, Trial, Value
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Binding, Parameter, SearchSpace
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torchx_cubicml.records.values import Config, Value
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP")
 BINDINGS = {"sharding_strategy": "fsdp", "tp_degree": "mesh.tp", "cp_degree": "mesh.cp"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,8 +9,11 @@ from hypothesis import strategies as st
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.hook_refusals import hook_refusals
 from torchx_cubicml.records.hook_table import CHANGED
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Binding, Parameter, SearchSpace
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 HOOK = Binding(kind="hook", name="fsdp")

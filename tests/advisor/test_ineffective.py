@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import best_known, suggest
 from torchx_cubicml.advisor.ineffective import _most_by_chance, ineffective_parameters
-from torchx_cubicml.records.trial import Config, Trial, Value
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config, Value
 
 FREE = ("sharding_strategy", "micro_batch_size")
 SEEN = {"sharding_strategy": "sharding_strategy"}

@@ -10,7 +10,8 @@ import pytest
 from torchx_cubicml.advisor.launch_overhead import LaunchOverhead, PartTree, with_jobs
 from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.records.job_time import Job
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 
 NAMES = ("compile", "batch")

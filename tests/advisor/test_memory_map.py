@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from tests.advisor.layered_job import CURRENT, LIMIT_GIB, SPACE, WORKLOAD, launches, memory_gib, throughput
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.memory_map import MemoryMap, memory_map
-from torchx_cubicml.records.trial import Config, Trial
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config
 
 GIVEN = {"workload": WORKLOAD, "current": CURRENT}
 

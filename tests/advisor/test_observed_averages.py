@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from torchx_cubicml.advisor.observed_averages import common_averages, with_averages
-from torchx_cubicml.records.trial import State, Trial, Value
+from torchx_cubicml.records.trial import State, Trial
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 
 def ran(**observed: Value) -> Trial:

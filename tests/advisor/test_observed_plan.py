@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,8 +13,12 @@ from torchx_cubicml.advisor.breakdown import Breakdowns
 from torchx_cubicml.advisor.breakdown_text import breakdown_lines
 from torchx_cubicml.advisor.observed_plan import observed_plan, with_plan
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout, tables_of_unknown_plan
-from torchx_cubicml.records.trial import Measurement, State, Trial, Value
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 AS = {"tables": "embedding_sharding"}
 TABLES: dict[str, Value] = {"embedding_rows": (4_000_000, 1000), "embedding_dims": (64, 64)}

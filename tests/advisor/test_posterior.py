@@ -7,7 +7,8 @@ import pytest
 
 from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.space import Parameter, SearchSpace
 

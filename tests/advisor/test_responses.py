@@ -11,7 +11,8 @@ from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.responses import joint_response, responses
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torchx_cubicml.advisor.sensitivity import ParameterSensitivity
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
 STRATEGIES = ("FULL_SHARD", "NO_SHARD")

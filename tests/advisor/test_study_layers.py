@@ -13,7 +13,7 @@ from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
 
 N_LAYERS = 8
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")

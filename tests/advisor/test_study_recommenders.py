@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,8 +16,12 @@ from torchx_cubicml.advisor.surrogates.transfer_prior import recommender_covers,
 from torchx_cubicml.predictors.roofline.recommender_constants import RECOMMENDER_DEFAULTS
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
 from torchx_cubicml.predictors.roofline.recommender_time import recommender_step_time
-from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Value
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config, Value
 
 WORDS = ("data_parallel", "row_wise", "table_wise")
 TABLES: dict[str, Value] = {

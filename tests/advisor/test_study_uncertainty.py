@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,9 +12,13 @@ from torchx_cubicml.advisor import Study
 from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
-from torchx_cubicml.records.trial import Config, Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.space import Parameter, SearchSpace
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
 SPACE = SearchSpace(

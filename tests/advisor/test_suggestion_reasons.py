@@ -11,7 +11,8 @@ from torchx_cubicml.advisor.suggestion_reasons import (
     distance,
     without_effect,
 )
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 
 CONFIG = {"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")}

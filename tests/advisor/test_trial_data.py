@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +22,13 @@ from torchx_cubicml.advisor.trial_data import (
     pinned_choices,
     with_choices,
 )
-from torchx_cubicml.records.trial import Measurement, State, Trial, Value
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 SPACE = parse_space(
     """

@@ -14,7 +14,7 @@ from torchx_cubicml import Origin, Trial, TrialStore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=f"none of {', '.join(NAMES)} is installed")
 WORKLOAD: dict[str, Value] = {

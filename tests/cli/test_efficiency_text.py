@@ -11,10 +11,12 @@ import pytest
 
 from torchx_cubicml.cli import history
 from torchx_cubicml.cli.efficiency_text import efficiency_json, efficiency_lines, mfu_text
-from torchx_cubicml.records.trial import State, Trial, Value
+from torchx_cubicml.records.trial import State, Trial
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torchx_cubicml.records.values import Value
 
 FACTS: dict[str, Value] = {
     "n_params": 6_717_579_264,

@@ -7,7 +7,7 @@ import pytest
 from torchx_cubicml.cli.embedding_text import table_lines
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 FACTS: dict[str, Value] = {
     "n_embedding_tables": 3,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.tune_display import comparison_table
-from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.tuner.comparison import Repeats, compare
 
 FULL = Measurement(

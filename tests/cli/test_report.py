@@ -18,7 +18,7 @@ from torchx.cli.main import main
 from torchx_cubicml import Origin, State, Trial, TrialStore
 from torchx_cubicml.cli import report_sections as sections
 from torchx_cubicml.cli.report_sections import SECTIONS, launch_order, result
-from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.tuner.comparison import Repeats, compare
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.progress import TuneResult

@@ -13,8 +13,9 @@ from torchx.cli.main import main
 
 from torchx_cubicml.records.event import Event, EventKind, trial_events
 from torchx_cubicml.records.kept_command import kept_command
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, UNCOMMITTED, Trust
-from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.space.toml.reader import space_digest
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.digest_key import made_digest_key

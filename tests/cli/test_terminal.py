@@ -22,7 +22,7 @@ from torchx_cubicml.cli.history_filters import find_trial, short_ids
 from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
 from torchx_cubicml.cli.tune_display import Display, Live
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.trial import MEAN
+from torchx_cubicml.records.measurement import MEAN
 from torchx_cubicml.tuner import Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.progress import InFlight
 

@@ -20,7 +20,7 @@ from torchx_cubicml.tuner.comparison import Repeats, compare
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 TUNE = Path(__file__).resolve().parents[1] / "tune"
 COMMAND = (f"{TUNE}/components.py:quick", "--script", f"{TUNE}/quick.py", "--", "--batch_size", "4")

@@ -23,7 +23,8 @@ from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 from torchx_cubicml.predictors.roofline.constants import PRIORS
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable

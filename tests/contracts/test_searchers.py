@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.searchers import Searcher
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")

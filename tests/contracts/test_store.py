@@ -12,7 +12,8 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem
 
 from torchx_cubicml.records.event import Event, EventKind
-from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
 from torchx_cubicml.store.backend import Presence
 

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.store import TrialStore
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
+    from torchx_cubicml.records.values import Config, Scalar, Value, Workload
 
 ODD_SPEEDS = (5e-324, 1e-300, 1e-6, 1e-3, 1e12, 1e15, 1e300, 1.7e308)
 """Throughputs of which some are possible, hardly, and some are none that a training can have."""

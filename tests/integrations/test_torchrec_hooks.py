@@ -17,7 +17,8 @@ from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 pytestmark = [
     pytest.mark.launch,

@@ -16,7 +16,7 @@ from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
 
 GOLDEN = sorted((Path(__file__).parents[1] / "data" / "argv").glob("*.json"))
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torchx_cubicml.advisor import best_known
 from torchx_cubicml.launch import migrated_trials
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import SearchSpace
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config, Value
 
 BATCH = "[parameters.batch]\nchoices = [1, 2, 4, 8]\nflag = '--batch'\n"
 WORKERS = "[parameters.workers]\nchoices = [0, 2, 4]\nflag = '--workers'\ndefault = 2\n"

@@ -10,7 +10,8 @@ from torchx_cubicml.advisor import Study, best_known
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import with_measured_objective
 from torchx_cubicml.launch.objective import COUNT_WORK
-from torchx_cubicml.records.trial import Measurement, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.choice import DecisionContext, advise
 from torchx_cubicml.space.toml import parse_space
 

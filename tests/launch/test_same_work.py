@@ -15,12 +15,15 @@ from torchx_cubicml.launch.config_io import read_config
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_work import ComparedTrials, with_same_work
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
-from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, Value
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from torchx_cubicml.records.values import Value
 
 KEY = "0123456789abcdef" * 2
 WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}

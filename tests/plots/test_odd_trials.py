@@ -14,7 +14,7 @@ from tests.plots.simulated import GIVEN, SPACE, launches
 from tests.report.test_odd_data import marks_of
 from torchx_cubicml import State, plot_frontier, plot_memory, plot_parameter_worth, plot_predicted, plots
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
+from torchx_cubicml.records.measurement import LEAST_THROUGHPUT, MOST_THROUGHPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

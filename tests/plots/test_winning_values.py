@@ -10,7 +10,7 @@ from torchx_cubicml import Trial
 from torchx_cubicml.plots.winning_values import winning_values
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 UNIT = "tokens_per_second"
 

@@ -9,7 +9,7 @@ from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.features.columns import Columns
 from torchx_cubicml.predictors.features.history import History
-from torchx_cubicml.records.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
+from torchx_cubicml.records.measurement import LEAST_THROUGHPUT, MOST_THROUGHPUT
 
 
 def history_of(rows: list[dict[str, object]], throughput: np.ndarray) -> History:

@@ -10,7 +10,8 @@ import pytest
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors import PREDICTORS, Prediction
 from torchx_cubicml.predictors.evaluation import ReportCard, evaluate, grade, learning_curve
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 
 
 def made_up(count: int, *, seed: int = 0) -> list[Trial]:

@@ -13,7 +13,8 @@ from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
-from torchx_cubicml.records.trial import Measurement, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Trial
 
 PLANTED = {**DEFAULTS, "gemm_efficiency": 0.4, "launch_s": 4e-3, "link_tp": 0.4}
 

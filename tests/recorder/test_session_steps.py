@@ -17,7 +17,7 @@ from torchx_cubicml import measure
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.recorder import session as sessions
 from torchx_cubicml.recorder.apply.hooks import hook_facts, warn_of_refusals
-from torchx_cubicml.recorder.logs.measurement import encode_measurement
+from torchx_cubicml.recorder.logs.logged_measurement import encode_measurement
 from torchx_cubicml.recorder.process.assignment import Assignment
 from torchx_cubicml.recorder.process.run_program import Program
 from torchx_cubicml.recorder.ranks.peers import RankWork
@@ -25,7 +25,8 @@ from torchx_cubicml.recorder.session import STEP_LIMIT, Session, open_session
 from torchx_cubicml.recorder.steps.trainings import Coverage
 from torchx_cubicml.records.contract import Contract
 from torchx_cubicml.records.log_pattern import LogPattern
-from torchx_cubicml.records.trial import Measurement, State
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:

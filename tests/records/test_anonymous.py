@@ -20,15 +20,16 @@ from torchx_cubicml.predictors.features.device_specs import find_hardware, hardw
 from torchx_cubicml.recorder.logs.formats import LOG_FORMATS
 from torchx_cubicml.records.anonymous import AnonymousTrials, anonymous_trials
 from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.memory_failure import plain_memory_reason, proves_too_large
 from torchx_cubicml.records.shareable_facts import KEPT_NAMES, LEFT_OUT, LOG_SOURCES, shareable_text
-from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 ROOT = Path(__file__).resolve().parents[2]
 N_TEXTS = 24

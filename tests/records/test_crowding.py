@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,14 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside, with_crowding
 from torchx_cubicml.records.event import trial_events
-from torchx_cubicml.records.trial import Measurement, State, Trial, Value
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
 from torchx_cubicml.tuner.comparison import Repeats, compare
 from torchx_cubicml.tuner.trials import TrialLog
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -22,8 +22,9 @@ from torchx_cubicml.records.event import (
     measurement_from_json,
     trial_events,
 )
+from torchx_cubicml.records.measurement import STATISTICS, Measurement
 from torchx_cubicml.records.redaction import MASK, mask, names_secret
-from torchx_cubicml.records.trial import STATISTICS, Measurement, Origin, State, Trial
+from torchx_cubicml.records.trial import Origin, State, Trial
 
 if TYPE_CHECKING:
     from random import Random

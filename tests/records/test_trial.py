@@ -9,19 +9,9 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.trial import (
-    MAX_ITEMS,
-    MAX_NAMES,
-    MAX_TEXT,
-    Measurement,
-    Origin,
-    State,
-    Trial,
-    Value,
-    freeze_value,
-    freeze_values,
-    new_id,
-)
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State, Trial, new_id
+from torchx_cubicml.records.values import MAX_ITEMS, MAX_NAMES, MAX_TEXT, Value, freeze_value, freeze_values
 
 
 def deep_list(depth: int) -> list[object]:

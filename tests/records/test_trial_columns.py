@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.generated.cases import ODD_VALUES
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.records.trial_columns import ColumnKind, TrialColumn, trial_columns
 
 

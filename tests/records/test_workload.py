@@ -2,15 +2,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
 from torchx_cubicml.advisor.posterior import Posterior
-from torchx_cubicml.records.trial import Measurement, State, Trial, Value
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload, value_key
 from torchx_cubicml.space import Parameter, SearchSpace
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 WORKLOAD: dict[str, Value] = {"program": "a.py", "world_size": 1}
 SPACE = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=(1, 2)),))

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import vl_convert
 
-from torchx_cubicml.records.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
+from torchx_cubicml.records.measurement import LEAST_THROUGHPUT, MOST_THROUGHPUT
 from torchx_cubicml.report import figures
 from torchx_cubicml.report.figures import (
     cell_grid,

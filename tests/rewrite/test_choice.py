@@ -3,13 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.records.trial import Config, Origin, State, Trial, Value
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite.choice import (
     Choice,
     DecisionContext,
@@ -22,6 +23,9 @@ from torchx_cubicml.rewrite.choice import (
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.space import RewriteRules, SearchSpace
 from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config, Value
 
 SPACE = parse_space(
     BATCH_SIZES

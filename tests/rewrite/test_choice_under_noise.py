@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from torchx_cubicml.records.trial import Config, Trial, Value
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config, Value
 
 SPACE = parse_space(
     "[parameters.a]\nchoices = [1, 2, 4, 8]\nflag = '--a'\n[parameters.b]\nchoices = ['x', 'y', 'z']\nflag = '--b'\n",

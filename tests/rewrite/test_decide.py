@@ -15,7 +15,7 @@ import pytest
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import CubicMLError, StoreError
-from torchx_cubicml.records.trial import Origin, State, Trial, Value
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite import decide as decide_module
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, load, save
 from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
@@ -27,6 +27,8 @@ from torchx_cubicml.store.predictor_choice import append_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from torchx_cubicml.records.values import Value
 
 SPACE = parse_space(
     BATCH_SIZES

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.records.trial import Config, Trial
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.choice import DecisionContext, advise
 from torchx_cubicml.rewrite.observed_batch import batch_parameters, faster_batch_note
 from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
 KNOBS = """

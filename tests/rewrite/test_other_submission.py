@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.choice import DecisionContext, advise, apply_rules, other_submission_note
 from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 SPACE = parse_space(
     """

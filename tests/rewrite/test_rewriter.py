@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,7 +22,7 @@ from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.torchrun_command import TORCHRUN_WITH_SECOND_ATTEMPT
 from torchx_cubicml.records import contract
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, decode_contract
-from torchx_cubicml.records.trial import Origin, Trial, Value
+from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.rewrite import rewriter
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits
@@ -30,6 +31,9 @@ from torchx_cubicml.settings import cache_folder
 from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.obstacle import folder_obstacle
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 SPACE = (
     N_LAYERS

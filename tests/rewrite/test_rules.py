@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch import Launch
-from torchx_cubicml.records.trial import Config, Origin, State, Trial, Value
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
     can_change_batch,
@@ -33,6 +34,9 @@ from torchx_cubicml.rewrite.rules import (
 from torchx_cubicml.space import Binding, BindingKind, Parameter, RewriteRules, SearchSpace
 from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config, Value
 
 SPACE = parse_space(
     """

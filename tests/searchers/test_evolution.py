@@ -13,7 +13,7 @@ from torchx_cubicml.space import Parameter, SearchSpace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 SPACE = SearchSpace(
     parameters=(

@@ -15,7 +15,7 @@ from torchx_cubicml.space.expression import parse_expression
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 FALSE_ALARM = 1e-4  # of each statistical test
 

@@ -13,7 +13,7 @@ from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config, Scalar
+    from torchx_cubicml.records.values import Config, Scalar
     from torchx_cubicml.space.expression import Expression
 
 

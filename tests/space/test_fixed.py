@@ -10,7 +10,7 @@ from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 SPACE = parse_space(
     """

@@ -11,7 +11,7 @@ from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.space.expression import Expression
 
 

@@ -17,7 +17,7 @@ from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, W
 from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config, Scalar
+    from torchx_cubicml.records.values import Config, Scalar
     from torchx_cubicml.space.expression import Expression
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")

@@ -20,7 +20,7 @@ from torchx_cubicml.space import (
 from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
 
 X = Parameter(name="x", choices=(1, 2))
 

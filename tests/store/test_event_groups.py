@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.records.event import Event, EventKind, fold_events
-from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.store.event_groups import EventGroup, EventGroups, folded
 
 

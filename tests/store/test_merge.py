@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.event import Event, EventKind, fold_events
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.provenance import Trust
-from torchx_cubicml.records.trial import Measurement, State
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.compaction import compact
 from torchx_cubicml.store.digest_key import digest_keys, made_digest_key

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.event import Event, EventKind
-from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
 from torchx_cubicml.store.deadline import read_with_deadline
 from torchx_cubicml.store.event_groups import EventGroups

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.trial import MAX_NAMES, Measurement, Origin, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State, Trial
+from torchx_cubicml.records.values import MAX_NAMES
 from torchx_cubicml.store.trial_table import from_table, to_table
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 SHARED: dict[str, Value] = {"n_layers": 2, "program": "train.py"}
 FULL = Trial(

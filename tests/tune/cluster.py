@@ -17,7 +17,8 @@ from torchx.workspace import WorkspaceMixin
 
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.event import Event, EventKind
-from torchx_cubicml.records.trial import Measurement, State
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef, Role
 
     from torchx_cubicml.records.contract import Contract
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
 
 
 class StatusError(Exception):

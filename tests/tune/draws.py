@@ -17,7 +17,8 @@ from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 if TYPE_CHECKING:
     from cluster import SimulatedCluster
 
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner import Step
     from torchx_cubicml.tuner.proposer import Proposer, Snapshot
 

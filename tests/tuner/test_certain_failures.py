@@ -12,7 +12,8 @@ from tests.tune.draws import go, prepare_in, stored
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import read_config
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.trial import Measurement, State, Trial, new_id
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial, new_id
 from torchx_cubicml.space import Binding, Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.tuner import Budget, Notice, TuneResult
@@ -23,7 +24,7 @@ from torchx_cubicml.tuner.proposer import StudyProposer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner import Prepared, Step
 
 SPACE = SearchSpace(

@@ -26,7 +26,8 @@ from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.records.contract import Contract
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.proposer import Snapshot
 
 
@@ -198,7 +199,8 @@ def test_the_image_of_the_workspace_is_built_once(prepared: Prepared) -> None:
 
 
 def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepared) -> None:
-    from torchx_cubicml.records.trial import Measurement, Trial
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.stopping import early_stop_reason
 
     def running(speed: float, spread: float, doubt: float | None = None) -> Trial:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.tuner.comparison import Comparison, Repeats, compare
 
 OBJECTIVE = "tokens_per_second"

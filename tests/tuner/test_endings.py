@@ -22,7 +22,8 @@ from torchx_cubicml.tuner import Budget, Launching, Notice, TuneResult, prepare
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner import Prepared, Step
     from torchx_cubicml.tuner.proposer import Snapshot
 

@@ -19,7 +19,7 @@ from torchx_cubicml.tuner.proposer import FinalReport, Snapshot, StudyProposer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 SPACE = N_LAYERS + BATCH_SIZES
 SCRIPT_ARGS = ("--n_layer", "2", "--batch_size", "1", "--accumulate", "8")

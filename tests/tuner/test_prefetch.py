@@ -11,7 +11,8 @@ import pytest
 from tests.tune.cluster import SimulatedCluster
 from tests.tune.draws import Draws, go, stored, suggestion_of
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest
 from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.poll_interval import poll_interval_s

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from torchx_cubicml.advisor import Suggestion
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.tuner import Budget
 from torchx_cubicml.tuner.budget import Spent
 from torchx_cubicml.tuner.launch_state import Cancellation, PendingLaunch

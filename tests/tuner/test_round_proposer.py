@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 SPACE = """
 [parameters]

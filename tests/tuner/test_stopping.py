@@ -12,7 +12,8 @@ from tests.tune.cluster import SimulatedCluster, speed
 from tests.tune.draws import Draws, go, prepare_in
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Binding, Parameter
 from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
 from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.proposer import Snapshot
 
 NOW = SystemClock().now()

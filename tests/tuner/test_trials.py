@@ -10,7 +10,8 @@ import pytest
 
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.records.event import TUNER, Event, EventKind
-from torchx_cubicml.records.trial import Measurement, Origin, State
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.tuner.budget import Spent
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.polling import SystemClock

@@ -16,7 +16,7 @@ from torchx_cubicml.tuner.proposer import StudyProposer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 SPACE = """
 objective = ["tokens_per_second", "tokens_per_device_hour"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.predictors import Prediction
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 AcquisitionFunction: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 """Acquisition function: maps log gains over the incumbent and their spreads to log utility, ``[n]`` each."""

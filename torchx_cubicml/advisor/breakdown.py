@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.study import Study
     from torchx_cubicml.advisor.surrogates.base import TrainingData
-    from torchx_cubicml.records.trial import Config, Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value
 
 _GIB = float(1 << 30)
 _MOST_LAUNCHES = 100  # to calibrate on: more change the constants little, and a user waits

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.posterior import Posterior
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 _SLOWED = 0.07  # prior probability that a launch was slowed down by something else than its config
 _SLOWDOWNS = np.linspace(0.05, 0.7, 14)  # log slowdowns of such a launch: by 5 to 50 per cent

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.study import Study
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 _TIE_RATIO = 1.01  # a rival faster by less counts as a tie
 _RIVAL_PROBABILITY = 0.1  # least probability to be faster than the winner that makes a config a rival

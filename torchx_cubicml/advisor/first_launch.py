@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.roofline import Roofline
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 Interval = tuple[float, float, float]
 """Low end, median and high end of an 80 % interval."""

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.posterior import Posterior
-    from torchx_cubicml.records.trial import Config, Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the second objective, a search each

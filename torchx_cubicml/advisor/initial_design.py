@@ -22,7 +22,7 @@ from torchx_cubicml.space.encoding import drawn_rows
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from torchx_cubicml.records.trial import Config, Scalar
+    from torchx_cubicml.records.values import Config, Scalar
     from torchx_cubicml.searchers.neighbourhood import Vector
     from torchx_cubicml.space import Dimension, SearchSpace
 

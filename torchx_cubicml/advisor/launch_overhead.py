@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value, Workload
 
 _SIGNIFICANCE = 0.05  # probability of a split by chance, over all parameters of a node
 _PRIOR_SD = 0.1  # of log(1 s + part) between launches of one config, known as well as by two of them

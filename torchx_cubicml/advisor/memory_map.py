@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.study import Study
-    from torchx_cubicml.records.trial import Config, Scalar, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Scalar
 
 _MOST_FAILED = 8  # configs out of memory around which the effects on memory are compared, too
 _LEAST_EFFECT = 0.05  # range of the logit from which a parameter has an effect

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors import Prediction
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
 
 RepeatedMeasurements: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
 """Throughputs of one config, and the uncertainty of each."""

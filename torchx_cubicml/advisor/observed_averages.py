@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 _AVERAGES = ("embedding_pooling",)
 _MOST_RATIO = 1.5  # of the largest to the smallest average, beyond which the data differs and not the sample

@@ -15,7 +15,8 @@ from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 PLAN = "embedding_plan"
 """Fact: the sharding that the planner chose for each table, empty where no launch has left the table to it."""

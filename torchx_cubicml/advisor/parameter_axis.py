@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torchx_cubicml.records.trial import Config, Scalar
+    from torchx_cubicml.records.values import Config, Scalar
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.search_space import Dimension
 

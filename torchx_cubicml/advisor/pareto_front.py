@@ -13,7 +13,8 @@ from torchx_cubicml.predictors.features.history import config_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
 
 _SURE = 1.645  # standard deviations of a difference that is surely no noise (one-sided 95 %)
 _NOISE = 0.05  # run-to-run standard deviation of a logarithm where no repeat tells it

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.noise import RepeatedMeasurements
     from torchx_cubicml.advisor.surrogates.base import Surrogate
     from torchx_cubicml.advisor.trial_data import CleanTrials, SelectedTrials
-    from torchx_cubicml.records.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.parameter_axis import ParameterAxis
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.study import Study
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 _LEAST_EFFECT = math.log(1.01)  # range of the logarithm of throughput from which a parameter tells
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.study import Study
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.space import SearchSpace
 
     _Compared = tuple[Config, tuple[float, float, float] | None, float]  # its ratio to the best one; whether it fits

@@ -31,7 +31,8 @@ from torchx_cubicml.launch import migrated_trials, with_measured_objective
 from torchx_cubicml.launch.messages import best_word, better_word
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
 from torchx_cubicml.predictors.threads import one_thread
-from torchx_cubicml.records.trial import State, Trial, freeze_values
+from torchx_cubicml.records.trial import State, Trial
+from torchx_cubicml.records.values import freeze_values
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers.base import has_at_most
 from torchx_cubicml.searchers.evolution import Evolution
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config, Workload
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.searchers import Searcher
     from torchx_cubicml.space import SearchSpace
 

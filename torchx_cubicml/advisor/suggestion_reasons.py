@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.claims import Claim
     from torchx_cubicml.advisor.posterior import Posterior
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.space import SearchSpace
 
 

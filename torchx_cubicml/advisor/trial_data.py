@@ -23,7 +23,8 @@ from torchx_cubicml.searchers.base import identity
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Config, Scalar, Trial, Value, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Scalar, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
 

@@ -8,7 +8,8 @@ from torchx_cubicml.launch.messages import number_text, rate_text
 from torchx_cubicml.records.objective_units import PER_JOULE
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Measurement, Trial
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.trial import Trial
 
 _T = 1e12
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 PER_TABLE = (
     "embedding_tables",

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.command_explanation.levers import Lever
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 _LOCAL = "local_cwd"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 CHOSEN_ONCE = "A config measured once is on the frontier also by luck: measure it again before you rely on it."
 

@@ -136,7 +136,7 @@ def _fields(trial: Trial) -> Iterator[tuple[str, object]]:
 
 
 def _measured_names() -> Iterable[str]:
-    from torchx_cubicml.records.trial import Measurement
+    from torchx_cubicml.records.measurement import Measurement
 
     return Measurement.__dataclass_fields__
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from torchx_cubicml.advisor.pareto_front import Frontier
-    from torchx_cubicml.records.trial import Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Workload
 
 _DEFAULT = "tokens_per_second,tokens_per_device_hour"
 _LEGAL = (*RATES, *PER_DEVICE_HOUR, *PER_JOULE)

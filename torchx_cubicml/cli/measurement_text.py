@@ -12,7 +12,7 @@ from torchx_cubicml.records.objective_units import OBJECTIVES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Measurement
+    from torchx_cubicml.records.measurement import Measurement
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 

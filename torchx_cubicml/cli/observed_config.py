@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 
 def observed_config(trial: Trial) -> dict[str, Value]:

@@ -20,9 +20,9 @@ from torchx_cubicml.launch.messages import interval_text, statistic_text, title_
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
+from torchx_cubicml.records.measurement import MEAN
 from torchx_cubicml.records.objective_units import OBJECTIVES, SOONEST_DONE
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, JustifyMethod, RenderableType
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner import Prepared, Step
     from torchx_cubicml.tuner.comparison import Comparison, Repeats

@@ -22,7 +22,7 @@ from torchx_cubicml.records.redaction import names_secret
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 PROGRAM = "program"
 LAUNCHED = "launched"

@@ -20,7 +20,7 @@ from torchx_cubicml.launch.bindings.job_options import ComponentOptionBinding, S
 from torchx_cubicml.launch.bindings.spelling import same_value, spell
 from torchx_cubicml.launch.bindings.torchrun_size import TorchrunSizeBinding
 from torchx_cubicml.launch.launch import workload_of
-from torchx_cubicml.records.trial import MAX_ITEMS, freeze_values
+from torchx_cubicml.records.values import MAX_ITEMS, freeze_values
 from torchx_cubicml.space import BindingKind, implied_values
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.bindings.base import BindingIO
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.contract import Contract
-    from torchx_cubicml.records.trial import Config, Value, Workload
+    from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import Binding, Parameter, SearchSpace, WorkloadFact
 
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from yaml.nodes import MappingNode, Node
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 MAX_NODES = 100_000  # nested aliases can expand to more values than any memory holds

@@ -13,7 +13,7 @@ from torchx_cubicml.records.workload import PROJECT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Value, Workload
+    from torchx_cubicml.records.values import Value, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

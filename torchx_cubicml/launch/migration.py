@@ -20,7 +20,7 @@ from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.recorded_values import RecordedValues, is_in_texts
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
-from torchx_cubicml.records.trial import MAX_ITEMS
+from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.records.workload import PROJECT, collapsed, is_same_program, is_same_workload
 from torchx_cubicml.space import BindingKind, implied_values
 from torchx_cubicml.space.constraints import is_count
@@ -28,7 +28,8 @@ from torchx_cubicml.space.constraints import is_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
 
 _SIZES = frozenset({"nnodes", "nproc_per_node"})

@@ -14,7 +14,8 @@ from torchx_cubicml.space.constraints import data_parallel_degree, is_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from torchx_cubicml.records.trial import Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Workload
     from torchx_cubicml.space import SearchSpace
 
 COUNT_WORK = "count samples with torchx_cubicml.measure.step(samples=...), or declare your log lines in [log]"

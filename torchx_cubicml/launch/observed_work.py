@@ -13,7 +13,8 @@ from torchx_cubicml.records.workload import about_equal, recency, value_key
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Config, Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.space import SearchSpace
 
 _SIZES = tuple(sorted({*WORKLOAD_SIZES, "n_params", "n_trainable_params", "n_experts", "n_active_experts"}))

@@ -31,7 +31,8 @@ from torchx_cubicml.records.contract import Contract, TypedCommand
 if TYPE_CHECKING:
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config, Origin
+    from torchx_cubicml.records.trial import Origin
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.space import SearchSpace
 
 

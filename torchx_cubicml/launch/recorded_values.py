@@ -15,7 +15,8 @@ from torchx_cubicml.space import BindingKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Config, Scalar, Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Scalar, Value
     from torchx_cubicml.space import Binding, Parameter
 
 _MODULE = "-m "

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.launch.launch import Launch
-    from torchx_cubicml.records.trial import Config, Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.space import Parameter, SearchSpace
 
 

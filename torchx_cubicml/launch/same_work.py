@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.observed_work import WorkSummary
     from torchx_cubicml.launch.present_command import PresentCommand
-    from torchx_cubicml.records.trial import Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Workload
     from torchx_cubicml.space import SearchSpace
 
 _MOST_PAIRED = 40  # different commands that are compared with each other, each with each: the latest

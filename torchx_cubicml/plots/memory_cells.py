@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.advisor.memory_map import MemoryMap
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 
 def memory_figure(found: MemoryMap, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -18,7 +18,8 @@ from torchx_cubicml.report.figures.parameter_worth import parameter_worth
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torchx_cubicml.records.trial import Config, Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
 
 

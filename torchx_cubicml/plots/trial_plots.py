@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 
 def plot_frontier(

@@ -11,7 +11,8 @@ from torchx_cubicml.records.workload import value_key
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-    from torchx_cubicml.records.trial import Config, Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value
 
 _FEWEST = 2  # workloads in which a value competed with another
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from torchx_cubicml.records.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
+from torchx_cubicml.records.measurement import LEAST_THROUGHPUT, MOST_THROUGHPUT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

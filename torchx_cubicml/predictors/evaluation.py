@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Workload
 
 PROPOSALS = (3, 5, 10)
 _CURVE = (10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)

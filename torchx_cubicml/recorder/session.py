@@ -17,7 +17,7 @@ from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_o
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.host.job_energy import JobEnergy
 from torchx_cubicml.recorder.host.memory import peak_memory_gib
-from torchx_cubicml.recorder.logs.measurement import (
+from torchx_cubicml.recorder.logs.logged_measurement import (
     STEPS,
     decode_measurement,
     disagreement,
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.process.run_program import Program
     from torchx_cubicml.recorder.ranks.peers import Peers, RankWork
     from torchx_cubicml.recorder.steps.training import Training
-    from torchx_cubicml.records.trial import Measurement, Value
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.values import Value
 
 _QUERY_S = 3.0  # limit of a query to another rank while this process is about to end
 _SHORT_QUERY_S = 0.5  # limit of a query for a value that was posted long before, if at all

@@ -24,7 +24,9 @@ from torchx_cubicml.records.workload import PROJECT, is_same_project, value_key,
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Measurement, Scalar, Trial, Value
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Scalar, Value
 
 _PROGRAM = "program"
 _FIRST_START = datetime(2000, 1, 1, tzinfo=UTC)  # of the earliest trial of every export

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.redaction import MASK, names_secret
-from torchx_cubicml.records.trial import MAX_TEXT
+from torchx_cubicml.records.values import MAX_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.records.json_fields import items_of, object_of, text_of, texts_of
 from torchx_cubicml.records.log_pattern import LogPattern
-from torchx_cubicml.records.trial import Origin, freeze_value, freeze_values
+from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.records.values import freeze_value, freeze_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Config, Value, Workload
+    from torchx_cubicml.records.values import Config, Value, Workload
 
 CONTRACT_VARIABLE = "TORCHX_CUBICML_LAUNCH"
 SECOND_ATTEMPT_VARIABLE = "TORCHX_CUBICML_SECOND_ATTEMPT"

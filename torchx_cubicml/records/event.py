@@ -18,24 +18,16 @@ from torchx_cubicml.records.arguments import digested_arguments
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.json_fields import object_of, text_of, texts_of, whole_number_of
+from torchx_cubicml.records.measurement import MEDIAN, Measurement
 from torchx_cubicml.records.provenance import Trust, least_trusted
 from torchx_cubicml.records.redaction import MASK, mask, names_secret
-from torchx_cubicml.records.trial import (
-    MAX_ITEMS,
-    MAX_TEXT,
-    MAX_WHOLE,
-    MEDIAN,
-    Measurement,
-    Origin,
-    State,
-    Trial,
-    freeze_values,
-)
+from torchx_cubicml.records.trial import Origin, State, Trial
+from torchx_cubicml.records.values import MAX_ITEMS, MAX_TEXT, MAX_WHOLE, freeze_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torchx_cubicml.records.trial import Config, Value, Workload
+    from torchx_cubicml.records.values import Config, Value, Workload
 
 SCHEMA_VERSION = 1
 TUNER = "tune"  # writer of the events of ``tune``

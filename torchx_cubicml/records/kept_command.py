@@ -13,7 +13,7 @@ from torchx_cubicml.records.shell_words import shell_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 WORDS = "words"
 """Name of the words in a kept command."""

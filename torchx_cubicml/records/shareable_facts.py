@@ -14,7 +14,7 @@ from torchx_cubicml.records.standard_words import SPELLINGS, SWITCHES, standard_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 DEVICE = "device"
 

@@ -12,7 +12,7 @@ from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, SOONEST
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 _MOST_ROUNDS = 1_000_000
 _OF_TUNE = re.compile(r"(launch-[0-9a-f]+)-\d+")  # the id of a tune's launch

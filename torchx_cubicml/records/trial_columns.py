@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.kept_command import command_text
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.objective_units import PER_COST, SOONEST_DONE
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.suggestion import promised_round, promised_throughput
-from torchx_cubicml.records.trial import Measurement, Origin, State
+from torchx_cubicml.records.trial import Origin, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

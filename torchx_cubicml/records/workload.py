@@ -14,7 +14,8 @@ from torchx_cubicml.records.trial import State
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-    from torchx_cubicml.records.trial import Trial, Value, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value, Workload
 
 
 def is_same_workload(trial: Trial, workload: Workload) -> bool:

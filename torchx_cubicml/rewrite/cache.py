@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Config, Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.store.fingerprint import Fingerprint
 

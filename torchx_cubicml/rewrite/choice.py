@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config, Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
 
 _EXPLORE_AMONG = 8  # suggestions, of which the first that clears ``min_fit`` is tried

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 _PLAIN_WIDTH = 100  # columns without a terminal
 

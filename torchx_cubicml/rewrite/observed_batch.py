@@ -15,7 +15,8 @@ from torchx_cubicml.space.constraints import IN_BATCH
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from torchx_cubicml.records.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
 _WORTH_SAYING = 1.05  # ratio of throughputs from which a launch of another batch is mentioned

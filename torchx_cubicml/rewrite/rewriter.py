@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef
 
     from torchx_cubicml.launch import Launch, MaterializedComponent
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.rewrite.choice import Choice
     from torchx_cubicml.rewrite.decide import Decision
     from torchx_cubicml.space import SearchSpace

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config, Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
 
 _PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains

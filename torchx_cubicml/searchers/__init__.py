@@ -14,7 +14,7 @@ from torchx_cubicml.searchers.reinforce import Reinforce
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 SEARCHERS: dict[str, Callable[[], Searcher]] = {
     "random": Random,

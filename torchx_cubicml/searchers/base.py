@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from torchx_cubicml.records.trial import Config
+from torchx_cubicml.records.values import Config
 from torchx_cubicml.space.encoding import config_at
 
 if TYPE_CHECKING:

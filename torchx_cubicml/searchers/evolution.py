@@ -17,7 +17,7 @@ from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import ScoredRows, rows_of
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.searchers.neighbourhood import Vectors
     from torchx_cubicml.space import SearchSpace

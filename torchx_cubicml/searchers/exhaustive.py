@@ -13,7 +13,7 @@ from torchx_cubicml.searchers.base import has_at_most, scores_of
 from torchx_cubicml.space.encoding import config_at
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.space import SearchSpace
 

@@ -12,7 +12,7 @@ from torchx_cubicml.searchers.scored_rows import ScoredRows
 if TYPE_CHECKING:
     import numpy as np
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.space import SearchSpace
 

@@ -21,7 +21,7 @@ from torchx_cubicml.space.encoding import config_at, distinct_rows, drawn_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.space import SearchSpace
 

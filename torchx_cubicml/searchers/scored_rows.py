@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.space import SearchSpace
 

@@ -17,7 +17,7 @@ from torchx_cubicml.errors import SpaceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
     from torchx_cubicml.space.decision_diagram import Symbolic
 
     Number: TypeAlias = int | float | Fraction

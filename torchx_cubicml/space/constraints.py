@@ -13,7 +13,7 @@ from torchx_cubicml.space.expression import Expression, parse_expression
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 @dataclass(frozen=True, slots=True)

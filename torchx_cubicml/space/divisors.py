@@ -12,7 +12,7 @@ from torchx_cubicml.space.constraints import is_count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
     from torchx_cubicml.space.parameter import Parameter
 
 _MAX_COMBINATIONS = 10_000  # of the values from which a size is derived

@@ -19,7 +19,7 @@ from torchx_cubicml.space.decision_diagram import Symbolic, symbolic_result
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
     from torchx_cubicml.space.arithmetic import Operand
 
     _Values: TypeAlias = Mapping[str, Value | Symbolic]

@@ -12,7 +12,7 @@ from torchx_cubicml.space.parameter import WorkloadFact
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from torchx_cubicml.records.trial import Config, Scalar
+    from torchx_cubicml.records.values import Config, Scalar
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Parameter
     from torchx_cubicml.space.search_space import SearchSpace

@@ -25,7 +25,7 @@ from torchx_cubicml.space.enumeration import LegalChoices
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Config, Scalar, Value
+    from torchx_cubicml.records.values import Config, Scalar, Value
     from torchx_cubicml.space.constraints import Conditional, Derivation, Rule
     from torchx_cubicml.space.expression import Expression
 

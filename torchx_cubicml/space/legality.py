@@ -16,7 +16,7 @@ from torchx_cubicml.space.expression import parse_expression
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.legal_configs import LegalConfigs
 

@@ -12,7 +12,8 @@ from torchx_cubicml.space.search_space import SearchSpace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torchx_cubicml.records.trial import Scalar, Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Scalar, Value
 
 
 def observed_space(trials: Sequence[Trial], *, objective: str) -> SearchSpace | None:

@@ -13,7 +13,7 @@ from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import is_count
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
     from torchx_cubicml.space.expression import Expression
 
 

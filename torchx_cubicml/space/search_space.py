@@ -12,9 +12,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.measurement import MEAN
 from torchx_cubicml.records.objective_units import counted_rate, rate_of
 from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES
-from torchx_cubicml.records.trial import MAX_ITEMS, MEAN
+from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import (
     IN_BATCH,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.device_prices import Prices
     from torchx_cubicml.records.job_time import Job
     from torchx_cubicml.records.log_pattern import LogPattern
-    from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
+    from torchx_cubicml.records.values import Config, Scalar, Value, Workload
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.legality import LegalityRule, RuleEffect

@@ -10,7 +10,7 @@ from torchx_cubicml.records.value_text import value_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Binding, Parameter
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.event import digests_of
 from torchx_cubicml.records.json_fields import items_of, texts_of
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.provenance import Trust
-from torchx_cubicml.records.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
+from torchx_cubicml.records.trial import Origin, State, Trial
+from torchx_cubicml.records.values import MAX_NAMES, freeze_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _MAPPINGS = ("workload", "config", "observed")
 _ARGUMENTS = "arguments"

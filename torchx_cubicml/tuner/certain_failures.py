@@ -21,7 +21,8 @@ from torchx_cubicml.tuner.unknown_names import plain_name, unknown_names
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Config, Scalar, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Scalar
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.parameter import Parameter
 

@@ -14,7 +14,8 @@ from torchx_cubicml.launch.messages import per_cost_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
 
 FEWEST_TO_CLAIM = 2  # measurements of each side: a single one has no spread
 

@@ -30,7 +30,8 @@ from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.proposer import Proposer
     from torchx_cubicml.tuner.request import Prepared
 

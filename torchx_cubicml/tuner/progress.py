@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import ParameterSensitivity, Suggestion
     from torchx_cubicml.advisor.pareto_front import Frontier
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.comparison import Comparison
     from torchx_cubicml.tuner.launch_state import PendingLaunch

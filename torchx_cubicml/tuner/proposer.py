@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import ParameterSensitivity
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config, Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner.request import Prepared
 

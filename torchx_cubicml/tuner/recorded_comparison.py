@@ -14,7 +14,8 @@ from torchx_cubicml.tuner.comparison import Repeats, compare
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.comparison import Comparison
 
 

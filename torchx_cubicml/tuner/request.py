@@ -22,7 +22,7 @@ from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Config, Value, Workload
+    from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
 FEWEST_STEPS = 5  # with fewer, no steps are left after warm-up

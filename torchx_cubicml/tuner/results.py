@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.json_fields import items_of, number_of, object_of, text_of, texts_of, whole_number_of
-from torchx_cubicml.records.trial import freeze_values
+from torchx_cubicml.records.values import freeze_values
 from torchx_cubicml.tuner.comparison import Comparison, Repeats
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.lease import launch_prefix

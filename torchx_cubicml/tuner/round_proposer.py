@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.proposer import FinalReport, Snapshot
     from torchx_cubicml.tuner.request import Prepared
 

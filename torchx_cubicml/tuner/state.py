@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.records.trial import State, Trial, Workload
+    from torchx_cubicml.records.trial import State, Trial
+    from torchx_cubicml.records.values import Workload
     from torchx_cubicml.tuner.journal import Journal
     from torchx_cubicml.tuner.polling import Clock
     from torchx_cubicml.tuner.trials import TrialLog

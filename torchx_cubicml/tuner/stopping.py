@@ -22,7 +22,8 @@ from torchx_cubicml.tuner.launch_state import NO_REPORT, program_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Measurement, Trial
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.certain_failures import CertainFailures
     from torchx_cubicml.tuner.launch_state import FinishedLaunch
     from torchx_cubicml.tuner.request import Prepared

@@ -9,7 +9,7 @@ from torchx_cubicml.advisor.launch_overhead import LaunchOverhead
 from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.event import EventKind
 from torchx_cubicml.records.iso_time import parse_time
-from torchx_cubicml.records.trial import MEAN
+from torchx_cubicml.records.measurement import MEAN
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.digest_key import digest_keys
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.device_prices import Prices
     from torchx_cubicml.records.event import Event
     from torchx_cubicml.records.job_time import Job
-    from torchx_cubicml.records.trial import Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Workload
     from torchx_cubicml.store.event_groups import EventGroup
 
 _TRAINING_EVENTS = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})

@@ -11,7 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 COMPARED = (
     *("n_layers", "d_model", "d_ff", "n_heads", "n_kv_heads", "vocab_size", "seq_len", "micro_batch_size"),

@@ -9,7 +9,7 @@ from torchx_cubicml.advisor.command_explanation.doubtful_tables import doubtful_
 from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 TABLES: dict[str, Value] = {"embedding_rows": (10, 20), "embedding_dims": (4, 4)}
 

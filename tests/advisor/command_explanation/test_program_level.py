@@ -13,7 +13,8 @@ from torchx_cubicml.advisor.command_explanation.program_level import ProgramLeve
 from torchx_cubicml.advisor.command_explanation.program_spread import new_program_doubt
 from torchx_cubicml.advisor.command_explanation.time_forecast import TimeForecast
 from torchx_cubicml.predictors.roofline import Roofline
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
+from torchx_cubicml.records.values import Value
 
 Row = dict[str, Value]
 PROGRAMS = ("a.py", "b.py", "c.py")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.advisor.command_explanation.recommender_levers import recommender_levers
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 ROW: dict[str, Value] = {"micro_batch_size": 64, "world_size": 2, "nnodes": 1, "embedding_rows": (10, 20)}
 

@@ -13,7 +13,8 @@ from torchx_cubicml.advisor.command_explanation.recommender_forecast import Reco
 from torchx_cubicml.launch.command_facts.command_facts import CommandFacts
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
 from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
+from torchx_cubicml.records.values import Value
 
 Row = dict[str, Value]
 ROW: Row = {

@@ -11,7 +11,7 @@ from torchx_cubicml.records.trial import Trial
 
 if TYPE_CHECKING:
     from torchx_cubicml.launch.command_facts.stated_settings import Setting
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 KEY = "5eed"
 SIZES: dict[str, Value] = {"n_layers": 12, "d_model": 768, "vocab_size": 50304, "precision": "bf16", "device": "H100"}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchx_cubicml.advisor.command_explanation.recorded_tables import recorded_tables
 from torchx_cubicml.records.arguments import digested_arguments
-from torchx_cubicml.records.trial import State, Trial, Value
+from torchx_cubicml.records.trial import State, Trial
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 WORDS = ("--tables", "small", "--batch-size", "64")
 OBSERVED: dict[str, Value] = {

@@ -16,12 +16,13 @@ from torchx_cubicml.predictors import DEFAULT_PREDICTOR, Prediction
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.memory.order import MemoryOrder
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.surrogates.base import Surrogate
+    from torchx_cubicml.records.values import Value
 
 WORKLOAD = {"program": "a.py", "world_size": 1}
 

@@ -9,7 +9,8 @@ import pytest
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
-from torchx_cubicml.records.trial import Measurement, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
 SPACE = """

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ from torchx_cubicml.advisor import suggest
 from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.roofline import Roofline
-from torchx_cubicml.records.trial import Config, Trial
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config
 
 WORKLOAD = {
     "program": "train.py",

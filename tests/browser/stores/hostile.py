@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml import State, Trial, TrialStore
-from torchx_cubicml.records.trial import MAX_TEXT
+from torchx_cubicml.records.values import MAX_TEXT
 
 if TYPE_CHECKING:
     from pathlib import Path

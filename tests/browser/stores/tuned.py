@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml import Origin, State, Trial, TrialStore
-from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.tuner.comparison import Repeats, compare
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.progress import TuneResult
@@ -17,7 +17,7 @@ from torchx_cubicml.tuner.progress import TuneResult
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 WORKLOAD = {"program": "train_gpt.py", "world_size": 8, "n_layers": 12, "n_heads": 12, "d_model": 768}
 WORKLOAD |= {"vocab_size": 50_304, "seq_len": 1024}

@@ -13,7 +13,8 @@ import pytest
 
 from torchx_cubicml.cli.report_sections.view import WorkloadView
 from torchx_cubicml.predictors.roofline import Roofline
-from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.report.sections.figures import Colours
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.tuner.results import TuneNotes
@@ -21,7 +22,7 @@ from torchx_cubicml.tuner.results import TuneNotes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 HOSTILE = "</script><img src=x onerror=alert(1)> datum['x'] \u2028 ' \" &"
 WORKLOAD: dict[str, Value] = {

@@ -20,7 +20,7 @@ from torchx_cubicml.space.toml import parse_space
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 4,

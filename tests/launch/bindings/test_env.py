@@ -11,7 +11,7 @@ from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, W
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
 
 SPACE = """
 [parameters.sharding_strategy]

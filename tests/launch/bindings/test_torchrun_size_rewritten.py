@@ -9,11 +9,13 @@ import pytest
 
 from torchx_cubicml.cubicrun import plan_launch
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, FilePatch, decode_contract
-from torchx_cubicml.records.trial import Origin, Trial, Value
+from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torchx_cubicml.records.values import Value
 
 FILE = '{"train_micro_batch_size_per_gpu": 2}'
 BATCH = """

@@ -14,8 +14,9 @@ from torchx_cubicml.predictors.features.history import (
     config_key,
     training_row,
 )
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.provenance import Trust
-from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.records.workload import is_same_workload
 
 WORKLOAD = {"program": "train.py", "world_size": 2, "n_layers": 2}

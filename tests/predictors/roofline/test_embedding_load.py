@@ -14,7 +14,7 @@ from torchx_cubicml.predictors.roofline.embedding_load import QUANTITIES, SHARDI
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 SAMPLES = 100
 ROW: dict[str, Value] = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.roofline.peak_estimate import PROCESS, RESERVED, PeakEstimate
-from torchx_cubicml.records.trial import Value
+from torchx_cubicml.records.values import Value
 
 Row = dict[str, Value]
 GPT: Row = {"n_layers": 4, "d_model": 256, "seq_len": 128, "vocab_size": 4096, "world_size": 1, "device": "cpu"}

@@ -11,7 +11,7 @@ from torchx_cubicml.predictors.roofline.pipeline_schedule import schedule_kind
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 SCHEDULES = ("1F1B", "GPipe", "Interleaved1F1B", "ZB-H1", "ZB-H2", "ZBVZeroBubble", "DualPipe", "DualPipeV")
 ROW: dict[str, Value] = {"n_layers": 64, "d_model": 1024, "seq_len": 1024, "micro_batch_size": 1, "world_size": 64}

@@ -33,7 +33,7 @@ from lib.random_effects import learned_prior
 from lib.unused_jobs import unused_source
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 ROW: dict[str, Value] = {
     "n_layers": 32,

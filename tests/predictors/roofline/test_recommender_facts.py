@@ -14,7 +14,7 @@ from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLay
 from torchx_cubicml.predictors.roofline.recommender_time import recommender_step_time
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 BASE: dict[str, Value] = {
     "embedding_rows": (1000, 50, 7),

@@ -12,7 +12,7 @@ from torchx_cubicml.predictors.roofline.embedding_load import SHARDINGS
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 DENSE: dict[str, Value] = {
     "layer_n_params": (100, 300),

@@ -12,7 +12,7 @@ from torchx_cubicml.predictors.roofline.recommender_limit import RecommenderLimi
 from torchx_cubicml.predictors.roofline.recommender_memory import recommender_memory_parts
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 ROW: dict[str, Value] = {
     "embedding_rows": (100_000_000, 1000),

@@ -16,7 +16,7 @@ from torchx_cubicml.predictors.roofline.recommender_memory import (
 )
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 ROW: dict[str, Value] = {
     "layer_n_params": (100_000_000, 300_000_000),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,10 @@ from torchx_cubicml.predictors.roofline.recommender_constants import RECOMMENDER
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
 from torchx_cubicml.predictors.roofline.recommender_memory import RECOMMENDER_MEMORY_PARTS
 from torchx_cubicml.predictors.roofline.recommender_time import RECOMMENDER_PARTS, recommender_step_time
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 DENSE: dict[str, Value] = {
     "layer_n_params": (100_000_000, 300_000_000),

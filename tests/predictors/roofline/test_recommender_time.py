@@ -20,7 +20,7 @@ from torchx_cubicml.predictors.roofline.recommender_time import (
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 # 64 devices on 8 nodes: 63/64 of the bytes pass the network.
 DENSE: dict[str, Value] = {

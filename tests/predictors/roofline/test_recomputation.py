@@ -12,7 +12,7 @@ from torchx_cubicml.predictors.roofline.recomputation import activation_bytes, r
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 LLAMA: dict[str, Value] = {
     "n_layers": 32,

@@ -16,7 +16,7 @@ from torchx_cubicml.predictors.roofline.step_time import EXPLAINED_PARTS, PARTS,
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 # No host time, so that what remains is arithmetic and links.
 FREE = {**DEFAULTS, "launch_s": 1e-12, "micro_batch_s": 1e-12, "step_s": 1e-12, "tp_contention_s": 1e-12}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.calibration import Calibration
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.training_layout import Array
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
     Row = dict[str, Value]
 

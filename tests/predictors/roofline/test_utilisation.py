@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from torchx_cubicml.predictors.roofline.utilisation import utilisation_of
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.records.trial import Trial
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 FACTS: dict[str, Value] = {
     "n_params": 6_658_859_008,

@@ -14,7 +14,8 @@ from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 JOBS = Path(__file__).parents[2] / "jobs"
 PLACED = ("layers.*.up,layers.*.down", "embedding", "head")

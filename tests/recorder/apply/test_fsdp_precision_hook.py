@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*FSDP.*", "ignore:.*fully_shard.*", "ignore:.*NO_SHARD.*")
 

@@ -15,7 +15,7 @@ from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 JOB = Path(__file__).parents[2] / "jobs" / "train_ddp.py"
 OWN: dict[str, Value] = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*FSDP.*", "ignore:.*fully_shard.*", "ignore:.*NO_SHARD.*", "ignore:The .grad attribute"

@@ -19,7 +19,7 @@ from torchx_cubicml.recorder.apply.mesh_hook import MeshHook
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 class Ranks:

@@ -14,7 +14,7 @@ from tests.recorder.apply.hooked_launch import PLACED, HookedLaunch, launch_hook
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 pytestmark = pytest.mark.launch
 

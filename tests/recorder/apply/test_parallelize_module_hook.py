@@ -24,7 +24,7 @@ from torchx_cubicml.recorder.apply.parallelize_module_hook import ParallelizeMod
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 PAIR = PLACED[0]
 NO_PLAN = "the program calls parallelize_module with no plan of named modules"

@@ -9,7 +9,8 @@ from torchx_cubicml.recorder.process.assignment import read_assignment
 from torchx_cubicml.recorder.process.run_program import Program
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.event import Event, fold_events
-from torchx_cubicml.records.trial import Measurement, Origin, State
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:

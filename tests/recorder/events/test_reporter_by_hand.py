@@ -13,7 +13,8 @@ from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.process.assignment import Assignment
 from torchx_cubicml.records.contract import Contract
 from torchx_cubicml.records.event import Event, EventKind, fold_events
-from torchx_cubicml.records.trial import Measurement, State
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:

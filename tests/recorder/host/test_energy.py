@@ -22,7 +22,7 @@ from torchx_cubicml.recorder.host.energy_counters import (
 from torchx_cubicml.recorder.host.energy_meter import EnergyMeter
 from torchx_cubicml.recorder.host.job_energy import JobEnergy
 from torchx_cubicml.recorder.ranks.peers import RankWork
-from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:

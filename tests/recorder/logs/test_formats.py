@@ -11,7 +11,7 @@ from torchx_cubicml.recorder.logs.formats import (
     declared_format,
     read_line,
 )
-from torchx_cubicml.recorder.logs.measurement import measure_readings
+from torchx_cubicml.recorder.logs.logged_measurement import measure_readings
 from torchx_cubicml.records.log_pattern import LogPattern
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"

@@ -11,7 +11,7 @@ import pytest
 
 from torchx_cubicml.recorder.logs import stream
 from torchx_cubicml.recorder.logs.formats import LogReading
-from torchx_cubicml.recorder.logs.measurement import (
+from torchx_cubicml.recorder.logs.logged_measurement import (
     decode_measurement,
     disagreement,
     encode_measurement,
@@ -21,7 +21,7 @@ from torchx_cubicml.recorder.logs.measurement import (
 )
 from torchx_cubicml.recorder.logs.stream import LogLines
 from torchx_cubicml.records.log_pattern import LogPattern
-from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.records.measurement import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,10 +9,10 @@ from torchx_cubicml.recorder.steps import step_times
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, Pause
 from torchx_cubicml.recorder.steps.step_clock import StepEnd
 from torchx_cubicml.recorder.steps.step_times import StepTimes
-from torchx_cubicml.records.trial import MEAN
+from torchx_cubicml.records.measurement import MEAN
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 def made(count: int = 8, *, samples: float | None = 4.0, tokens: float | None = 64.0) -> StepTimes:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.trial import MAX_ITEMS, MAX_TEXT
+from torchx_cubicml.records.values import MAX_ITEMS, MAX_TEXT
 from torchx_cubicml.space.toml.schema import TomlTable, choose_from, closest
 
 

@@ -11,7 +11,7 @@ from torchx_cubicml.advisor.command_explanation.estimates import LogNormal
 
 if TYPE_CHECKING:
     from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 Row: TypeAlias = "Mapping[str, Value]"
 Forecast: TypeAlias = Callable[[Row], "LogNormal | None"]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _OF_PLANNER = {"table_wise": 0.5, "row_wise": 0.15, "column_wise": 0.1, "data_parallel": 0.1}
 """Sharding -> probability that the planner chooses it for all tables; else it mixes them, as if spread evenly."""

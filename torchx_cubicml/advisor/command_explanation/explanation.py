@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.command_explanation.estimates import LogNormal
     from torchx_cubicml.advisor.command_explanation.levers import Lever
     from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _GIB = float(1 << 30)
 _USABLE = 0.92  # share of a device's memory that a training can use: see ``MemoryCalibration``

@@ -15,7 +15,8 @@ from torchx_cubicml.records.workload import PROJECT, is_same_project, recency
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 _MOST = 100  # launches that a forecast is calibrated on: more change the constants little, and a user waits
 

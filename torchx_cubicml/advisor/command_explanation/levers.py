@@ -10,7 +10,7 @@ from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _FACTOR = 2
 

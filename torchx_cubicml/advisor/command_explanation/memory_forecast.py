@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
     from torchx_cubicml.predictors.base import Prediction
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

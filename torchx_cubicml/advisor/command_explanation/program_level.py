@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.roofline.predictor import Roofline
     from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 _OF_CPUS = 1.2  # log spread of processors and of the cores of a process, around the one in the table of devices
 _OF_DEVICES = 1.0  # log spread of the devices in the table of data sheets, around the stand-in for an unknown one

@@ -10,7 +10,7 @@ from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _FACTOR = 2
 _SHARDINGS = ("table_wise", "row_wise", "column_wise", "data_parallel")

@@ -16,7 +16,8 @@ from torchx_cubicml.records.workload import is_informative, recency
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 _OF_JOB = frozenset({"world_size", "nnodes", "nproc_per_node", "global_batch_size", "n_params"})
 _FEW = 3  # differing arguments that a source names

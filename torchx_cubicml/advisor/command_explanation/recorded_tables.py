@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torchx_cubicml.launch.command_facts.known_facts import CommandFacts
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 _TABLES = ("n_embedding_tables", "embedding_rows", "embedding_dims", "embedding_pooling", "layer_n_params", "n_params")
 _OF_PLAN = {"embedding_sharding": "embedding_plan", "embedding_ranks": "embedding_ranks"}

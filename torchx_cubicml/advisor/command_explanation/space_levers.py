@@ -8,7 +8,7 @@ from torchx_cubicml.advisor.command_explanation.levers import Lever
 from torchx_cubicml.launch.command_facts.fact_names import fact_value
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Config, Value, Workload
+    from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
 

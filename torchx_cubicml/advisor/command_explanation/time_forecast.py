@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _OF_CPUS = 1.2  # log spread of processors and of the cores of a process, around the one in the table of devices
 _OF_DEVICES = 1.0  # of the devices in that table, around the stand-in for an unknown one

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors import Prediction, Predictor
     from torchx_cubicml.predictors.memory.order import MemoryOrder
-    from torchx_cubicml.records.trial import Scalar, Trial, Value, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Scalar, Value, Workload
 
 
 LIKELY_TO_FIT = 0.8  # probability to fit below which a launch under way becomes a fantasy failure

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import FeasibilityModel, Forecaster, Surrogate, TrainingData
     from torchx_cubicml.predictors.features.columns import Columns
     from torchx_cubicml.predictors.features.history import History
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 class FittedPredictor(Protocol):

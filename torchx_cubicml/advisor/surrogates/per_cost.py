@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import Forecaster, Surrogate
     from torchx_cubicml.predictors import Prediction
     from torchx_cubicml.records.device_prices import Prices
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 def per_cost(surrogate: Surrogate, *, objective: str, prices: Prices | None) -> Surrogate:

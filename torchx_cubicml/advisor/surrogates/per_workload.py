@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
     from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import Forecaster, Surrogate
     from torchx_cubicml.predictors import Prediction
     from torchx_cubicml.records.job_time import Job
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 def soonest_done(surrogate: Surrogate, timing: JobTiming | None) -> Surrogate:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors import Predictor
     from torchx_cubicml.predictors.features.history import History
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 
 def roofline_covers(trials: Iterable[Trial]) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.cli.jobs_table.headings import Heading
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 DEGREES = frozenset(
     {

@@ -12,7 +12,8 @@ from torchx_cubicml.predictors.features.device_specs import find_hardware, preci
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Scalar, Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Scalar, Value
 
 _NAMED = 2  # rows that a remark names; the others of its kind are counted
 _SIZE_FACTOR = 1.5  # between parameters and dimensions; biases, gates and positions make up less

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.jobs_table.headings import Heading
     from torchx_cubicml.cli.jobs_table.source import SourceTable
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _MOST_ROWS = 2000  # rows that evidence is taken from
 _LEAST_SHARE = 0.5  # of the cells that must be legal under a name

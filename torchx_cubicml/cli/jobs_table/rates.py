@@ -16,7 +16,7 @@ from torchx_cubicml.errors import RecordError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _DEGREES = ("tp_degree", "pp_degree", "cp_degree")
 

@@ -21,14 +21,16 @@ from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.times import sortable_time
 from torchx_cubicml.cli.jobs_table.written_numbers import gibibytes, rate, seconds, states_time
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, freeze_values
+from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.trial import Origin, State, Trial
+from torchx_cubicml.records.values import freeze_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torchx_cubicml.cli.jobs_table.headings import Heading
     from torchx_cubicml.cli.jobs_table.mapping import TableMapping
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _TIME_SHARE = 0.5  # of the cells of a throughput column that make it a column of times
 _ROUNDING = 1e-3  # relative, of tokens of a step that are written in thousands or millions

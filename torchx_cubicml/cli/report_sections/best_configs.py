@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.cli.report_sections.view import MeasuredConfig, WorkloadView
-    from torchx_cubicml.records.trial import Config, Value
+    from torchx_cubicml.records.values import Config, Value
 
 _LEAST, _MOST, _SHARE = 5, 30, 0.1  # of the measured configs: the best tenth, at least and at most so many
 _MOST_AXES = 9

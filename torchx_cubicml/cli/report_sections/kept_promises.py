@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Measurement, Trial
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.trial import Trial
 
 _MOST_ROWS, _MOST_DRAWN = 30, 60  # the latest
 _MOST_LETTERS = 160

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.cli.report_sections.view import MeasuredConfig, WorkloadView
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _MOST_ROWS = 8  # configs, the user's own among them
 _MOST_STRIPS = 4  # parameters

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.responses import Response
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 _MOST_PANELS = 9
 _LIKELY = 0.5  # probability to fit in memory below which a value is marked

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.breakdown import Breakdown, Breakdowns
     from torchx_cubicml.advisor.first_launch import Interval
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
 
 _ORDINALS = ("2nd", "3rd", "4th", "5th", "6th", "7th", "8th", "9th")  # of the best configs that can be compared
 _LATEST = 3  # launches whose configs can be

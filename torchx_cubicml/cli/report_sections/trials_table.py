@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.records.kept_command import WORDS, command_text
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.suggestion import promised_round, promised_throughput
-from torchx_cubicml.records.trial import Measurement, Trial
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.sections.all_trials import trials_html
 from torchx_cubicml.report.table_columns import Column

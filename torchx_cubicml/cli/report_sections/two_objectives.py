@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
 
 _MOST_ROWS = 20
 _MOST_DRAWN = 300  # configs beside the frontier

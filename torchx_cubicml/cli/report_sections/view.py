@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
-    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.report.markup import Html
     from torchx_cubicml.report.renderer import Specification
     from torchx_cubicml.report.sections.figures import Colours

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from torchx_cubicml.cli.report_sections.view import WorkloadView
-    from torchx_cubicml.records.trial import Config, Workload
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.tuner.comparison import Comparison
 
 _FINE = (State.COMPLETED, State.STOPPED_EARLY)

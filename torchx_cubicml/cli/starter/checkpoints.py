@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.records.trial import Trial, Workload
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Workload
     from torchx_cubicml.space import SearchSpace
 
 _METHODS = frozenset({"save_pretrained"})  # besides those that the recorder watches

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.starter.toml_text import ScriptFlag
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 MAX_DEPTH = 6  # nesting of keys
 MAX_KEYS = 2000

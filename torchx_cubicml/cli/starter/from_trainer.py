@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.records.trial import Config, Scalar, Workload
+    from torchx_cubicml.records.values import Config, Scalar, Workload
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.trainers import Trainer
     from torchx_cubicml.space.trainers.base import TrainerFlag

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
-from torchx_cubicml.records.trial import MAX_ITEMS
+from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
 _CHECKPOINTING = ("none", "selective", "full")

@@ -11,7 +11,7 @@ from torchx_cubicml.cli.table_formats.log_facts import OUT_OF_MEMORY, megatron_f
 from torchx_cubicml.cli.table_formats.records import table_of_records, whole_number
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.recorder.logs.formats import LOG_FORMATS, read_line
-from torchx_cubicml.recorder.logs.measurement import measure_readings
+from torchx_cubicml.recorder.logs.logged_measurement import measure_readings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.bindings.base import BindingQuery
     from torchx_cubicml.launch.config_text import Document
     from torchx_cubicml.launch.launch import Launch
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
     from torchx_cubicml.space import Binding
 
 LEFT_OPEN = "auto"  # DeepSpeed's word for: as the flags of the script set it

@@ -11,7 +11,7 @@ from torchx_cubicml.launch.bindings.spelling import read_scalar, spell, spell_sw
 if TYPE_CHECKING:
     from torchx_cubicml.launch.bindings.base import BindingQuery
     from torchx_cubicml.launch.launch import Launch
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
     from torchx_cubicml.space import Binding
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.bindings.base import BindingQuery
     from torchx_cubicml.launch.launch import Launch
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
     from torchx_cubicml.space import Binding
 
 

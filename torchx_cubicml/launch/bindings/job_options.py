@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.bindings.base import BindingQuery
     from torchx_cubicml.launch.launch import Launch
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
     from torchx_cubicml.space import Binding
 
 

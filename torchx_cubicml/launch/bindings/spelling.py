@@ -11,7 +11,7 @@ from torchx_cubicml.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
 
 _SWITCH_WORDS = (("true", "false"), ("True", "False"), ("1", "0"), ("yes", "no"), ("on", "off"), ("TRUE", "FALSE"))
 _MAX_LISTED = 12  # choices in a message

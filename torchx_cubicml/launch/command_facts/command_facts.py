@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.launch.source_files import SourceFile
     from torchx_cubicml.launch.source_models.counted_models import CountedModel, FollowedProgram
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
     from torchx_cubicml.space.trainers import Trainer
 
 STATED = "--fact"

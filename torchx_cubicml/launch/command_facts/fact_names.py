@@ -12,7 +12,7 @@ from torchx_cubicml.records.standard_words import standard_word
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
 
 SIZES = frozenset(
     {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
     from torchx_cubicml.launch.source_files import SourceFile
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _MODEL = ("config_name", "model_name_or_path", "model_name", "model", "pretrained_model_name_or_path")
 _CACHE = Path(".cache/huggingface/hub")

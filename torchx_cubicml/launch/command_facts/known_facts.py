@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.launch.command_facts.stated_settings import Setting
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

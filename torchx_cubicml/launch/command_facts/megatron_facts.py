@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
     from torchx_cubicml.launch.launch import Launch
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _SWISH_SHARE = 2.0 / 3.0  # of the inner width of an MLP with a gate, in multiples of 64
 

@@ -20,7 +20,7 @@ from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 CRITEO_TABLES, CRITEO_NUMBERS = 26, 13
 """Features of the Criteo data set: categories, each with a table, and numbers (``torchrec.datasets.criteo``)."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
     from torchx_cubicml.launch.source_files import SourceFile
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _FUSED = frozenset({"scaled_dot_product_attention", "MultiheadAttention", "TransformerEncoderLayer", "flash_attn_func"})
 _CHECKPOINTS = frozenset(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 Literal: TypeAlias = "Scalar | tuple[Scalar, ...]"
 """Value that a source can state and a record can hold."""

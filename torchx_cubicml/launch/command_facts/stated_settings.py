@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torchx_cubicml.launch.launch import Launch
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _WORDS: Mapping[str, bool] = {"true": True, "false": False}
 _POSITION = re.compile(r"argument \d+")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
     from torchx_cubicml.launch.launch import Launch
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _LLAMA: Mapping[str, Scalar] = {
     "gated_mlp": True, "linear_bias": False, "norm_bias": False, "positions": "rotary",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
     from torchx_cubicml.launch.source_files import SourceFile
     from torchx_cubicml.launch.source_models.abstract_values import ModuleValue
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _LARGEST = 10**15  # parameters: no model has more
 

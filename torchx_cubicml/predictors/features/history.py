@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config, Measurement, Scalar, Trial, Value
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Scalar, Value
 
 _UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
 TRUST = "trust_level"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.records.trial import Value
+from torchx_cubicml.records.values import Value
 from torchx_cubicml.space.encoding import config_at, distinct_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.space import SearchSpace
 
 

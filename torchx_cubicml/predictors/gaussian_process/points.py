@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.columns import Columns
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 SIZES = "layer_n_params"
 _TABLE_SIZES = ("embedding_dims", "embedding_pooling")  # their product

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors.features.history import History, MeasuredRows
     from torchx_cubicml.predictors.gaussian_process.points import EncodedConfigs
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _NOTHING_KNOWN = 1e8  # variance of a measurement that is left out
 _MOST_ROWS = 400  # beyond, a random subset is used: a fit is cubic in their number

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.history import History
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 _UNKNOWN_CAUSE_WEIGHT = 0.6  # of a failure of unknown cause, if other trials are known to have run out of memory

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.memory.order import MemoryOrder
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

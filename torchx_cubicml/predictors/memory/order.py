@@ -16,7 +16,7 @@ from torchx_cubicml.records.standard_names import BATCH_FLAGS, standard_flag_nam
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from torchx_cubicml.records.trial import Scalar, Value, Workload
+    from torchx_cubicml.records.values import Scalar, Value, Workload
     from torchx_cubicml.space import Parameter
 
 Coordinates: TypeAlias = tuple[float, ...]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.history import History
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
 
 _UNKNOWN_CAUSE = 0.6  # weight of a failure whose cause is not known
 _MOST_LOGIT = 8.0

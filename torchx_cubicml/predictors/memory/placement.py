@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.memory.order import MemoryOrder
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
 
 _ORDERED = "\0ordered"  # key of every value with coordinates; no text of a space file holds this character
 

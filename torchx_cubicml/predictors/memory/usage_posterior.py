@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.memory.usage_model import MemoryUsage, UsageTerms
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 STEEPNESS = 40.0  # logits per log of memory: the limit is sharp, though the usage is uncertain
 LOGIT_PER_SD = 1.7  # a logistic curve with this slope approximates a standard normal one

@@ -16,7 +16,8 @@ from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 # Facts that the formulas need; any name of a group is enough.
 _NEEDED = (

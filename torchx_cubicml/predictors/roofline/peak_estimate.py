@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torchx_cubicml.predictors.roofline.training_layout import Array
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _GIB = float(1 << 30)
 RESERVED, PROCESS = "reserved", "process"

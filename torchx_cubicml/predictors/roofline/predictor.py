@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.history import History, MeasuredRows
     from torchx_cubicml.predictors.roofline.calibration import ExpectedStepTime
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _FEWEST_FOR_OFFSETS = 10  # measured trials
 _RANGE_COLUMNS = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "peak")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 SHIPPED = Path(__file__).with_name("public_prior.json")
 OPTION = "public_prior"

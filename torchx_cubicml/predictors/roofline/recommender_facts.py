@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.columns import Columns
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _NUMBERS = (
     "embedding_dim",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.device_specs import Hardware
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD", *RESHARD_SIZES)  # gathered for forward and again for backward
 ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.history import History, MeasuredRows
     from torchx_cubicml.predictors.roofline.category_offsets import CategoryOffsets
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _NOISE = 0.2  # log error up to which the loss is quadratic, beyond it linear
 _STEPS = 30

@@ -27,7 +27,8 @@ from torchx_cubicml.space.constraints import is_count
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 _NEEDED = ("n_layers", "d_model", "seq_len", "world_size")
 _FROZEN = 0.999  # share of trained parameters below which backward needs fewer FLOPs than the formula says

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.apply.checkpointed_compiled import CompiledLayers
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _AGREE_S = 30.0  # time for the other ranks to reach their first forward
 _FULL = "full"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
     from torchx_cubicml.recorder.ranks.peers import Peers
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _AGREE_S = 30.0  # time for the other ranks to reach their first wrap
 _WHEN = "when its first module is wrapped"

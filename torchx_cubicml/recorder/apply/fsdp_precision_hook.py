@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 class FsdpPrecisionHook(FsdpHook):

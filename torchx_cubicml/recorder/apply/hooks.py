@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from torchx_cubicml.recorder.ranks.peers import Peers
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
     Guard = Callable[[Callable[..., object]], Callable[..., None]]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 def whole_model(module: nn.Module) -> nn.Module:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.apply.mesh_calls import MeshCall, MeshMaker
     from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.recorder.ranks.peers import Peers
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _AGREE_S = 30.0  # time for the other ranks to reach their first mesh
 _DISAGREE = "the ranks do not make the same mesh"

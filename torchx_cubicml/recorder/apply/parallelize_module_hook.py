@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.recorder.ranks.peers import Peers
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _AGREE_S = 30.0  # time for the other ranks to reach their first plan
 _MAX_KEYS = 20  # of a plan, told in a refusal

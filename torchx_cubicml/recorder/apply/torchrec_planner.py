@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.apply.torchrec_tables import PlannedTable
     from torchx_cubicml.recorder.ranks.peers import Peers
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _AGREE_S = 30.0  # time for the other ranks to reach their planner
 _PLANNERS = "torchrec.distributed.planner.planners"

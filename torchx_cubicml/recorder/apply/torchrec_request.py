@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.recorder.apply.torchrec_tables import PlannedTable
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 SHARDING, KERNEL, SHARE = "torchrec", "torchrec_kernel", "torchrec_reserved"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.records.event import Event
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _USER_LIMIT_S = 1.0  # a directory service may not answer
 

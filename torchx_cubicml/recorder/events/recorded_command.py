@@ -12,7 +12,7 @@ from torchx_cubicml.launch.command_texts import LAUNCHED, command_texts, program
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.records.json_fields import object_of, texts_of
 from torchx_cubicml.records.kept_command import kept_command
-from torchx_cubicml.records.trial import freeze_values
+from torchx_cubicml.records.values import freeze_values
 from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.records.event import Event
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _THREADS = "OMP_NUM_THREADS"
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.recorder.process.assignment import Assignment
-    from torchx_cubicml.records.trial import Measurement, State, Value
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.trial import State
+    from torchx_cubicml.records.values import Value
 
 _PARTLY = "only partly recorded"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.settings import visible_devices
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _GIB = 1 << 30
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.ranks.peers import RankWork
     from torchx_cubicml.recorder.steps.training import Training
-    from torchx_cubicml.records.trial import Measurement
+    from torchx_cubicml.records.measurement import Measurement
     from torchx_cubicml.settings import JobEnvironment
 
 _FIRST_STEPS = 8  # before the first reading

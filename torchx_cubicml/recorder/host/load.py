@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from torchx_cubicml.records.event import Event
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _PROC = Path("/proc")
 _SHORTEST_S = 1.0  # window; in a shorter one the clock ticks of the kernel are too coarse

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.logs.formats import LOG_FORMATS, MAX_LINE, declared_format, read_line
-from torchx_cubicml.recorder.logs.measurement import measure_readings
+from torchx_cubicml.recorder.logs.logged_measurement import measure_readings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.logs.formats import LogFormat, LogReading
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.log_pattern import LogPattern
-    from torchx_cubicml.records.trial import Measurement, Value
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.values import Value
 
 _MAX_KEPT = 4096  # readings
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.model.sharding import Sharding
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _DEGREES = {"tp_degree": "mp_world_size", "cp_degree": "sequence_parallel_size", "pp_degree": "num_stages"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 MAX_TABLES = 1000  # of more, only the number is recorded
 _LEAST_RUN = 3  # neighbouring ranks that are written as a range

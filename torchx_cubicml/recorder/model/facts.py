@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.model.heads import Attention
     from torchx_cubicml.recorder.model.pipeline import Pipeline
     from torchx_cubicml.recorder.model.sharding import Sharding
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 def read_optimizer(optimizer: Optimizer) -> dict[str, Value]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.clipping import Clipping
     from torchx_cubicml.recorder.steps.forwards import Forwards, Work
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _COUNTS = ("n_params", "n_trainable_params")
 _WRAPPING_FACTS = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})

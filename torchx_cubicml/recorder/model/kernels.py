@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.autograd.graph import Node
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 # Node names of each kernel; the first match counts. Torch's SDPA has one entry per backend.

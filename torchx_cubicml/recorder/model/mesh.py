@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.model.experts import ExpertLayer
     from torchx_cubicml.recorder.model.mesh_axes import Axis, AxisRoles, Role
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _MAX_PLAN = 64  # kinds of distributed parameters
 _MAX_PLAN_TEXT = 2000  # characters

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _SUMMED = ("n_params", "n_trainable_params", "n_layers")
 _PER_LAYER = "sharding_strategy"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _FORWARDS = 32  # of each module; then its hook is removed
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torchx_cubicml.recorder.model.experts import ExpertLayer
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _TOP_K_NAMES = frozenset(
     {

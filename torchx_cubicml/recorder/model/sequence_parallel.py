@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 def sequence_parallel_facts(root: nn.Module) -> dict[str, Value]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.model.experts import ExpertLayer
     from torchx_cubicml.recorder.model.mesh import MeshLayout
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 # Libraries that shard a model in ways that are not read here.
 _FOREIGN = ("deepspeed", "megatron", "colossalai")

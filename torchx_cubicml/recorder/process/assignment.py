@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.project import project_of
 from torchx_cubicml.records.contract import Contract, decode_contract
-from torchx_cubicml.records.trial import MAX_TEXT, SECOND_ATTEMPT_SUFFIX, new_id
+from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, new_id
+from torchx_cubicml.records.values import MAX_TEXT
 from torchx_cubicml.records.workload import PROJECT
 from torchx_cubicml.settings import (
     KEEP_COMMAND,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.recorder.process.run_program import Program
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
     from torchx_cubicml.settings import JobEnvironment
 
 WRITE_DEADLINE_S = 10.0

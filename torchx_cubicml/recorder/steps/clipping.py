@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 _MODULES = ("torch.nn.utils", "torch.nn.utils.clip_grad")
 _FSDP_METHOD = "clip_grad_norm_"

@@ -10,7 +10,7 @@ from torchx_cubicml.recorder.host.memory import allocator_retries, peak_memory_g
 from torchx_cubicml.recorder.steps.blocks import Blocks
 from torchx_cubicml.recorder.steps.steady_state import EvaluationKinds, steady_state
 from torchx_cubicml.recorder.steps.step_clock import make_clock
-from torchx_cubicml.records.trial import MEAN, Measurement
+from torchx_cubicml.records.measurement import MEAN, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.start_up import StartUp
     from torchx_cubicml.recorder.steps.steady_state import SteadyState
     from torchx_cubicml.recorder.steps.step_clock import StepClock
-    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.records.values import Value
 
 
 class StepTimes:

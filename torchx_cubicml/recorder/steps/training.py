@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.forwards import Work
     from torchx_cubicml.recorder.steps.pauses import Moment
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
-    from torchx_cubicml.records.trial import Measurement, Value
+    from torchx_cubicml.records.measurement import Measurement
+    from torchx_cubicml.records.values import Value
 
 FIRST_REPORT = 8  # steps; then at 16, 32, ...
 _STEPS_TO_DEFER = 8  # observed by the full hooks before the hooks are deferred

@@ -18,7 +18,7 @@ from torchx_cubicml.space.toml.plan_modules import PLACING_HOOK, hook_place
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml.schema import TomlTable
 

@@ -20,7 +20,7 @@ from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, TRAINERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
     from torchx_cubicml.space import Binding
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.toml.schema import TomlTable

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.argument_words import with_underscores
+from torchx_cubicml.records.measurement import MEAN, STATISTICS
 from torchx_cubicml.records.objective_units import OBJECTIVES
-from torchx_cubicml.records.trial import MEAN, STATISTICS
 from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression

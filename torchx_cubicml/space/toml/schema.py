@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.trial import MAX_ITEMS, MAX_TEXT
+from torchx_cubicml.records.values import MAX_ITEMS, MAX_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
 
 MAX_WHOLE_NUMBER = 2**63 - 1  # the largest that a script can be trusted to read
 

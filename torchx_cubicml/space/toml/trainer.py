@@ -23,7 +23,7 @@ from torchx_cubicml.space.trainers import TRAINERS, WORKLOAD_NAMES
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.toml.schema import TomlTable
     from torchx_cubicml.space.trainers import Trainer, TrainerFlag

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 AccumulationScope: TypeAlias = Literal["per rank", "whole job", "implied"]
 """Scope of a trainer's accumulation count.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag, TrainerRelease
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.records.values import Scalar
 
 _FILE = "--job.config_file"
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx_cubicml.recorder.logs.formats import LogReading
-from torchx_cubicml.recorder.logs.measurement import disagreement, has_throughput, measure_readings, merged
+from torchx_cubicml.recorder.logs.logged_measurement import disagreement, has_throughput, measure_readings, merged
 from torchx_cubicml.recorder.steps.rate_error import relative_error
 from torchx_cubicml.recorder.steps.steady_state import count_warmup
-from torchx_cubicml.records.trial import MEAN, Measurement
+from torchx_cubicml.records.measurement import MEAN, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.logs.formats import WHOLE_RUN_FORMATS, over
 from torchx_cubicml.recorder.steps.rate_error import relative_error
 from torchx_cubicml.recorder.steps.steady_state import count_warmup, quantile
+from torchx_cubicml.records.measurement import MEAN, Measurement
 from torchx_cubicml.records.objective_units import RATES
-from torchx_cubicml.records.trial import MEAN, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

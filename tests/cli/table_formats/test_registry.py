@@ -135,7 +135,7 @@ def test_the_help_and_the_page_name_each_format() -> None:
     history_import.add_arguments(parser)
     words = next(action.help for action in parser._actions if action.dest == "format")
     assert words is not None
-    named = words.partition(" (default")[0].replace(" or ", ", ").split(", ")
+    named = words.partition(": ")[2].partition(" (default")[0].replace(" or ", ", ").split(", ")
     assert sorted(named) == sorted(FORMATS)
     page = (ROOT / "docs" / "importing.md").read_text()
     assert [name for name in FORMATS if f"`{name}`" not in page] == []

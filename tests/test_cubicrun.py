@@ -377,9 +377,22 @@ def test_without_a_script_one_line_shows_how_to_give_it(
     assert error == "cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
 
 
+def test_a_command_that_is_not_there_ends_as_in_a_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["cubicrun", "--", "/nowhere/accelerate", "launch", "train.py"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 127
+    why, error = capsys.readouterr().err.splitlines()
+    assert why.endswith("there is no command /nowhere/accelerate")
+    assert error == "cubicrun: error: /nowhere/accelerate does not start: No such file or directory"
+
+
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
+        ("--", "give a command behind --, as in: cubicrun -- accelerate launch train.py"),
         ("--cubicml-mode", "option --cubicml-mode lacks its value"),
         ("--cubicml-keep-command=yes", "option --cubicml-keep-command takes no value"),
         ("--cubicml-modes=off", "unknown option --cubicml-modes; choose from --cubicml-space, --cubicml-store, "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.redaction import excerpt
 from torchx_cubicml.report.markup import Html, element, joined
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
 
 def _lines(value: str) -> Html:
     """Return a value whose lines may end behind each comma: a value per layer is long. Very long ones are cut."""
-    value = value if len(value) <= _MOST_LETTERS else f"{value[:_MOST_LETTERS]}… (cut)"
-    return Html(",<wbr>".join(joined(part) for part in value.split(",")))
+    return Html(",<wbr>".join(joined(part) for part in excerpt(value, most=_MOST_LETTERS).split(",")))
 
 
 def _command(command: str, label: str) -> Html:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.report.document import Chapter, document
 from torchx_cubicml.report.drawn_points import MOST_DRAWN
 from torchx_cubicml.report.figures.frontier import frontier
@@ -94,8 +93,7 @@ def page(*, hostile: str = "plain", chapters: int = 1) -> Page:
 def test_hostile_texts_change_no_element() -> None:
     plain, hostile = page(), page(hostile=HOSTILE)
     assert hostile.tags == plain.tags
-    found = hostile.texts.count(HOSTILE) + hostile.texts.count(printable(HOSTILE))  # of a value
-    assert found == plain.texts.count("plain") - 1 > 10  # but for the command
+    assert hostile.texts.count(HOSTILE) == plain.texts.count("plain") - 1 > 10  # but for the command
     assert HOSTILE.replace(" ", "-") in hostile.texts
     (data,) = (json.loads(text) for attributes, text in hostile.scripts if attributes.get("type"))
     assert data["columns"][0]["values"] == [HOSTILE, None]
@@ -173,14 +171,6 @@ def test_a_figure_is_one_picture_with_its_description() -> None:
 def test_a_gain_that_is_not_claimed_is_muted() -> None:
     assert 'class="gain muted"' in headline_html(Headline(figure="1.10x"))
     assert 'class="gain"' in headline_html(Headline(figure="1.10x", is_claimed=True))
-
-
-def test_a_value_of_thousands_of_letters_is_cut_and_says_so() -> None:
-    changes = [("sizes", ",".join(["1024"] * 2000), "https://me:hunter2@host")]
-    found = " ".join(Page(headline_html(Headline(changes=changes))).texts)
-    assert "… (cut)" in found
-    assert len(found) < 1000
-    assert "hunter2" not in found
 
 
 @pytest.mark.parametrize("interval", [(1.0, 1.0, 1.0), (0.5, 0.4, 0.6), (30.0, 20.0, 45.0)])

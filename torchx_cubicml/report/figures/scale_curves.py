@@ -28,7 +28,8 @@ def scale_throughput(rows: Sequence[Mapping[str, Any]], *, unit: str) -> dict[st
             number) and ``config`` as text.
         unit: of the throughput, in words.
     """
-    marks = _powers_of_ten([rate for row in rows for rate in (row["throughput"], row["throughput"] / row["efficiency"])])
+    ideals = [row["throughput"] / row["efficiency"] for row in rows]
+    marks = _powers_of_ten([*ideals, *(row["throughput"] for row in rows)])
     y: dict[str, Any] = {"field": "throughput", "title": unit, "axis": {**LARGE, "values": marks}}
     # Room above the highest mark: its text would push this plot below that of the efficiency beside it.
     room = 10.0 ** max(_ABOVE * (len(marks) - 1), _ABOVE)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.redaction import excerpt
 from torchx_cubicml.report.markup import Html, element, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST_LETTERS = 600  # of a value
 _MOST_CHANGES = 60  # rows; a config can have hundreds of parameters
 
 
@@ -122,8 +120,8 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
 
 
 def _lines(value: str) -> Html:
-    """Return a value whose lines may end behind each comma: a value per layer is long. Very long ones are cut."""
-    return Html(",<wbr>".join(joined(part) for part in excerpt(value, most=_MOST_LETTERS).split(",")))
+    """Return a value whose lines may end behind each comma: a value per layer is long."""
+    return Html(",<wbr>".join(joined(part) for part in value.split(",")))
 
 
 def _command(command: str, label: str) -> Html:

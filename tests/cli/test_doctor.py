@@ -36,7 +36,7 @@ from torchx_cubicml.store.deadline import read_with_deadline
 from torchx_cubicml.store.probe import StoreProbe, probe_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE_TEXT = '[parameters.micro_batch_size]\nchoices = [1, 2, 4]\nflag = "--batch"\n'
@@ -101,6 +101,31 @@ def test_without_a_command_and_a_job_nothing_is_submitted(capsys: pytest.Capture
     skipped = {name for name, row in found.items() if row["level"] == "skipped"}
     assert skipped == {"store: clock", "space file", "command", "job"}
     assert "no probe was written" in found["store: write"]["found"]
+
+
+def test_an_index_of_ordinary_use_is_not_stale(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Launches on a busy host are indexed while they run and after most have ended; the others end later."""
+    store, busy = TrialStore(str(folder / "store")), {"host_cpus": 2, "other_busy_cpus": 1.2, "idle_cpus": 0.0}
+    launches = [trial_events(trial_of(1, trial_id=f"job-{number}", observed=busy)) for number in range(30)]
+
+    def write(events: Iterable[Event]) -> None:
+        for event in events:
+            store.append(event)
+
+    def indexed() -> list[Trial]:
+        return read_with_deadline(store.url, deadline_s=60.0, cache=folder / "cache").trials
+
+    write(events[0] for events in launches)
+    indexed()
+    write(event for events in launches[:25] for event in events[1:])
+    ended = {trial.trial_id: trial for trial in indexed() if trial.state.ended}
+    write(event for events in launches[25:] for event in events[1:])
+    (index,) = (folder / "cache" / "stores").iterdir()
+    assert '"job-0"' in index.read_text()
+    assert {f"job-{number}" for number in range(25)} <= ended.keys()
+    assert ended["job-0"] not in list(store)  # readers widen the uncertainty of a crowded launch
+    status, found = doctored(capsys=capsys)
+    assert (status, found["cache"]["level"]) == (0, "ok"), found["cache"]
 
 
 # Each of these breaks one thing and returns the options to call the doctor with.

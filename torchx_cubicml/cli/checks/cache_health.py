@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.context import READ_DEADLINE_S
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.cli.checks.context import CheckContext
+    from torchx_cubicml.store.index_cache import StoreIndex
 
 NAME, PLACE = "cache", 150
 _OWN = ("stores", "suggestions")  # folders of ``store.index_cache`` and ``rewrite.cache``: other files are not ours
@@ -47,7 +49,12 @@ def check(context: CheckContext) -> Finding:
 
 
 def _stale_trials(context: CheckContext, folder: Path) -> list[str]:
-    """Return the ended trials that the cached index tells otherwise than the store's own objects."""
+    """Return the trials that the cached index tells otherwise than the very objects that it lists for them.
+
+    Trials are compared as folded from their own events: what other trials change in them is in no index. Objects that
+    were written after ``context.stored`` was read are left out with their group.
+    """
+    from torchx_cubicml.store.event_groups import EventGroup
     from torchx_cubicml.store.index_cache import load_index
     from torchx_cubicml.store.reader import StoreReader
     from torchx_cubicml.store.trial_store import TrialStore
@@ -57,9 +64,21 @@ def _stale_trials(context: CheckContext, folder: Path) -> list[str]:
     index = load_index(path, context.url)
     reader = StoreReader(TrialStore(context.url), index)  # in memory alone
     within(READ_DEADLINE_S, reader.read, what="reading the store")
-    fresh = {trial.trial_id: trial for trial in context.trials if trial.state.ended}
-    cached = {trial.trial_id: trial for trial in index.groups.trials() if trial.state.ended}
-    return sorted(name for name in fresh.keys() & cached.keys() if fresh[name] != cached[name])
+    places, events, stale = _places_by_group(index), context.stored.events, list[str]()
+    for number in index.groups.without_events(places):
+        if events.keys() >= places[number]:
+            told = {trial.trial_id: trial for trial in index.groups.by_number[number].trials}
+            fresh = EventGroup.of({place: events[place] for place in places[number]}).trials
+            stale += [trial.trial_id for trial in fresh if told.get(trial.trial_id) != trial]
+    return sorted(stale)
+
+
+def _places_by_group(index: StoreIndex) -> dict[int, set[str]]:
+    places: defaultdict[int, set[str]] = defaultdict(set)
+    for folder, numbers in index.objects.numbers.items():
+        for name, number in numbers.items():
+            places[number].add(f"{folder}/{name}")
+    return places
 
 
 def _index_path(context: CheckContext, folder: Path) -> Path:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PathDistribution, version
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +27,20 @@ from torchx_cubicml.cli import doctor
 from torchx_cubicml.cli.checks import all_checks, job_environment
 from torchx_cubicml.components.cubicml import cubicml
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.launch.job_probe import JobReport
+from torchx_cubicml.launch.messages import KEPT
 from torchx_cubicml.records.contract import CONTRACT_VERSION
 from torchx_cubicml.records.event import Event, EventKind, trial_events
 from torchx_cubicml.records.provenance import SPACE
+from torchx_cubicml.rewrite.rewriter import Options, rewrite
 from torchx_cubicml.settings import COMPONENT_OPTIONS, PREFIX, USER_OPTIONS
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store.deadline import read_with_deadline
 from torchx_cubicml.store.probe import StoreProbe, probe_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE_TEXT = '[parameters.micro_batch_size]\nchoices = [1, 2, 4]\nflag = "--batch"\n'
@@ -99,7 +103,7 @@ def test_without_a_command_and_a_job_nothing_is_submitted(capsys: pytest.Capture
     status, found = doctored("--no-probe", capsys=capsys)
     assert status == 0
     skipped = {name for name, row in found.items() if row["level"] == "skipped"}
-    assert skipped == {"store: clock", "space file", "command", "job"}
+    assert skipped == {"store: clock", "space file", "command", "rewrite", "job"}
     assert "no probe was written" in found["store: write"]["found"]
 
 
@@ -126,6 +130,35 @@ def test_an_index_of_ordinary_use_is_not_stale(folder: Path, capsys: pytest.Capt
     assert ended["job-0"] not in list(store)  # readers widen the uncertainty of a crowded launch
     status, found = doctored(capsys=capsys)
     assert (status, found["cache"]["level"]) == (0, "ok"), found["cache"]
+
+
+def rewrite_line(words: Sequence[str], *, capsys: pytest.CaptureFixture[str]) -> str:
+    row = doctored("--space", "space.toml", *words, capsys=capsys)[1]["rewrite"]
+    assert (row["level"], row["cure"]) == ("ok", "")
+    return row["found"]
+
+
+def test_the_reason_of_no_rewrite_is_that_of_the_launch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launch = ComponentLaunch.parse("dist.ddp", COMMAND[2:]).launch
+    for words, typed in ((COMMAND, launch), (("--", "torchrun", "train.py", "--batch", "1"), None)):
+        found = rewrite_line(words, capsys=capsys)
+        assert re.match("not now: .*[a-z]", found)
+        if typed is not None:
+            options = Options(space="space.toml", store=str(folder / "store"))
+            assert rewrite(typed, options).lines[-1].endswith(f"{KEPT}: {found.removeprefix('not now: ')}")
+
+
+def test_a_launch_that_would_be_rewritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    launch = ComponentLaunch.parse("dist.ddp", COMMAND[2:]).launch
+    (folder / "space.toml").write_text(f"{SPACE_TEXT}changes_training = true\n")
+    workload, _ = read_config(launch, load_space("space.toml"))
+    for size, _ in product((1, 2, 4), range(3)):
+        TrialStore(str(folder / "store")).add(trial_of(size, workload=workload))
+    before = files_below(folder)
+    assert rewrite_line(COMMAND, capsys=capsys).startswith("the next launch would be rewritten")
+    assert files_below(folder) == before
+    (folder / ".torchxconfig").write_text("[component:cubicml]\nmode = record\n")
+    assert rewrite_line(COMMAND, capsys=capsys) == "not now: the mode is record"
 
 
 # Each of these breaks one thing and returns the options to call the doctor with.
@@ -497,7 +530,7 @@ def test_findings_are_lines_that_fit_and_have_no_colour_in_a_pipe(
     lines = out.splitlines()
     assert all(len(line) <= 60 or len(line.split()[-1]) > 40 for line in lines), out
     assert any(line.startswith("wrong    environment: ") for line in lines)
-    assert re.fullmatch(r"18 checks: \d+ ok, \d+ skipped, 1 wrong", lines[-1])
+    assert re.fullmatch(r"19 checks: \d+ ok, \d+ skipped, 1 wrong", lines[-1])
 
 
 def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Self
@@ -55,6 +55,7 @@ from torchx_cubicml.store.obstacle import folder_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from torchx.specs import AppDef
 
@@ -84,6 +85,7 @@ class Options:
         mode: ``rewrite``, ``record`` or ``off``; by default ``rewrite`` with a space and ``record`` without one.
         keeps_command: whether the record keeps the command.
         flags: prefix of option names on the command line, for messages.
+        cache: folder of caches; ``None`` for no cache.
     """
 
     space: str = ""
@@ -91,6 +93,7 @@ class Options:
     mode: str = ""
     keeps_command: bool = False
     flags: str = "--"
+    cache: Path | None = field(default_factory=cache_folder)
 
     @classmethod
     def resolved(
@@ -195,7 +198,7 @@ def dry_run_estimates(launch: Launch, rewritten: RewrittenLaunch, options: Optio
     lines: list[str] = []
     failure = _failure_of(
         lambda: lines.extend(
-            dry_run_lines(launch, rewritten=contract.config, limits=limits, cache=cache_folder(), **places)
+            dry_run_lines(launch, rewritten=contract.config, limits=limits, cache=options.cache, **places)
         )
     )
     return (message_line(f"no estimate of where time and memory go: {failure}"),) if failure else tuple(lines)
@@ -229,7 +232,7 @@ def _steps(
     check_batch_size(workload=contract.workload, current=contract.config)
     reached = reached.with_lines(*map(_not_permitted_line, not_permitted(space)))
     yield reached
-    decision = _decide(launch, contract, space)
+    decision = _decide(launch, contract, space, options.cache)
     reached = reached.with_lines(*decision.lines)
     yield reached
     if decision.choice is None:
@@ -275,11 +278,11 @@ def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace
     return contract
 
 
-def _decide(launch: Launch, contract: Contract, space: SearchSpace) -> Decision:
+def _decide(launch: Launch, contract: Contract, space: SearchSpace, cache: Path | None) -> Decision:
     from torchx_cubicml.rewrite.decide import DecisionLimits, decide
 
     limits = DecisionLimits(
-        read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache_folder()
+        read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache
     )
     command = PresentCommand.of(launch, space)
     space = with_rule_facts(launch, space)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.store.index_cache import StoreIndex
 
 NAME, PLACE = "cache", 150
-_OWN = ("stores", "suggestions")  # folders of ``store.index_cache`` and ``rewrite.cache``: other files are not ours
+OWN_FOLDERS = "stores", "suggestions"  # of ``store.index_cache`` and ``rewrite.cache``: other files are not ours
 
 
 def check(context: CheckContext) -> Finding:
@@ -34,7 +34,7 @@ def check(context: CheckContext) -> Finding:
             "set TORCHX_CUBICML_CACHE to a folder of your own, or to off; without it each launch reads the whole store"
         )
         return warning(f"cannot write to {folder}: {obstacle}", cure)
-    files = sorted(path for name in _OWN for path in (folder / name).glob("[!.]*.json"))
+    files = sorted(path for name in OWN_FOLDERS for path in (folder / name).glob("[!.]*.json"))
     bad = [path for path in files if read_cache(path) is None]
     if bad:
         count = f"{len(bad)} damaged file{'s' if len(bad) > 1 else ''}"

@@ -109,7 +109,8 @@ def test_a_workload_without_the_facts_has_no_estimate_and_says_what_lacks() -> N
     assert not found.of
     (line,) = breakdown_lines(found)
     assert line == (
-        "No estimate of where time and memory go: the formulas lack d_model, seq_len "
+        "No estimate of where time and memory go: the formulas, which are for transformers and recommenders, lack "
+        "d_model, seq_len "
         "(a recorded launch or [workload] of the space file may tell)."
     )
     assert breakdown_json(found)["missing"] in line

@@ -148,7 +148,9 @@ def test_the_reason_of_no_rewrite_is_that_of_the_launch(folder: Path, capsys: py
             assert rewrite(typed, options).lines[-1].endswith(f"{KEPT}: {found.removeprefix('not now: ')}")
 
 
-def test_a_launch_that_would_be_rewritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_launch_that_would_be_rewritten(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     launch = ComponentLaunch.parse("dist.ddp", COMMAND[2:]).launch
     (folder / "space.toml").write_text(f"{SPACE_TEXT}changes_training = true\n")
     workload, _ = read_config(launch, load_space("space.toml"))
@@ -157,7 +159,7 @@ def test_a_launch_that_would_be_rewritten(folder: Path, capsys: pytest.CaptureFi
     before = files_below(folder)
     assert rewrite_line(COMMAND, capsys=capsys).startswith("the next launch would be rewritten")
     assert files_below(folder) == before
-    (folder / ".torchxconfig").write_text("[component:cubicml]\nmode = record\n")
+    config_of(folder, monkeypatch, "[component:cubicml]\nmode = record\n")
     assert rewrite_line(COMMAND, capsys=capsys) == "not now: the mode is record"
 
 

@@ -96,7 +96,8 @@ def breakdown_json(breakdowns: Breakdowns) -> dict[str, object]:
 def _reason(lacking: Sequence[str]) -> str:
     if not lacking:
         return "the formulas need degrees of parallelism that divide world_size"
-    return f"the formulas lack {', '.join(lacking)} (a recorded launch or [workload] of the space file may tell)"
+    hint = "(a recorded launch or [workload] of the space file may tell)"
+    return f"the formulas, which are for transformers and recommenders, lack {', '.join(lacking)} {hint}"
 
 
 def _table(columns: Mapping[str, tuple[Mapping[str, float], float | None]], *, factor: float) -> list[str]:

@@ -65,8 +65,8 @@ _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a val
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the actions."""
-    actions = parser.add_subparsers(dest="history_action", required=True, title="actions")
+    """Declare the actions; ``list`` is the default."""
+    actions = parser.add_subparsers(dest="history_action", title="actions (default: list)")
     listing = actions.add_parser("list", help="list trials, one per line, the newest first")
     text = "show the N most recent trials (default: 50; 0: all)"
     listing.add_argument("--limit", type=int, default=50, metavar="N", help=text)
@@ -90,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if action is not merging:  # it names both stores
             add_store(action)
         add_json(action)
+    parser.set_defaults(**vars(listing.parse_args([])), history_action="list")
 
 
 def run(args: argparse.Namespace) -> int:

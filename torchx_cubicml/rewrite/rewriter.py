@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
@@ -55,7 +55,6 @@ from torchx_cubicml.store.obstacle import folder_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from torchx.specs import AppDef
 
@@ -85,7 +84,7 @@ class Options:
         mode: ``rewrite``, ``record`` or ``off``; by default ``rewrite`` with a space and ``record`` without one.
         keeps_command: whether the record keeps the command.
         flags: prefix of option names on the command line, for messages.
-        cache: folder of caches; ``None`` for no cache.
+        cache: path of the folder of caches.
     """
 
     space: str = ""
@@ -93,7 +92,7 @@ class Options:
     mode: str = ""
     keeps_command: bool = False
     flags: str = "--"
-    cache: Path | None = field(default_factory=cache_folder)
+    cache: str = ""
 
     @classmethod
     def resolved(
@@ -198,7 +197,7 @@ def dry_run_estimates(launch: Launch, rewritten: RewrittenLaunch, options: Optio
     lines: list[str] = []
     failure = _failure_of(
         lambda: lines.extend(
-            dry_run_lines(launch, rewritten=contract.config, limits=limits, cache=options.cache, **places)
+            dry_run_lines(launch, rewritten=contract.config, limits=limits, cache=_cache_folder(options), **places)
         )
     )
     return (message_line(f"no estimate of where time and memory go: {failure}"),) if failure else tuple(lines)
@@ -232,7 +231,7 @@ def _steps(
     check_batch_size(workload=contract.workload, current=contract.config)
     reached = reached.with_lines(*map(_not_permitted_line, not_permitted(space)))
     yield reached
-    decision = _decide(launch, contract, space, options.cache)
+    decision = _decide(launch, contract, space, _cache_folder(options))
     reached = reached.with_lines(*decision.lines)
     yield reached
     if decision.choice is None:
@@ -331,6 +330,10 @@ def _recording_line(store: str, find_obstacle: Callable[[str], str] | None) -> s
         with suppress(LaunchError, OSError):  # nothing is known in time
             obstacle = within(_OBSTACLE_DEADLINE_S, lambda: find_obstacle(store), what="looking at the store")
     return f"this launch will not be recorded: {obstacle}" if obstacle else f"this launch will be recorded in {store}"
+
+
+def _cache_folder(options: Options) -> Path | None:
+    return Path(options.cache) if options.cache else cache_folder()
 
 
 def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:

@@ -160,8 +160,8 @@ class TestBreakdown:
         trials = [replace(trial, workload=workload) for trial in own_and_best()]
         text = text_of(section("step_breakdown", trials))
         assert text.startswith(
-            "Where the time and the memory go No estimate of where time and memory go: the formulas lack n_layers, "
-            "d_model, seq_len"
+            "Where the time and the memory go No estimate of where time and memory go: the formulas, which are for "
+            "transformers and recommenders, lack n_layers, d_model, seq_len"
         )
         assert "<svg" not in section("step_breakdown", trials)
 

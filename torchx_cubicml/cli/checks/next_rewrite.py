@@ -56,14 +56,14 @@ def _launch(context: CheckContext) -> Launch:
 
 
 @contextmanager
-def _copied_cache() -> Iterator[Path | None]:
-    """Yield a copy of the cache folder, as a launch reads the cache and writes it; ``None`` for no cache."""
+def _copied_cache() -> Iterator[str]:
+    """Yield the path of a copy of the cache folder, as a launch reads the cache and writes it; empty for no cache."""
     folder = cache_folder()
     if folder is None:
-        yield None
+        yield ""
         return
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:
         for name in OWN_FOLDERS:
             with suppress(OSError, shutil.Error):
                 shutil.copytree(folder / name, Path(copy) / name)
-        yield Path(copy)
+        yield copy

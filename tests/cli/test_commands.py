@@ -93,6 +93,12 @@ def test_history_list_is_a_table_and_json(store: str) -> None:
     assert trials == json.loads(torchx("history", "list", "--store", store, "--json", "--limit", "0").stdout)
 
 
+def test_history_lists_by_default(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", store)
+    assert torchx("history") == torchx("history", "list")
+    assert "13 of 13 trials" in torchx("history").stdout
+
+
 def test_history_show_takes_the_beginning_of_an_id(store: str) -> None:
     trial = json.loads(torchx("history", "list", "--store", store, "--json").stdout)[0]
     shown = torchx("history", "show", trial["trial_id"][:15], "--store", store, "--json")

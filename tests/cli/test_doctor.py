@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torchx.schedulers import get_default_scheduler_name
 from torchx.specs import finder
 
 from torchx_cubicml import Trial, TrialStore
 from torchx_cubicml.cli import doctor
 from torchx_cubicml.cli.checks import all_checks, job_environment
+from torchx_cubicml.cli.checks.context import CheckContext
 from torchx_cubicml.components.cubicml import cubicml
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import ComponentLaunch, read_config
@@ -161,6 +163,29 @@ def test_a_launch_that_would_be_rewritten(
     assert files_below(folder) == before
     config_of(folder, monkeypatch, "[component:cubicml]\nmode = record\n")
     assert rewrite_line(COMMAND, capsys=capsys) == "not now: the mode is record"
+
+
+@pytest.mark.parametrize(
+    ("program", "config", "words", "scheduler"),
+    [
+        ("train.py", "", ["-s", "slurm"], "slurm"),
+        ("train.py", "[cli:run]\nscheduler = lsf\n", [], "lsf"),
+        ("train.py", "", [], "kubernetes"),
+        ("other.py", "", [], get_default_scheduler_name()),
+    ],
+)
+def test_the_scheduler_is_that_of_the_latest_launch_of_the_program(
+    program: str, config: str, words: list[str], scheduler: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"2026-01-01": "slurm", "2026-01-02": "kubernetes", "2026-01-03": "unheard_of"}
+    for day, name in names.items():
+        trial = trial_of(1, started_at=f"{day}T00:00:00+00:00", observed={"scheduler": name})
+        TrialStore(str(folder / "store")).add(replace(trial, workload={"program": program, "world_size": 2}))
+    if config:
+        config_of(folder, monkeypatch, config)
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    assert CheckContext(args=parser.parse_args([*words, *COMMAND])).scheduler == scheduler
 
 
 # Each of these breaks one thing and returns the options to call the doctor with.

@@ -35,7 +35,8 @@ def test_launches_with_another_undeclared_setting_are_left_out(tmp_path: Path, l
         digests={KEY_ID: text_digest("", key)},
     )
     TrialStore(url).add(trial)
-    found = suggest._read_context(component, argparse.Namespace(space=str(space), store=url))
+    args = argparse.Namespace(space=str(space), store=url)
+    found = suggest._read_context(component, args, suggest._recorded(args))
     assert [each.trial_id for each in found.trials] == ([trial.trial_id] if is_used else [])
 
 

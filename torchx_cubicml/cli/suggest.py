@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.records.suggestion import NearTrial
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.rewrite.choice import DecisionContext
 
 _NOTHING_LEFT = (
@@ -55,14 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the next ordinary launch and configs worth trying, or with ``--frontier`` the frontier."""
     from torchx_cubicml.errors import LaunchError
-    from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.launch import ComponentLaunch, workload_of
+    from torchx_cubicml.launch.scheduler import recorded_scheduler
 
     if args.count < 1:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
     name, component_args = split_command(args.command)
-    component = with_scheduler(ComponentLaunch.parse(name, component_args), args)
+    typed = ComponentLaunch.parse(name, component_args)
     with progress("reading the store", is_json=args.json):
-        context = _read_context(component, args)
+        recorded = _recorded(args)
+        args.scheduler = args.scheduler or recorded_scheduler(recorded, workload_of(typed.launch))
+        component = with_scheduler(typed, args)
+        context = _read_context(component, args, recorded)
     if args.frontier:
         return _print_frontier(context, args)
     return _print_suggestions(component, context, args)
@@ -215,7 +220,16 @@ def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[s
     return {**suggestion.to_json(), "nearest": nearest}
 
 
-def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
+def _recorded(args: argparse.Namespace) -> list[Trial]:
+    from torchx_cubicml.store import absolute_url, read_trials
+    from torchx_cubicml.store.presence import read_recorded
+
+    url = absolute_url(store_url(args))
+    # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
+    return (read_recorded(url) if args.store else read_trials(url, deadline_s=60.0))[0]
+
+
+def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded: Sequence[Trial]) -> DecisionContext:
     """Return the input of the decision; parameters that no hook can set keep their own values."""
     from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
@@ -224,17 +238,14 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.fixed import with_fixed_values
     from torchx_cubicml.space.toml import load_space
-    from torchx_cubicml.store import absolute_url, read_trials
+    from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.predictor_choice import latest_choice
-    from torchx_cubicml.store.presence import read_recorded
 
     space = load_space(args.space)
     workload, current = read_config(component.launch, space)
     space = with_rule_facts(component.launch, space)
     url = absolute_url(store_url(args))
-    # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
-    recorded, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
     keys = digest_keys(url)
     trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
     command = PresentCommand.of(component.launch, space)

@@ -11,8 +11,13 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from torchx_cubicml.records.workload import is_same_program
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Workload
 
 # Schedulers whose jobs can access folders of this machine only if the user mounts them.
 _CONTAINED = frozenset(
@@ -103,13 +108,40 @@ def scheduler_of(words: Sequence[str]) -> str:
         words: arguments of ``torchx run``, including the component and its own; if TorchX rejects them, the result is
             empty.
     """
-    from torchx.runner.config import get_config
     from torchx.schedulers import get_default_scheduler_name
 
     options = _options_of(words)
     if options is None:
         return ""
-    return str(options.scheduler or get_config("cli", "run", "scheduler") or get_default_scheduler_name())
+    return str(options.scheduler or _configured_scheduler() or get_default_scheduler_name())
+
+
+def recorded_scheduler(trials: Iterable[Trial], workload: Workload) -> str:
+    """Return the scheduler of the latest recorded launch of a program, for a command that names none.
+
+    It is empty where ``.torchxconfig`` names one, and where no launch tells one that TorchX knows.
+
+    Args:
+        trials: recorded launches.
+        workload: facts of the launch, with its program; empty for the launches of any program.
+    """
+    from torchx.schedulers import get_scheduler_factories
+
+    if _configured_scheduler():
+        return ""
+    known = get_scheduler_factories()
+    found = [
+        (trial.started_at, str(trial.observed["scheduler"]))
+        for trial in trials
+        if trial.observed.get("scheduler") in known and (not workload or is_same_program(trial, workload))
+    ]
+    return max(found, default=("", ""))[1]
+
+
+def _configured_scheduler() -> str:
+    from torchx.runner.config import get_config
+
+    return str(get_config("cli", "run", "scheduler") or "")
 
 
 def _options_of(words: Sequence[str]) -> argparse.Namespace | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+from argparse import Namespace
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,8 +21,6 @@ from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, open_backe
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
-    import argparse
-
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.records.trial import Trial
 
@@ -54,7 +53,7 @@ class CheckContext:
         args: options of the command.
     """
 
-    args: argparse.Namespace
+    args: Namespace
 
     @cached_property
     def url(self) -> str:
@@ -80,10 +79,15 @@ class CheckContext:
 
     @cached_property
     def scheduler(self) -> str:
-        """Scheduler of the options, else of ``torchx run``."""
-        from torchx_cubicml.launch.scheduler import scheduler_of
+        """Scheduler of the options, else of ``.torchxconfig``, of the latest launch of the program, or of TorchX."""
+        from torchx_cubicml.launch import workload_of
+        from torchx_cubicml.launch.scheduler import recorded_scheduler, scheduler_of
 
-        return self.args.scheduler or scheduler_of([])
+        if self.args.scheduler:
+            return str(self.args.scheduler)
+        typed = self._parsed[0] if self.args.command and not self.is_torchrun else None
+        workload = {} if typed is None else workload_of(typed.launch)
+        return recorded_scheduler(self.trials, workload) or scheduler_of([])
 
     @cached_property
     def probe(self) -> StoreProbe:
@@ -134,18 +138,28 @@ class CheckContext:
 
     @cached_property
     def component(self) -> ComponentLaunch:
-        """Component of the command, with the scheduler of the options.
+        """Component of the command, with its scheduler.
 
         Raises:
             LaunchError: the command cannot be read.
         """
+        typed, problem = self._parsed
+        if typed is None:
+            raise LaunchError(problem)
+        return with_scheduler(typed, Namespace(**{**vars(self.args), "scheduler": self.scheduler}))
+
+    @cached_property
+    def _parsed(self) -> tuple[ComponentLaunch | None, str]:
+        """Component of the command as typed, ``None`` with the reason where it cannot be read."""
         from torchx_cubicml.launch import ComponentLaunch
 
-        name, words = split_command(self.args.command)
         try:
-            return with_scheduler(ComponentLaunch.parse(name, words), self.args)
+            name, words = split_command(self.args.command)
+            return ComponentLaunch.parse(name, words), ""
+        except LaunchError as error:
+            return None, str(error)
         except SystemExit:
-            raise LaunchError(f"{name} rejects its arguments; see the line above") from None
+            return None, f"{name} rejects its arguments; see the line above"
 
 
 def _read(url: str) -> StoredEvents:

@@ -40,6 +40,26 @@ def test_launches_with_another_undeclared_setting_are_left_out(tmp_path: Path, l
     assert [each.trial_id for each in found.trials] == ([trial.trial_id] if is_used else [])
 
 
+def test_the_scheduler_is_that_of_the_latest_launch_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHXCONFIG", str(tmp_path / "config"))
+    (tmp_path / "config").touch()
+    space, url = tmp_path / "space.toml", str(tmp_path / "store")
+    space.write_text("[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = '--batch'\n")
+    command = ("dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--batch", "1")
+    workload, config = read_config(ComponentLaunch.parse(command[0], command[1:]).launch, load_space(str(space)))
+    trial = Trial.completed(workload=workload, config=config, tokens_per_second=9.0)
+    TrialStore(url).add(replace(trial, observed={"scheduler": "local_cwd"}))
+    parser = argparse.ArgumentParser()
+    suggest.add_arguments(parser)
+    assert suggest.run(parser.parse_args(["--space", str(space), "--store", url, "--", *command])) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"torchx run -s local_cwd {' '.join(command)}" in out
+    assert "local_docker" not in out
+
+
 def test_the_whole_command_has_the_options_of_the_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

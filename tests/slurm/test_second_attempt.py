@@ -51,9 +51,7 @@ def run_rewritten(workspace: Path, fail: str, port: int) -> JobState:
 
 
 @pytest.mark.parametrize("fail", ["error@node1", "memory@node0"])
-def test_two_nodes_go_on_as_typed(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, fail: str
-) -> None:
+def test_two_nodes_go_on_as_typed(workspace: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, fail: str) -> None:
     monkeypatch.setenv("SHOWN", str(workspace / "shown"))
     monkeypatch.setenv("TORCHX_CUBICML_CACHE", "off")
     state = run_rewritten(workspace, fail, free_port)

@@ -45,9 +45,7 @@ COMMAND = (
 )
 
 
-def test_every_value_reaches_every_process(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch, free_port: int
-) -> None:
+def test_every_value_reaches_every_process(workspace: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     (workspace / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     (workspace / "fsdp.yaml").write_text("fsdp_config: {text: plain} # why\n")
     (workspace / "shown").mkdir()

@@ -11,6 +11,8 @@ from torchx_cubicml.cli.option_choices import ACQUISITION_NAMES, PREDICTOR_NAMES
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.settings import KEEP_COMMAND, default_store_url, is_on, option
 
+LATEST_SCHEDULER = "that of .torchxconfig, else of the program's latest launch, else of TorchX"
+"""Words for the scheduler that ``launch.scheduler.recorded_scheduler`` helps to find."""
 _MAX_SEED_DIGITS = 18
 _DESIGNED, _RANDOM = "designed", "random"  # first launches of a tune
 _RANDOM_WITHOUT_LIMIT = 20  # random launches of a budget in hours
@@ -117,9 +119,17 @@ def random_launches(start: str, *, budget: int | None) -> int:
     )
 
 
-def add_scheduler(parser: argparse.ArgumentParser, *, default: str) -> None:
-    """Declare ``--scheduler`` and ``--scheduler_args``."""
-    text = f"TorchX scheduler, as `torchx runopts` lists (default: {default or 'that of `torchx run`'})"
+def add_scheduler(
+    parser: argparse.ArgumentParser, *, default: str = "", otherwise: str = "that of `torchx run`"
+) -> None:
+    """Declare ``--scheduler`` and ``--scheduler_args``.
+
+    Args:
+        parser: parser of the sub-command.
+        default: scheduler by default; empty where the sub-command finds it.
+        otherwise: words for what it finds.
+    """
+    text = f"TorchX scheduler, as `torchx runopts` lists (default: {default or otherwise})"
     parser.add_argument("-s", "--scheduler", default=default, help=text)
     parser.add_argument("-cfg", "--scheduler_args", default="", help="scheduler options, as for `torchx run`")
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import add_json, add_launch, add_scheduler, add_store, print_json, split_command
+from torchx_cubicml.cli.base import (
+    LATEST_SCHEDULER,
+    add_json,
+    add_launch,
+    add_scheduler,
+    add_store,
+    print_json,
+    split_command,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the store, the space file, the scheduler and the command that are checked."""
     add_store(parser)
     parser.add_argument("--space", default="", metavar="FILE", help="space file (TOML)")
-    add_scheduler(parser, default="")
+    add_scheduler(parser, otherwise=LATEST_SCHEDULER)
     text = "submit a job of one second to the scheduler, which tells what it finds (default: submit nothing)"
     parser.add_argument("--job", action="store_true", help=text)
     text = "seconds to wait for that job, queue included (default: 600)"

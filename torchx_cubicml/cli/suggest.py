@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import (
+    LATEST_SCHEDULER,
     add_json,
     add_launch,
     add_method,
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=1, metavar="N", help="number of configs to propose (default: 1)")
     text = "show the frontier of the two objectives of the space file instead, with untried configs as predicted"
     parser.add_argument("--frontier", action="store_true", help=text)
-    add_scheduler(parser, default="")
+    add_scheduler(parser, otherwise=LATEST_SCHEDULER)
     add_seed(parser)
     add_method(parser)
     add_json(parser)

@@ -137,6 +137,4 @@ def _doubt(own: _Measured, best: _Measured, ratio: float, recorded: Sequence[Tri
 
 
 def _times(measured: _Measured) -> str:
-    count = len(measured.trials)
-    text = "once" if count == 1 else f"{count} times"
-    return text
+    return {1: "once"}.get(len(measured.trials), f"{len(measured.trials)} times")

@@ -85,7 +85,5 @@ def test_the_reason_names_the_measured_gain_and_its_doubt(tmp_path: Path, trials
 
 def test_a_config_that_may_not_run_is_not_named(tmp_path: Path) -> None:
     trials = [ran(32, 1000.0, is_busy=True), ran(256, 3600.0, is_busy=True)]
-    assert (
-        reason(tmp_path, trials, rules='[rewrite]\nfreeze = ["micro_batch_size"]\n')
+    told = reason(tmp_path, trials, rules='[rewrite]\nfreeze = ["micro_batch_size"]\n')
     assert told == f"{NOTHING} (2 launches known)"
-    )

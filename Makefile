@@ -108,8 +108,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
-	@touch $@ $(VENV)/.runtime
+	$(BIN)/pip install -q -c constraints.txt -e '.[torchx,docs]'
+	@touch $@
 
 $(INTEGRATIONS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(INTEGRATIONS)

@@ -377,9 +377,22 @@ def test_without_a_script_one_line_shows_how_to_give_it(
     assert error == "cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
 
 
+def test_a_command_that_is_not_there_ends_as_in_a_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["cubicrun", "--", "/nowhere/accelerate", "launch", "train.py"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 127
+    why, error = capsys.readouterr().err.splitlines()
+    assert why.endswith("there is no command /nowhere/accelerate")
+    assert error == "cubicrun: error: /nowhere/accelerate does not start: No such file or directory"
+
+
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
+        ("--", "give a command behind --, as in: cubicrun -- accelerate launch train.py"),
         ("--cubicml-mode", "option --cubicml-mode lacks its value"),
         ("--cubicml-keep-command=yes", "option --cubicml-keep-command takes no value"),
         ("--cubicml-modes=off", "unknown option --cubicml-modes; choose from --cubicml-space, --cubicml-store, "),
@@ -501,6 +514,28 @@ def test_a_signal_ends_cubicrun_as_it_ends_torchrun(folder: Path, launcher: tupl
     assert "got signal: 15" in stderr
 
 
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("sent", "state"), [(signal.SIGTERM, State.INFRASTRUCTURE), (signal.SIGINT, State.STOPPED_EARLY)]
+)
+def test_a_signal_ends_a_command_as_it_ends_the_program(folder: Path, sent: signal.Signals, state: State) -> None:
+    (folder / "wait.py").write_text("import time\nprint('started', flush=True)\ntime.sleep(600)\n")
+    codes = []
+    for cubicrun in ((), (*CUBICRUN, "--")):
+        process = start(cubicrun, sys.executable, "wait.py")
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(sent)
+        codes.append(ended(process)[0])
+    assert codes == [-sent, -sent]
+    end, found = time.monotonic() + 300, []  # the writer of the recorder outlives the program
+    while not found and time.monotonic() < end:
+        trials = [trial for trial in TrialStore(str(folder / "store")) if trial.origin is not Origin.IMPORT]
+        found = [trial.state for trial in trials if trial.state.ended]
+        time.sleep(0.1)
+    assert found == [state]
+
+
 def two_nodes(kind: str) -> tuple[list[str], list[str]]:
     """Return torchrun's options for each of two agents on this machine."""
     port, size = os.environ["PET_MASTER_PORT"], "--nnodes 2 --nproc_per_node 1"
@@ -508,7 +543,8 @@ def two_nodes(kind: str) -> tuple[list[str], list[str]]:
         meeting = shlex.split(f"{size} --master_addr 127.0.0.1 --master_port {port}")
         return [*meeting, "--node_rank", "0"], [*meeting, "--node_rank", "1"]
     meeting = shlex.split(f"{size} --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:{port} --rdzv_id job")
-    return meeting, meeting
+    patient = ["--rdzv_conf", "read_timeout=300,keep_alive_max_attempt=60"]  # a busy machine loses no node
+    return [*meeting, *patient], [*meeting, *patient]
 
 
 @pytest.mark.launch

@@ -89,6 +89,7 @@ def main() -> NoReturn:
     given, args = split_options(sys.argv[1:])
     is_dry_run = bool(given.pop(DRY_RUN, ""))
     if args[:1] in (["-h"], ["--help"]):
+        is_dry_run = False  # torchrun's own help follows ours
         _write(sys.stdout, HELP)
     if wrong := usage_error(args):
         _write(sys.stderr, f"{USAGE}cubicrun: error: {wrong}\n")
@@ -100,9 +101,14 @@ def main() -> NoReturn:
         sys.exit(0)
     try:
         _execute(plan)
-    except OSError as error:  # the added arguments or variables exceed the system's limit
-        _write(sys.stderr, f"{message_line(f'{NOT_RECORDED}: {error.strerror or error}')}\n")
+    except OSError as error:  # the added arguments or variables exceed the system's limit, or there is no such command
+        if not isinstance(error, FileNotFoundError | PermissionError):
+            _write(sys.stderr, f"{message_line(f'{NOT_RECORDED}: {error.strerror or error}')}\n")
+    try:
         _execute(typed)
+    except OSError as error:
+        _write(sys.stderr, f"cubicrun: error: {typed.command[0]} does not start: {error.strerror or error}\n")
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as a shell ends
 
 
 def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -136,6 +142,8 @@ def usage_error(args: Sequence[str]) -> str:
     """
     if not args:
         return "give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
+    if list(args) == ["--"]:
+        return "give a command behind --, as in: cubicrun -- accelerate launch train.py"
     option, joined, _ = args[0].partition("=")
     if not option.startswith(FLAGS):
         return ""
@@ -228,10 +236,8 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_
         lines = (*lines, *estimates, *_shown(f"{Path(words[0]).name} would run {what}", words, changes))
     if rewritten.contract is None:
         return Plan(args=command.args, lines=lines)
-    # On several nodes each runs cubicrun, and only rank 0 can choose a trial id for all of them.
-    parts = command.parts
-    starts_all = parts.starts_all_nodes or parts.nnodes == 1 or not (parts.launcher or parts.is_torchrun)
-    trial_id = new_id("trial") if starts_all else ""
+    # Where each node or rank runs cubicrun, only rank 0 can choose a trial id for all of them.
+    trial_id = new_id("trial") if command.starts_all else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     plan = Plan(
         args=tuple(_wrapped(command, launch)),

@@ -180,7 +180,7 @@ def test_complete_options_with_yes_add_what_is_proposed(folder: Path) -> None:
 REFUSED = {
     "no-column": (("--map", "nothing=tp_degree"), "no column 'nothing'; choose from Model"),
     "no-unit": (("--map", "note=throughput"), "--map COLUMN=throughput has no unit; choose from tokens_per_second"),
-    "unit": (("--unit", "furlongs"), "unknown unit 'furlongs'"),
+    "unit": (("--unit", "furlongs"), "argument --unit: invalid choice: 'furlongs' (choose from "),
     "outcome": (("--map", "MFU (%)=mfu", *ANSWERED, "--yes"), "is an outcome of a run"),
     "no-rate": (("--map", "Throughput (tok/s/GPU)="), "no column is a throughput or the time of a step"),
     "time": (

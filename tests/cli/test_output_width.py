@@ -15,6 +15,12 @@ from rich.cells import cell_len
 from torchx.cli.main import main
 
 from torchx_cubicml import Measurement, State, Trial, TrialStore
+from torchx_cubicml.advisor import Study, sensitivity
+from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint
+from torchx_cubicml.cli.terminal import open_console
+from torchx_cubicml.cli.tune_result import print_result
+from torchx_cubicml.tuner import Prepared, TuneRequest, TuneResult, prepare
+from torchx_cubicml.tuner.comparison import Repeats, compare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,14 +176,84 @@ def test_a_writing_command_fits(laid_out: Path, tmp_path: Path, monkeypatch: pyt
         assert contents(folder) != before, name
 
 
-@pytest.mark.parametrize("columns", ["60", "80", ""])
-def test_a_narrow_table_keeps_its_numbers(laid_out: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+@pytest.mark.parametrize("columns", ["60", "80", "100"])
+def test_the_result_of_a_tune_fits(
+    laid_out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: str
+) -> None:
+    monkeypatch.chdir(laid_out)
+    monkeypatch.setenv("COLUMNS", columns)
+    prepared = prepare(
+        TuneRequest(
+            component=COMMAND[0],
+            component_args=COMMAND[1:],
+            space="space.toml",
+            store=str(laid_out / "store"),
+            scheduler="slurm",
+            scheduler_args="partition=the-partition-of-this-team,mail-user=someone@example.org",
+        )
+    )
+    print_result(open_console(), tune_result(prepared), prepared)
+    text = capsys.readouterr().out
+    parts = (
+        "Frontier:",
+        "your command",
+        "Gain ",
+        "Probability that",
+        "Changing one",
+        "device hours",
+        "Command to run:",
+    )
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert too_wide(text, int(columns)) == []
+    assert "…" not in text
+
+
+def tune_result(prepared: Prepared) -> TuneResult:
+    """Return the result of a tune whose launches are those of the generated store."""
+    workload = {**prepared.workload, "world_size": 2}
+    trials = [trial for trial in generated_trials() if trial.workload["world_size"] == 2]
+    study = Study.of(prepared.space, workload=workload, current=prepared.current, trials=trials)
+    best = max((trial for trial in trials if trial.measurement), key=lambda each: each.measurement.tokens_per_second)
+    objectives = ("tokens_per_second", "tokens_per_device_hour")
+    points = (
+        FrontierPoint(config=best.config, values=(50_000.0, 90_000_000.0), doubt=0.02, launches=3, ratios=(2.5, 2.5)),
+        FrontierPoint(config=prepared.current, values=(20_000.0, 36_000_000.0), doubt=0.02, launches=3, is_own=True),
+    )
+    sides = (
+        Repeats(config=prepared.current, throughputs=(20_000.0, 20_400.0), uncertainties=(0.01, 0.01)),
+        Repeats(config=best.config, throughputs=(50_000.0, 50_700.0), uncertainties=(0.01, 0.01)),
+    )
+    return TuneResult(
+        comparison=compare(*sides, objective=objectives[0], noise=0.02),
+        best=None,
+        launches=16,
+        device_hours=3.2,
+        command=COMMAND,
+        confidence=0.93,
+        sensitivities=tuple(sensitivity(study)),
+        others_measured=12,
+        refused=("sharding_strategy stays as the script sets it: " + "no FSDP module is wrapped " * 5,),
+        set_aside={"activation_checkpointing": "RuntimeError: the module has no layers " * 4},
+        values_set_aside={"batch 8, checkpointing none": "CUDA out of memory: " * 9},
+        ending="16 of 16 launches, and the expected gain of one more is below 1 % of the best",
+        scheduler_args=prepared.request.scheduler_args,
+        frontier=Frontier(objectives=objectives, points=points),
+    )
+
+
+def test_a_narrow_table_keeps_its_numbers(laid_out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(laid_out)
     monkeypatch.setenv("TORCHX_CUBICML_STORE", str(laid_out / "store"))
-    monkeypatch.setenv("COLUMNS", columns)
-    lines = printed(*READING["suggest"]).splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith("Changing one parameter"))
-    headings, _, *rows = lines[start + 1 : lines.index("", start)]
-    assert headings.split()[:3] == ["parameter", "value", "predicted"]
-    assert ("interval" in headings) is (columns == "")
-    assert all(re.search(r"\dx|best", row) for row in rows)
+    shown = {}
+    for columns in ("60", "80", "", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        lines = printed(*READING["suggest"]).splitlines()
+        start = next(number for number, line in enumerate(lines) if line.startswith("Changing one parameter"))
+        headings, _, *rows = lines[start + 1 : lines.index("", start)]
+        assert headings.split()[:3] == ["parameter", "value", "predicted"]
+        assert ("interval" in headings) is (columns in {"", "200"})
+        numbers = [re.findall(r"\d\.\d\dx|best", re.sub(r"[\d.]+x to [\d.]+x", "", row)) for row in rows]
+        shown[columns] = [row for row in numbers if row]  # a value may take several lines
+    assert shown["60"] == shown["80"] == shown[""] == shown["200"]
+    assert len(shown["200"]) > 9

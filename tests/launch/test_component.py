@@ -137,12 +137,14 @@ def test_other_programs_are_launched_as_typed() -> None:
     ("component", "args", "reason"),
     [
         ("dist.nope", "", "Component `dist.nope` not found.*torchx builtins"),
+        ("torchrun", "--nproc_per_node 2 t.py", "torchrun is no TorchX component: put utils.sh in front, or dist.ddp"),
+        ("cubicrun", "-- python t.py", "cubicrun is no TorchX component: put utils.sh in its place"),
         ("nowhere.py:train", "", "nowhere.py does not exist"),
         ("dist.ddp", "-j 1y2 --script t.py", "dist.ddp rejects its arguments: Invalid format for -j, .* Given: 1y2"),
         ("dist.ddp", "-j 1x2", "exactly one of --script and -m"),
         ("dist.ddp", "-h nope --script t.py", "dist.ddp rejects its arguments: unknown .*nope"),
     ],
-    ids=["component", "file", "size", "script", "host"],
+    ids=["component", "launcher", "cubicrun", "file", "size", "script", "host"],
 )
 def test_a_refusal_of_torchx_is_one_line(component: str, args: str, reason: str) -> None:
     with pytest.raises(LaunchError, match=reason) as raised:

@@ -65,6 +65,8 @@ def _use(script: str, *, torchx: bool, figures: bool) -> None:
         _done("sub-commands", _sub_commands())
         _done("launch", _launch(script))
         _done("report", _report(figures=figures))
+    else:
+        _done("without TorchX", _cure())
     _done("store", _trials(2 if torchx else 1))
 
 
@@ -108,6 +110,18 @@ def _cubicrun(script: str) -> str:
     launched = _run("cubicrun", "--cubicml-store", STORE, "--nproc_per_node", "1", script, "--steps", "30")
     _check("this launch will be recorded" in launched, launched)
     return "launched"
+
+
+def _cure() -> str:
+    """Return what the modules that need TorchX say without it."""
+    said = []
+    for name in ("cli", "components.cubicml", "components.trainers.torchtitan"):
+        try:
+            import_module(f"torchx_cubicml.{name}")
+        except ModuleNotFoundError as error:
+            said.append(str(error))
+    _check(len(said) == 3 and all("pip install 'torchx-cubicml[torchx]'" in text for text in said), str(said))
+    return said[0]
 
 
 def _components() -> str:

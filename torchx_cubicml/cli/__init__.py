@@ -12,7 +12,15 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
-from torchx.cli.cmd_base import SubCommand
+try:
+    from torchx.cli.cmd_base import SubCommand
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("torchx"):  # a module that TorchX needs
+        raise
+    raise ModuleNotFoundError(
+        "the sub-commands are part of TorchX's command line, which is absent: pip install 'torchx-cubicml[torchx]'",
+        name="torchx",
+    ) from None
 
 if TYPE_CHECKING:
     import argparse

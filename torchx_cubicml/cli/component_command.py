@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TORCHRUN = ("torchrun", "cubicrun")
 OURS = "--cubicml-"
 """Prefix of the options of cubicrun that are not torchrun's."""
-_WITHOUT_VALUE = frozenset({"--cubicml-keep-command", "--cubicml-keep_command"})
+_WITHOUT_VALUE = frozenset({"--cubicml-keep-command", "--cubicml-keep_command", "--cubicml-dryrun"})
 
 
 def torchrun_arguments(words: Sequence[str]) -> list[str]:

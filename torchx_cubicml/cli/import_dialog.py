@@ -207,12 +207,9 @@ def _given(args: argparse.Namespace) -> GivenMapping:
         doubled = next((name for name in _OF_A_MAPPING if getattr(args, name)), "")
         if doubled:
             raise RecordError(f"give --{doubled.replace('_', '-')} or --mapping, not both: the file states it")
-
         given = GivenMapping.of(TableMapping.from_toml(Path(args.mapping)))
         facts = {**given.facts, **fact_values(args.fact)}
         return replace(given, columns=column_names(args.map), text=given.text | {*args.text}, facts=facts)
-    if args.unit and args.unit not in UNITS:
-        raise RecordError(f"unknown unit {args.unit!r}; choose from {', '.join(UNITS)}")
     return GivenMapping(
         workload=named_columns(_words(args.workload)),
         parameters=named_columns(_words(args.parameters)),

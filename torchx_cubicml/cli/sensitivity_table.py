@@ -32,12 +32,11 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity], without: Co
         sensitivities: to each parameter.
         without: those of ``OPTIONAL`` that are left out, where the table would be too wide.
     """
-    table = Table(
-        title="Changing one parameter of the best config", title_justify="left", box=SIMPLE_HEAD, show_edge=False
-    )
+    title = "Changing one parameter of the best config"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     names = [each.name for each in sensitivities]
     table.add_column("parameter", no_wrap=True)
-    table.add_column(FLEXIBLE, overflow="ellipsis", no_wrap=True)
+    table.add_column(FLEXIBLE, overflow="fold")
     for heading in ("predicted", *(() if _INTERVAL in without else (_INTERVAL,)), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +23,8 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.progress_bar import progress
-from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
+from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.records.redaction import mask
 
 if TYPE_CHECKING:
     import argparse
@@ -34,12 +32,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner import Ended, Prepared, TuneRequest, TuneResult
-    from torchx_cubicml.tuner.comparison import Repeats
-
-_NOISY = 1.2  # ratio of the highest to the lowest repeat from which a machine is called noisy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,14 +97,12 @@ def run(args: argparse.Namespace) -> int:
                 if awaits_checkpoint and isinstance(step, Ended) and _saved_first_checkpoint(step, prepared):
                     steps.throw(LaunchError(_checkpoint_text(step, prepared)))
                 result = step if isinstance(step, TuneResult) else None
-        status = _print_result(result, prepared, args)
-        if args.write_config:
-            _write_default(Path(args.write_config), result.command if _claims_gain(result) else ())
+        _hand_over(result, prepared, args)
         next(steps, None)  # ends the tune, once its result is printed and written
     except interruptions():
         console.print("Interrupted. Results are saved; run the same command to resume.")
         return 130
-    return status
+    return 0 if result.compares else 1
 
 
 def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console: Console) -> Prepared:
@@ -231,101 +223,16 @@ def _workspace(named: str | None) -> str:
     return found if found is not None else f"file://{Path.cwd()}"
 
 
-def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
+def _hand_over(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> None:
+    """Print the result, and write a confirmed winner where ``--write-config`` asks for that."""
+    from torchx_cubicml.cli.tune_result import print_result
+
     if args.json:
         print_json(result.to_json())
     else:
-        console = open_console()
-        if result.frontier is not None and result.frontier.points:
-            _print_frontier(console, result.frontier, prepared)
-        _print_comparison(console, result, prepared)
-    return 0 if result.compares else 1
-
-
-def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
-    from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
-    from torchx_cubicml.cli.tune_display import comparison_table
-    from torchx_cubicml.launch.messages import better_word
-    from torchx_cubicml.tuner.comparison import too_few_text
-
-    comparison = result.comparison
-    nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
-    if comparison is None:
-        _print_ending(console, result, nothing or too_few_text(result.launches_lacking))
-        return
-    console.print(comparison_table(comparison, statistic=prepared.space.statistic))
-    if comparison.best.config == comparison.baseline.config:
-        unconfirmed = (
-            f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
-        )
-        lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
-        if lines:
-            say(console, lines)
-        _print_ending(console, result, nothing)
-        return
-    say(console, str(comparison))
-    if result.confidence is not None:
-        than = better_word(comparison.objective)
-        say(console, f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
-    if result.sensitivities:
-        console.print()
-        make = partial(sensitivity_table, result.sensitivities)
-        console.print(fitted(console, make, OPTIONAL, flexible=FLEXIBLE))
-        console.print()
-    _print_ending(console, result)
-    _print_command(console, result, prepared)
-
-
-def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:
-    from torchx_cubicml.cli.component_command import winner_words
-
-    if _claims_gain(result):
-        request = prepared.request
-        words = winner_words(request.scheduler, result.scheduler_args, store=prepared.store_url, command=result.command)
-        lines = ["Command to run:", *command_lines(words, console.width)]
-        console.print("\n".join(lines), soft_wrap=True)
-
-
-def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:
-    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
-
-    print_frontier(console, frontier, current=prepared.current)
-    for line in frontier_lines(frontier):
-        say(console, line)
-    text = f"Below, the best by {frontier.objectives[0]} alone is compared with your command; the choice is yours."
-    say(console, f"{text}\n")
-
-
-def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
-    """Print the values set aside, the used part of the budget, why the tune ended, and what it lacks."""
-    kept = [
-        *(
-            (f"{name} stayed as in your command, as each launch that changed it", why)
-            for name, why in result.set_aside.items()
-        ),
-        *(
-            (f"{text} was not tried again, as each launch with it", why)
-            for text, why in result.values_set_aside.items()
-        ),
-    ]
-    for text in result.refused:
-        say(console, text)
-    for text, reason in kept:
-        say(console, f"{text} failed: {mask(reason)}")
-    text = f"{'; '.join(filter(None, (result.ending, lack)))} ({result.device_hours:.2f} device hours)"
-    say(console, text)
-
-
-def _noise_text(repeats: Repeats) -> str:
-    """Return the text of the spread between repeats of one config; empty for a single one."""
-    if len(repeats.throughputs) < 2:
-        return ""
-    ratio = max(repeats.throughputs) / min(repeats.throughputs)
-    return f"Repeats differed by {ratio:.2f}x{': this machine is noisy' if ratio >= _NOISY else ''}."
-
-
-def _claims_gain(result: TuneResult) -> bool:
-    return bool(result.comparison and result.comparison.claims_gain)
+        print_result(open_console(), result, prepared)
+    if args.write_config:
+        _write_default(Path(args.write_config), result.command if result.claims_gain else ())
 
 
 def _check_default(path: Path, prepared: Prepared) -> None:

@@ -321,6 +321,11 @@ class TorchrunLaunch:
             can_have_second_attempt=True,
         )
 
+    @property
+    def starts_all(self) -> bool:
+        """Return whether this command alone starts all processes of the job."""
+        return self.parts.nnodes == 1
+
     def wrapped(self, script_args: Sequence[str], *, recorder: str, nproc_per_node: int | None = None) -> list[str]:
         """Return the arguments of ``torchrun`` that run the program under the module ``recorder``.
 

@@ -187,12 +187,17 @@ class TuneResult:
         """True if a config besides the user's own was measured."""
         return self.others_measured > 0
 
+    @property
+    def claims_gain(self) -> bool:
+        """True if a config was confirmed to be better than the user's own."""
+        return self.comparison is not None and self.comparison.claims_gain
+
     def to_json(self) -> dict[str, object]:
         """Return the fields as JSON values, sensitivities under their stored name ``worths``."""
         fields = asdict(self)
         fields["worths"] = fields.pop("sensitivities")
         fields["frontier"] = self.frontier.to_json() if self.frontier is not None else None
-        return {**fields, "claims_gain": bool(self.comparison and self.comparison.claims_gain)}
+        return {**fields, "claims_gain": self.claims_gain}
 
     def to_record(self) -> dict[str, object]:
         """Return the JSON values that are kept in the store, with the secrets of the command masked."""

@@ -16,6 +16,7 @@ from torchx_cubicml.launch.torchrun_command import RECORDER
 if TYPE_CHECKING:
     from pathlib import Path
 
+STANDARD = "--deepspeed_multinode_launcher standard"
 ELASTIC = "accelerate launch --multi_gpu --num_processes 2"
 
 
@@ -25,6 +26,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     (tmp_path / "two.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\nnum_machines: 1\n")
     (tmp_path / "single.yaml").write_text("distributed_type: 'NO'\nnum_processes: 4\n")
+    (tmp_path / "cpus.yaml").write_text("distributed_type: MULTI_CPU\nnum_processes: 4\n")
+    (tmp_path / "tpu.yaml").write_text("distributed_type: XLA\nnum_processes: 8\n")
+    (tmp_path / "cloud.yaml").write_text("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n")
+    (tmp_path / "nodes.yaml").write_text("distributed_type: DEEPSPEED\nnum_processes: 8\nnum_machines: 2\n")
     (tmp_path / "mpi.yaml").write_text("distributed_type: MULTI_CPU\nmpirun_config: {mpirun_hostfile: hosts}\n")
     return tmp_path
 
@@ -49,6 +54,16 @@ def command(line: str) -> CommandLaunch:
         ("accelerate-launch --use-fsdp --num-processes=4 t.py", "accelerate", "t.py", [], (1, 4)),
         ("python -u -m accelerate.commands.launch --config_file two.yaml t.py", "accelerate", "t.py", [], (1, 2)),
         ("accelerate launch --config_file single.yaml t.py", "accelerate", "t.py", [], (1, 1)),
+        ("accelerate launch --config_file cpus.yaml t.py", "accelerate", "t.py", [], (1, 1)),
+        ("accelerate launch --cpu --config_file tpu.yaml t.py", "accelerate", "t.py", [], (1, 1)),
+        (
+            "accelerate launch --use_fsdp --config_file cloud.yaml --num_processes 2 t.py",
+            "accelerate",
+            "t.py",
+            [],
+            (1, 2),
+        ),
+        (f"accelerate launch --config_file nodes.yaml {STANDARD} t.py", "accelerate", "t.py", [], (2, 4)),
         ("accelerate launch --config_file mpi.yaml t.py", "accelerate", "t.py", [], (None, None)),
         ("accelerate launch --config_file absent.yaml t.py", "accelerate", "t.py", [], (None, None)),
         ("accelerate launch --multi_gpu --num_processes 8 --num_machines 2 t.py", "accelerate", "t.py", [], (2, 4)),
@@ -91,6 +106,10 @@ def test_commands_are_taken_apart(
         ("accelerate launch --cpu", "names no script"),
         ("accelerate launch --no_python ./t.sh", "starts a program that is no Python script"),
         ("accelerate launch --tpu t.py", "in the launcher's own process"),
+        ("accelerate launch --config_file tpu.yaml t.py", "config file runs the script in the launcher's own process"),
+        ("accelerate launch --config_file cloud.yaml --cpu t.py", "config file starts the script at SageMaker"),
+        ("accelerate launch --config_file nodes.yaml t.py", "starts another launcher, deepspeed, on several machines"),
+        ("accelerate launch --use_deepspeed --num_machines 2 t.py", "another launcher, deepspeed, on several machines"),
         ("accelerate test", "accelerate is neither"),
         (f"{ELASTIC} -- -m{RECORDER} t.py", "already starts the recorder"),
         ("deepspeed --autotuning run t.py", "makes launches of its own"),
@@ -185,6 +204,16 @@ def test_the_default_config_of_accelerate_counts(folder: Path) -> None:
     (folder / "hf" / "accelerate" / "default_config.yaml").write_text((folder / "two.yaml").read_text())
     assert command("accelerate launch t.py").launch.world_size == 2
     assert command("accelerate launch --cpu t.py").launch.world_size == 1
+
+
+def test_a_command_of_each_rank_counts_them_and_changes_nothing() -> None:
+    ranks = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}
+    for line, size in (("python t.py", 4), ("accelerate launch --cpu t.py", 4), (f"{ELASTIC} t.py", 2)):
+        parsed = CommandLaunch.parse(line.split(), env=ranks)
+        assert parsed.launch.world_size == size
+        assert (parsed.launch.why_not_rewritten == "each of 4 ranks would choose for itself") == (size == 4)
+        assert parsed.starts_all == (size == 2)
+    assert command("python t.py").starts_all
 
 
 def test_variables_of_torchrun_are_left_to_torchrun() -> None:

@@ -73,8 +73,9 @@ OPTIONS = OptionTable(
 )
 """Options of ``accelerate launch``; a test compares them with accelerate's own parser."""
 
-_ELASTIC = ("multi_gpu", "use_fsdp", "use_deepspeed", "use_megatron_lm")  # switches with which torch's agent starts it
-_ELASTIC_TYPES = ("MULTI_", "FSDP", "DEEPSPEED", "MEGATRON_LM")  # beginnings of distributed_type in a config file
+_ELASTIC = ("use_deepspeed", "use_fsdp", "use_megatron_lm", "multi_gpu")  # switches with which torch's agent starts it
+_SWITCH_OF_TYPE = {"DEEPSPEED": "use_deepspeed", "FSDP": "use_fsdp", "MEGATRON_LM": "use_megatron_lm", "MULTI_CPU": ""}
+_MULTI = "MULTI_"  # beginning of a distributed_type with the switch multi_gpu, except for that of CPUs
 
 
 def first_option(words: Sequence[str]) -> int | None:
@@ -103,8 +104,9 @@ def parse(words: Sequence[str], start: int, *, python: slice | None = None) -> L
     options = OPTIONS.parse(words, start)
     ended = list(words[options.stop : options.stop + 1]) == ["--"]
     program_at = options.stop + ended
-    check_recordable(options)
-    size = _size(options)
+    config = _config(options)
+    check_recordable(options, config or {})
+    size = _size(options, config)
     # Its parser drops one "--" that follows the script, unless another came before it.
     dropped = not ended and list(words[program_at + 1 : program_at + 2]) == ["--"]
     return LaunchCommand(
@@ -125,15 +127,24 @@ def parse(words: Sequence[str], start: int, *, python: slice | None = None) -> L
     )
 
 
-def check_recordable(options: TypedOptions) -> None:
-    """Check that the options start the script in a Python process of its own on this machine.
+def check_recordable(options: TypedOptions, config: Mapping[str, object]) -> None:
+    """Check that options and config file start the script in Python processes of torch's agent or of accelerate itself.
 
     Raises:
-        LaunchError: they do not.
+        LaunchError: they do not, so that the script's place must stay as it is.
     """
     for name, what in _NOT_RECORDED.items():
         if name in options.values:
             raise LaunchError(f"accelerate's --{name} {what}")
+    switch = _elastic_switch(options, config)
+    if not switch and config.get("compute_environment") == "AMAZON_SAGEMAKER":
+        raise LaunchError(f"accelerate's config file {_NOT_RECORDED['aws_access_key_id']}")
+    if not switch and "cpu" not in options.switches and config.get("distributed_type") in {"XLA", "TPU"}:
+        raise LaunchError(f"accelerate's config file {_NOT_RECORDED['tpu']}")
+    name = "deepspeed_multinode_launcher"
+    launcher = options.values.get(name) or _mapping(config.get("deepspeed_config")).get(name)
+    if switch == "use_deepspeed" and _machines(options, config) > 1 and launcher != "standard":
+        raise LaunchError("accelerate starts another launcher, deepspeed, on several machines")
 
 
 _NOT_RECORDED = {
@@ -151,25 +162,36 @@ class _Size:
     is_elastic: bool = False
 
 
-def _size(options: TypedOptions) -> _Size:
+def _size(options: TypedOptions, config: Mapping[str, object] | None) -> _Size:
     """Return the size of the job, and whether the agent of torch starts its processes."""
-    config = _config(options)
     if config is None:
         return _Size(nnodes=None, nproc_per_node=None, left_open="the size in accelerate's config file")
     if "mpirun_hostfile" in options.values or _mapping(config.get("mpirun_config")).get("mpirun_hostfile"):
         return _Size(nnodes=None, nproc_per_node=None, left_open="the number of processes that mpirun starts")
     if "cpu" in options.switches:
         return _Size()  # one process, whatever --num_processes says
-    kind = str(config.get("distributed_type", ""))
-    is_elastic = any(name in options.switches for name in _ELASTIC) or kind.startswith(_ELASTIC_TYPES)
+    is_elastic = bool(_elastic_switch(options, config))
     processes = options.number("num_processes") or _whole(config.get("num_processes"))
     if not is_elastic and (config or processes == 1):
         return _Size()
     if not is_elastic or processes is None:
         open_size = "the number of processes, for which accelerate counts the devices,"
         return _Size(nnodes=None, nproc_per_node=None, left_open=open_size, is_elastic=True)
-    machines = options.number("num_machines") or _whole(config.get("num_machines")) or 1
+    machines = _machines(options, config)
     return _Size(nnodes=machines, nproc_per_node=processes // machines, is_elastic=True)
+
+
+def _elastic_switch(options: TypedOptions, config: Mapping[str, object]) -> str:
+    """Return the switch with which torch's agent starts the script, typed or of the config file; empty without one."""
+    if "cpu" in options.switches:
+        return ""
+    kind = str(config.get("distributed_type", ""))
+    of_file = _SWITCH_OF_TYPE.get(kind, "multi_gpu" if kind.startswith(_MULTI) else "")
+    return next((switch for switch in _ELASTIC if switch in options.switches), of_file)
+
+
+def _machines(options: TypedOptions, config: Mapping[str, object]) -> int:
+    return options.number("num_machines") or _whole(config.get("num_machines")) or 1
 
 
 def _config(options: TypedOptions) -> Mapping[str, object] | None:

@@ -13,6 +13,7 @@ from torchx_cubicml.launch.launchers import accelerate_command
 from torchx_cubicml.launch.launchers.table import is_launcher, parse_any_command
 from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, without_macro_escape
 from torchx_cubicml.launch.torchrun_command import TORCHRUN_PREFIX, recorder_words, without_module_options
+from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,14 +70,21 @@ class CommandLaunch:
             is_module=parts.is_module,
             script_args=tuple(word.value for word in self._script_words),
             env=self.env,
-            world_size=nnodes * nproc if known else None,
-            nnodes=nnodes if known else None,
-            nproc_per_node=nproc if known else None,
+            world_size=self._ranks_outside or (nnodes * nproc if known else None),
+            nnodes=nnodes if known and not self._ranks_outside else None,
+            nproc_per_node=nproc if known and not self._ranks_outside else None,
             resizable=frozenset({"nproc_per_node"} if known and parts.size_place is not None else ()),
             why_not_rewritten=self._obstacle(),
             launcher=parts.launcher,
             launcher_args=self.args[parts.launcher_options],
         )
+
+    @property
+    def starts_all(self) -> bool:
+        """Return whether this command alone starts all processes of the job."""
+        parts = self.parts
+        is_python = not (parts.launcher or parts.is_torchrun)
+        return parts.starts_all_nodes or ((parts.nnodes == 1 or is_python) and not self._ranks_outside)
 
     def with_launcher_of(self, launch: Launch) -> Self:
         """Return the command with the launcher's own options, and its number of processes, of ``launch``."""
@@ -126,8 +134,18 @@ class CommandLaunch:
             words = [replace(word, value=without_macro_escape(word.text)) for word in words]
         return words
 
+    @property
+    def _ranks_outside(self) -> int:
+        """Number of ranks that each run this command of one process, started by ``mpirun cubicrun``; 0 if none does."""
+        parts = self.parts
+        is_one = not (parts.is_torchrun or parts.starts_all_nodes or parts.left_open) and parts.nproc_per_node == 1
+        ranks = read_job_environment(self.env).world_size if is_one else 1
+        return ranks if ranks > 1 else 0
+
     def _obstacle(self) -> str:
         parts = self.parts
+        if self._ranks_outside:
+            return f"each of {self._ranks_outside} ranks would choose for itself"
         if parts.left_open:
             return f"{parts.left_open} is known only when the job starts"
         if (parts.nnodes or 1) > 1 and not parts.starts_all_nodes:

@@ -1,0 +1,110 @@
+"""Text of the result of a tune: its frontier, the best config beside the user's own, and the command to run."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.component_command import winner_words
+from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
+from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
+from torchx_cubicml.cli.terminal import command_lines, fitted, say
+from torchx_cubicml.cli.tune_display import comparison_table
+from torchx_cubicml.launch.messages import better_word
+from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.tuner.comparison import too_few_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from torchx_cubicml.advisor.pareto_front import Frontier
+    from torchx_cubicml.tuner import Prepared, TuneResult
+    from torchx_cubicml.tuner.comparison import Repeats
+
+_NOISY = 1.2  # ratio of the highest to the lowest repeat from which a machine is called noisy
+
+
+def print_result(console: Console, result: TuneResult, prepared: Prepared) -> None:
+    """Print the result of a tune.
+
+    Args:
+        console: to print on.
+        result: of the tune.
+        prepared: its request, as checked.
+    """
+    if result.frontier is not None and result.frontier.points:
+        _print_frontier(console, result.frontier, prepared)
+    _print_comparison(console, result, prepared)
+
+
+def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
+    comparison = result.comparison
+    nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
+    if comparison is None:
+        _print_ending(console, result, nothing or too_few_text(result.launches_lacking))
+        return
+    console.print(comparison_table(comparison, statistic=prepared.space.statistic))
+    if comparison.best.config == comparison.baseline.config:
+        unconfirmed = (
+            f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
+        )
+        lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
+        if lines:
+            say(console, lines)
+        _print_ending(console, result, nothing)
+        return
+    say(console, str(comparison))
+    if result.confidence is not None:
+        than = better_word(comparison.objective)
+        say(console, f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
+    if result.sensitivities:
+        console.print()
+        make = partial(sensitivity_table, result.sensitivities)
+        console.print(fitted(console, make, OPTIONAL, flexible=FLEXIBLE))
+        console.print()
+    _print_ending(console, result)
+    _print_command(console, result, prepared)
+
+
+def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:
+    if result.claims_gain:
+        request = prepared.request
+        words = winner_words(request.scheduler, result.scheduler_args, store=prepared.store_url, command=result.command)
+        lines = ["Command to run:", *command_lines(words, console.width)]
+        console.print("\n".join(lines), soft_wrap=True)
+
+
+def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:
+    print_frontier(console, frontier, current=prepared.current)
+    for line in frontier_lines(frontier):
+        say(console, line)
+    text = f"Below, the best by {frontier.objectives[0]} alone is compared with your command; the choice is yours."
+    say(console, f"{text}\n")
+
+
+def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
+    """Print the values set aside, the used part of the budget, why the tune ended, and what it lacks."""
+    kept = [
+        *(
+            (f"{name} stayed as in your command, as each launch that changed it", why)
+            for name, why in result.set_aside.items()
+        ),
+        *(
+            (f"{text} was not tried again, as each launch with it", why)
+            for text, why in result.values_set_aside.items()
+        ),
+    ]
+    for text in result.refused:
+        say(console, text)
+    for text, reason in kept:
+        say(console, f"{text} failed: {mask(reason)}")
+    text = f"{'; '.join(filter(None, (result.ending, lack)))} ({result.device_hours:.2f} device hours)"
+    say(console, text)
+
+
+def _noise_text(repeats: Repeats) -> str:
+    """Return the text of the spread between repeats of one config; empty for a single one."""
+    if len(repeats.throughputs) < 2:
+        return ""
+    ratio = max(repeats.throughputs) / min(repeats.throughputs)
+    return f"Repeats differed by {ratio:.2f}x{': this machine is noisy' if ratio >= _NOISY else ''}."

@@ -86,6 +86,24 @@ def test_the_whole_command_has_the_options_of_the_scheduler(
     ]
 
 
+def test_a_faster_config_that_is_not_sure_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space, url = tmp_path / "space.toml", str(tmp_path / "store")
+    space.write_text("[parameters.workers]\nchoices = [0, 2, 4]\nflag = '--workers'\n")
+    command = ("dist.ddp", "-j", "1x1", "--script", "train.py", "--", "--workers", "0")
+    workload, config = read_config(ComponentLaunch.parse(command[0], command[1:]).launch, load_space(str(space)))
+    for workers, rate in ((0, 1000.0), (4, 3600.0)):
+        trial = Trial.completed(workload=workload, config={**config, "workers": workers}, tokens_per_second=rate)
+        busy = {"host_cpus": 2, "other_busy_cpus": 1.7, "idle_cpus": 0.0}
+        TrialStore(url).add(replace(trial, observed=busy))
+    parser = argparse.ArgumentParser()
+    suggest.add_arguments(parser)
+    assert suggest.run(parser.parse_args(["--space", str(space), "--store", url, "--", *command])) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "workers 0 -> 4 measured 3.60x yours, not surely faster: " in shown
+    assert "(crowded: other processes kept 1.7 of 2 processors busy)" in shown
+    assert "no recorded launch suggests" not in shown
+
+
 @pytest.mark.parametrize(("text", "is_told"), [("import torch\n", True), ("import accelerate\n", False)])
 def test_a_hook_that_the_source_has_no_call_for_is_told_and_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, is_told: bool

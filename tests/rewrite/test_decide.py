@@ -18,8 +18,9 @@ from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite import decide as decide_module
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, load, save
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
+from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules, keeps_own
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits, decide
+from torchx_cubicml.rewrite.unsure_gain import unsure_gain
 from torchx_cubicml.space import RewriteRules
 from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.store import TrialStore
@@ -46,7 +47,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def chosen(case: DecisionContext) -> Choice | None:
     """What is decided of the trials of a case, without a store, a cache or a deadline."""
     suggestion = advise(case)
-    return apply_rules(case, suggestion) if suggestion is not None else None
+    unsure = unsure_gain(case, recorded=case.trials) if keeps_own(case, suggestion) else ""
+    return apply_rules(case, suggestion, unsure=unsure) if suggestion is not None else None
 
 
 def config(batch: int, mode: str) -> dict[str, Value]:
@@ -382,6 +384,7 @@ def test_what_is_kept_is_recalled_with_each_number(place: Place) -> None:
         n_trials=9,
         n_launched=8,
         predictor="boosting",
+        unsure="workers 0 -> 4 measured 3.60x yours, not surely faster",
         lines=("advice",),
         warnings=("a warning",),
     )

@@ -17,7 +17,7 @@ RAISING = [
     PACKAGE / "cubicrun.py",
     *(path for name in ("launch", "rewrite") for path in (PACKAGE / name).rglob("*.py")),
 ]
-RETURNING = [PACKAGE / "rewrite" / "rules.py", PACKAGE / "rewrite" / "choice.py"]
+RETURNING = [PACKAGE / "rewrite" / f"{name}.py" for name in ("rules", "choice", "unsure_gain")]
 
 
 def template(node: ast.AST) -> str:
@@ -57,6 +57,7 @@ def test_templates_are_found() -> None:
     assert "the shell line has a comment" in found
     assert "the best predicted gain, …, is within the noise" in found
     assert "no recorded launch suggests a … config" in found
+    assert "…, not surely …: …" in found
     assert "this launch explores (explore = …): …" in found
 
 

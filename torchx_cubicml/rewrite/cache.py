@@ -66,6 +66,7 @@ class CachedSuggestion:
         predictor: name of the predictor chosen for the store.
         n_launched: number of launches of the workload, those in flight included.
         unseen: see ``DecisionContext``.
+        unsure: why a config that measured faster is not chosen, see ``unsure_gain``; empty if none is.
         lines: advice on the workload's trials.
         warnings: warnings about parts of the store that could not be read.
     """
@@ -77,6 +78,7 @@ class CachedSuggestion:
     n_launched: int
     predictor: str = ""
     unseen: str = ""
+    unsure: str = ""
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -106,6 +108,7 @@ def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
         "n_launched": cached.n_launched,
         "predictor": cached.predictor,
         "unseen": cached.unseen,
+        "unsure": cached.unsure,
         "lines": cached.lines[:_MOST_LINES],
         "warnings": cached.warnings[:_MOST_LINES],
         "suggestion": suggestion,
@@ -152,6 +155,7 @@ def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSu
         n_launched=_count(payload, "n_launched"),
         predictor=_text(payload, "predictor"),
         unseen=_text(payload, "unseen"),
+        unsure=_text(payload, "unsure"),
         lines=lines("lines"),
         warnings=lines("warnings"),
     )

@@ -190,15 +190,25 @@ def other_submission_note(case: DecisionContext) -> str:
     )
 
 
-def apply_rules(case: DecisionContext, suggestion: Suggestion) -> Choice:
+def keeps_own(case: DecisionContext, suggestion: Suggestion | None) -> bool:
+    """Return whether a suggestion is the user's own config."""
+    return suggestion is not None and _is_own(case, suggestion.config)
+
+
+def apply_rules(case: DecisionContext, suggestion: Suggestion, *, unsure: str = "") -> Choice:
     """Turn a suggestion into a choice under the user's rules; the trials of the case are not used.
+
+    Args:
+        case: input of the decision.
+        suggestion: for the launch.
+        unsure: why the user's own config stays although another measured faster; empty if none did.
 
     Raises:
         LaunchError: the suggested config may not run.
     """
     config = _from_own_literals(case, case.frozen_space(), suggestion.config)
     same = f"no recorded launch suggests a {better_word(case.space.objective)} config" if config is case.current else ""
-    why = _changed_batch(case, config) or same or rejection_reason(suggestion, case.space.rewrite)
+    why = _changed_batch(case, config) or (same and unsure) or same or rejection_reason(suggestion, case.space.rewrite)
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, rejection_reason=why)
 
 

@@ -16,11 +16,13 @@ from torchx_cubicml.rewrite.choice import (
     apply_rules,
     explore,
     is_program_measured,
+    keeps_own,
     n_launched,
     other_submission_note,
 )
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.rewrite.rules import ENOUGH_OF_BASELINE, explores, measures_baseline
+from torchx_cubicml.rewrite.unsure_gain import unsure_gain
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.deadline import read_with_deadline, within
 from torchx_cubicml.store.digest_key import digest_keys
@@ -100,7 +102,9 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
 
     keys = _digest_keys(url, left())
     case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, left()), digest_keys=keys)
-    chosen = within(limits.think_s, lambda: _choose(case.migrated(), cached, now), what="choosing a config")
+    chosen = within(
+        limits.think_s, lambda: _choose(case.migrated(), cached, now, reading.trials), what="choosing a config"
+    )
     fresh = replace(chosen.cached, store=fingerprint_of(reading.directories), warnings=reading.warnings)
     if path is not None:
         save(path, fresh, case)
@@ -118,7 +122,9 @@ class _Chosen:
     note: str = ""
 
 
-def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetime) -> _Chosen:
+def _choose(
+    case: DecisionContext, cached: CachedSuggestion | None, now: datetime, recorded: Sequence[Trial]
+) -> _Chosen:
     """Return the cached suggestion if it is still valid, else a fresh one, and the config to explore, if any."""
     if not is_program_measured(case):
         unknown = CachedSuggestion(
@@ -140,6 +146,7 @@ def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetim
         n_launched=n_launched(case),
         predictor=case.predictor,
         unseen=case.unseen,
+        unsure=unsure_gain(case, recorded=recorded) if keeps_own(case, suggestion) else "",
         lines=(
             *case.lines,
             *comparable_trials(own, case.workload, any_device=case.space.chooses_machine)[1],
@@ -171,7 +178,7 @@ def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Sugges
 def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
     choice = None
     if cached.suggestion is not None:
-        choice = apply_rules(case, cached.suggestion)
+        choice = apply_rules(case, cached.suggestion, unsure=cached.unsure)
         if cached.unseen:
             choice = replace(choice, rejection_reason=cached.unseen)
         rules = case.space.rewrite

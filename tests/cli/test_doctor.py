@@ -181,8 +181,7 @@ def test_the_scheduler_is_that_of_the_latest_launch_of_the_program(
     for day, name in names.items():
         trial = trial_of(1, started_at=f"{day}T00:00:00+00:00", observed={"scheduler": name})
         TrialStore(str(folder / "store")).add(replace(trial, workload={"program": program, "world_size": 2}))
-    if config:
-        config_of(folder, monkeypatch, config)
+    config_of(folder, monkeypatch, config)
     parser = argparse.ArgumentParser()
     doctor.add_arguments(parser)
     assert CheckContext(args=parser.parse_args([*words, *COMMAND])).scheduler == scheduler

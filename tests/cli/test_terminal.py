@@ -136,9 +136,9 @@ def test_a_short_name_finds_its_trial() -> None:
 @pytest.mark.parametrize(
     ("own", "batch", "line"),
     [
-        (800.0, 4, "  7 -> 1,000 tokens/s, 1.25x your config, 900 expected"),
-        (800.0, 2, "  7 -> 1,000 tokens/s, 900 expected"),
-        (None, 4, "  7 -> 1,000 tokens/s, 900 expected"),
+        (800.0, 4, "  7 -> 1,000 tokens/s, 1.25x your config, predicted 900"),
+        (800.0, 2, "  7 -> 1,000 tokens/s, predicted 900"),
+        (None, 4, "  7 -> 1,000 tokens/s, predicted 900"),
     ],
     ids=["another config", "the own config", "own not measured"],
 )
@@ -275,8 +275,8 @@ OWN = SimpleNamespace(current={"micro_batch_size": 2}, space=SimpleNamespace(sta
     ("width", "headings"),
     [
         (60, ["purpose", "config", "measured"]),
-        (80, ["purpose", "config", "time", "expected", "measured"]),
-        (110, ["purpose", "config", "state", "time", "expected", "measured"]),
+        (80, ["purpose", "config", "time", "predicted", "measured"]),
+        (110, ["purpose", "config", "state", "time", "predicted", "measured"]),
     ],
 )
 def test_the_launches_in_flight_fit_by_leaving_columns_out(width: int, headings: list[str]) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.cli.progress_bar import DELAY_S
 from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
-from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text, title_text, unit_text, worth_text
+from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share, crowding_text
 from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
@@ -295,9 +295,8 @@ def _crowded_text(step: Ended, prepared: Prepared) -> str:
     """Return the warning at the first crowded launch: the gain that launches as uncertain as it can confirm."""
     repeats = max(prepared.request.repeats, FEWEST_TO_CLAIM)
     least = least_confirmed(step.trial.uncertainty(step.objective), repeats)
-    return (
-        f"{repeats} launches of each config, as crowded as this one, confirm no gain under about {number_text(least)}x"
-    )
+    ratio = f"{least:.2f}" if least < 2.0 else f"{least:,.1f}"
+    return f"{repeats} launches of each config, as crowded as this one, confirm no gain under about {ratio}x"
 
 
 def _against_own(step: Ended, prepared: Prepared) -> str:

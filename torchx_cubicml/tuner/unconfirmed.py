@@ -51,7 +51,8 @@ class Unconfirmed:
     def why(self) -> str:
         """Sentence on why the ratio is not confirmed."""
         found = self.comparison
-        crowding = f"{self.crowding} ({self.crowded} of {self.launches} launches)" if self.crowding else ""
+        crowded = f"{self.crowded} of {self.launches} launches were crowded"
+        crowding = f"{crowded} (at worst, {self.crowding})" if self.crowding else ""
         if found.is_imprecise:
             doubt = interval_text(median((*found.baseline.uncertainties, *found.best.uncertainties)))
             known = f"a launch is known only {doubt if doubt.startswith('within') else f'to {doubt}'}"

@@ -89,6 +89,7 @@ class WorkloadView:
     @cached_property
     def unconfirmed(self) -> Unconfirmed | None:
         """Fastest measured config where the latest tune claims no gain; ``None`` if none was measured faster."""
+        from torchx_cubicml.errors import CubicMLError
         from torchx_cubicml.tuner.unconfirmed import unconfirmed_of
 
         if self.result is None or self.result.comparison is None or self.result.comparison.claims_gain:
@@ -96,7 +97,10 @@ class WorkloadView:
         own, objective = self.result.comparison.baseline.config, self.result.comparison.objective
         made = [trial for trial in self.trials if self.result.made(trial)]
         earlier = [trial for trial in self.trials if not self.result.made(trial)]
-        return unconfirmed_of(own, made, objective=objective, earlier=earlier, elsewhere=self.recorded)
+        try:
+            return unconfirmed_of(own, made, objective=objective, earlier=earlier, elsewhere=self.recorded)
+        except CubicMLError:  # the journal names an objective that there is none of
+            return None
 
     @cached_property
     def best(self) -> Config | None:

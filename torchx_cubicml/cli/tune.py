@@ -283,7 +283,8 @@ def _print_none_confirmed(console: Console, result: TuneResult, statistic: str) 
         none = f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
         if text := " ".join(filter(None, (none, _noise_text(comparison.baseline)))):
             say(console, text)
-    if comparison is None:
+    is_imprecise = result.unconfirmed is not None and result.unconfirmed.comparison.is_imprecise
+    if comparison is None and not is_imprecise:  # else so few launches would not do
         lack = lack or too_few_text(result.launches_lacking)
     _print_ending(console, result, lack)
 

@@ -128,6 +128,36 @@ def test_the_result_is_that_of_the_tune(tuned: str, tmp_path: Path) -> None:
     assert "torchx run -s slurm cubicml --store" in text
 
 
+@pytest.mark.parametrize("kind", ["html", "md", "json"])
+def test_a_tune_that_confirmed_nothing_shows_the_fastest_seen_and_why(tmp_path: Path, kind: str) -> None:
+    url, busy = str(tmp_path / "store"), {"host_cpus": 2, "other_busy_cpus": 1.7, "idle_cpus": 0.0}
+    rates = [(OWN, 1205.0), (BEST, 4868.0), (OWN, 936.0), (BEST, 4331.0), (OWN, 734.0), (BEST, 3803.0)]
+    for number, (config, rate) in enumerate(rates, start=1):
+        TrialStore(url).add(replace(launched(number, config, rate), observed=busy))
+    own = Repeats(config=OWN, throughputs=(1205.0, 936.0, 734.0), uncertainties=(1.0,) * 3)
+    found = TuneResult(
+        comparison=compare(own, own, objective="tokens_per_second", noise=0.1),
+        best=None,
+        launches=6,
+        device_hours=0.17,
+        command=("dist.ddp",),
+        tune_id=TUNE,
+        others_measured=1,
+        ending="6 of 6 launches: the budget is used up",
+    )
+    Journal(url).write(Note(kind=NoteKind.FINISHED, tune_id=TUNE, facts={"result": found.to_json()}))
+    status, stderr, _ = report("--store", url, "--format", kind, "--out", f"report.{kind}", folder=tmp_path)
+    assert status == 0, stderr
+    text = text_of((tmp_path / f"report.{kind}").read_text(encoding="utf-8")).replace("\\", "")
+    assert "No gain confirmed yet" in text
+    assert "Your own config is the best found" not in text
+    assert "Fastest seen: batch 2 -> 16: 4.59x your config. Not confirmed: a launch is known only" in text
+    assert "6 of 6 launches were crowded (at worst, other processes kept 1.7 of 2 processors busy)" in text
+    assert "each within a factor of 5.2" in text
+    assert "?a?" not in text
+    assert "0.17 device hours" in text
+
+
 def test_secrets_of_the_command_are_masked(tuned: str, tmp_path: Path) -> None:
     page = report("--store", tuned, folder=tmp_path)[2]
     assert "hunter2" not in page

@@ -81,7 +81,16 @@ def test_hostile_texts_are_no_markdown(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("# a", r"\# a"), ("1. a", r"1\. a"), ("- a", r"\- a"), ("a_b", "a_b"), ("_a_", r"\_a\_"), ("&lt;", r"\&lt;")],
+    [
+        ("# a", r"\# a"),
+        ("1. a", r"1\. a"),
+        ("1.", r"1\."),
+        ("0.17 a", "0.17 a"),
+        ("- a", r"\- a"),
+        ("a_b", "a_b"),
+        ("_a_", r"\_a\_"),
+        ("&lt;", r"\&lt;"),
+    ],
 )
 def test_a_text_is_escaped_where_it_would_be_markup(text: str, shown: str) -> None:
     assert escaped(text) == shown

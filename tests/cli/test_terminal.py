@@ -22,6 +22,7 @@ from torchx_cubicml.cli.history_filters import find_trial, short_ids
 from torchx_cubicml.cli.terminal import command_lines, fitted, joined, open_console, say, wrapped
 from torchx_cubicml.cli.tune_display import Display, Live
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.measurement import MEAN
 from torchx_cubicml.tuner import Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.progress import InFlight
@@ -136,9 +137,9 @@ def test_a_short_name_finds_its_trial() -> None:
 @pytest.mark.parametrize(
     ("own", "batch", "line"),
     [
-        (800.0, 4, "  7 -> 1,000 tokens/s, 1.25x your config, 900 expected"),
-        (800.0, 2, "  7 -> 1,000 tokens/s, 900 expected"),
-        (None, 4, "  7 -> 1,000 tokens/s, 900 expected"),
+        (800.0, 4, "  7 -> 1,000 tokens/s, 1.25x your config, predicted 900"),
+        (800.0, 2, "  7 -> 1,000 tokens/s, predicted 900"),
+        (None, 4, "  7 -> 1,000 tokens/s, predicted 900"),
     ],
     ids=["another config", "the own config", "own not measured"],
 )
@@ -149,6 +150,25 @@ def test_the_end_of_a_launch_is_compared_with_the_own_config(own: float | None, 
     ended = Ended(number=7, trial=trial, objective="tokens_per_second", throughput=1000.0, expected=900.0, own=own)
     Display(Console(file=output, width=80), prepared).show(ended)
     assert output.getvalue() == f"{line}\n"
+
+
+def test_only_the_first_crowded_launch_explains_itself_and_warns() -> None:
+    trial = Trial.completed(workload={}, config={"micro_batch_size": 2}, tokens_per_second=1000.0)
+    facts = {"host_cpus": 2, "other_busy_cpus": 1.7, "idle_cpus": 0.0}
+    (crowded,) = with_crowding([replace(trial, observed=facts)])
+    output = StringIO()
+    current, space = {"micro_batch_size": 2}, SimpleNamespace(statistic=MEAN)
+    prepared = SimpleNamespace(current=current, space=space, request=SimpleNamespace(repeats=3))
+    display = Display(Console(file=output, width=120), prepared)
+    for number, each in enumerate([trial, crowded, crowded], start=1):
+        display.show(Ended(number=number, trial=each, objective="tokens_per_second", throughput=1000.0))
+    why = "crowded: other processes kept 1.7 of 2 processors busy"
+    assert output.getvalue().splitlines() == [
+        "  1 -> 1,000 tokens/s",
+        f"  2 -> 1,000 tokens/s within a factor of 5.2, {why}",
+        "    3 launches of each config, as crowded as this one, confirm no gain under about 9.7x",
+        "  3 -> 1,000 tokens/s within a factor of 5.2, crowded",
+    ]
 
 
 def test_the_last_lines_of_a_program_stay_lines_in_the_display_of_a_tune() -> None:
@@ -275,8 +295,8 @@ OWN = SimpleNamespace(current={"micro_batch_size": 2}, space=SimpleNamespace(sta
     ("width", "headings"),
     [
         (60, ["purpose", "config", "measured"]),
-        (80, ["purpose", "config", "time", "expected", "measured"]),
-        (110, ["purpose", "config", "state", "time", "expected", "measured"]),
+        (80, ["purpose", "config", "time", "predicted", "measured"]),
+        (110, ["purpose", "config", "state", "time", "predicted", "measured"]),
     ],
 )
 def test_the_launches_in_flight_fit_by_leaving_columns_out(width: int, headings: list[str]) -> None:

@@ -79,7 +79,7 @@ def test_a_terminal_shows_what_is_in_flight_and_what_is_left(output: TerminalOut
     assert output.status == 0, output.screen[-3000:]
     assert "\x1b[" in output.screen
     heads = [
-        line for line in output.lines if line.split() == ["purpose", "config", "state", "time", "expected", "measured"]
+        line for line in output.lines if line.split() == ["purpose", "config", "state", "time", "predicted", "measured"]
     ]
     assert len(heads) > 3  # drawn again and again
     both = [line.split() for line in output.lines if re.match(r"\s*\d+ +(baseline|search|confirm) ", line)]

@@ -25,4 +25,5 @@ def test_the_keys_of_a_result_stay() -> None:
         "ending",
         "scheduler_args",
         "frontier",
+        "unconfirmed",
     }

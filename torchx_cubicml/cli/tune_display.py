@@ -18,13 +18,14 @@ from torchx_cubicml.cli.progress_bar import DELAY_S
 from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
 from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
-from torchx_cubicml.records.crowding import crowded_share
+from torchx_cubicml.records.crowding import crowded_share, crowding_text
 from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
 from torchx_cubicml.records.measurement import MEAN
 from torchx_cubicml.records.objective_units import OBJECTIVES, SOONEST_DONE
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
+from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM, least_confirmed
 from torchx_cubicml.tuner.launch_state import NO_RESULT
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
 
 _INDENT = "    "
-_COLUMNS = ("", "purpose", "config", "state", "time", "expected", "measured")  # of the launches in flight
+_COLUMNS = ("", "purpose", "config", "state", "time", "predicted", "measured")  # of the launches in flight
 _REFRESHES_PER_S = 2.0
 _DECIDING = "deciding what comes next"
-_LESS_IMPORTANT = ("state", "expected", "time", "purpose")  # the least first
+_LESS_IMPORTANT = ("state", "predicted", "time", "purpose")  # the least first
 
 
-def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
+def comparison_table(comparison: Comparison, *, statistic: str = MEAN, best_label: str = "best found") -> Table:
     """Return a table of the user's config beside the best one, if another: values that differ, then measurements."""
     objective = comparison.objective
     title = f"{title_text(objective)} {statistic_text(statistic)}".rstrip()
@@ -55,7 +56,7 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
     table.add_column("your command", justify="right", overflow="fold")
     sides = [comparison.baseline]
     if comparison.best is not comparison.baseline and comparison.best.config != comparison.baseline.config:
-        table.add_column("best found", justify="right", overflow="fold")
+        table.add_column(best_label, justify="right", overflow="fold")
         sides.append(comparison.best)
     best, own = comparison.best.config, comparison.baseline.config
     shown = {name: value for name, value in best.items() if own.get(name) != value} or best
@@ -121,6 +122,7 @@ class Display(AbstractContextManager["Display"]):
     def __init__(self, console: Console, prepared: Prepared) -> None:
         self._console = console
         self._prepared = prepared
+        self._was_crowded = False  # a launch before this one, in this process
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -142,7 +144,12 @@ class Display(AbstractContextManager["Display"]):
             if not self._shows_begins:
                 self._lines(_launching_lines(step.number, step.purpose, step.trial.config, self._prepared, width))
             number = f"{step.number:3d} -> " if self._shows_begins else _INDENT
-            self._lines(wrapped(_ended_text(step, self._prepared), width, first=number, indent=_INDENT))
+            is_first = not self._was_crowded and step.throughput is not None and crowded_share(step.trial) > 0
+            self._was_crowded |= is_first
+            text = _ended_text(step, self._prepared, explains=is_first)
+            self._lines(wrapped(text, width, first=number, indent=_INDENT))
+            if is_first:
+                self._lines(wrapped(_crowded_text(step, self._prepared), width, first=_INDENT, indent=_INDENT))
 
     def _bound_space(self) -> SearchSpace:
         prepared = self._prepared
@@ -225,7 +232,7 @@ def waiting_table(step: Waiting, statistic: str, current: Config, without: Colle
     table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
     names = [name for name in _COLUMNS if name not in without]
     for name in names:
-        side: JustifyMethod = "right" if name in {"time", "expected"} else "left"
+        side: JustifyMethod = "right" if name in {"time", "predicted"} else "left"
         table.add_column(name, no_wrap=True, overflow="ellipsis", justify=side)
     for pending in step.in_flight:
         cells = [
@@ -264,8 +271,11 @@ def _launching_lines(number: int, purpose: str, config: Config, prepared: Prepar
     return joined(changes, width, first=f"{number:3d} {purpose:8s} ", indent=" " * 13)
 
 
-def _ended_text(step: Ended, prepared: Prepared) -> str:
-    """Return the outcome of a launch: its throughput, in that of the user's own config, and as expected; or why not."""
+def _ended_text(step: Ended, prepared: Prepared, *, explains: bool) -> str:
+    """Return the outcome of a launch: its throughput, in that of the user's own config, and as predicted; or why not.
+
+    A crowded launch ``explains`` what ran beside it, or says only that it was crowded.
+    """
     if step.throughput is None:
         found = "" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}".replace("_", " ")
         return ": ".join(filter(None, (found, step.trial.reason)))
@@ -275,10 +285,18 @@ def _ended_text(step: Ended, prepared: Prepared) -> str:
     texts = [
         f"{number(step.throughput)} {unit} {interval_text(uncertainty)}".rstrip(),
         _against_own(step, prepared),
-        f"{number(step.expected)} expected" if step.expected is not None else "",
-        "crowded" if crowded_share(step.trial) else "",
+        f"predicted {number(step.expected)}" if step.expected is not None else "",
+        (crowding_text(step.trial) if explains else "crowded") if crowded_share(step.trial) else "",
     ]
     return ", ".join(filter(None, texts))
+
+
+def _crowded_text(step: Ended, prepared: Prepared) -> str:
+    """Return the warning at the first crowded launch: the gain that launches as uncertain as it can confirm."""
+    repeats = max(prepared.request.repeats, FEWEST_TO_CLAIM)
+    least = least_confirmed(step.trial.uncertainty(step.objective), repeats)
+    ratio = f"{least:.2f}" if least < 2.0 else f"{least:,.1f}"
+    return f"{repeats} launches of each config, as crowded as this one, confirm no gain under about {ratio}x"
 
 
 def _against_own(step: Ended, prepared: Prepared) -> str:

@@ -10,6 +10,7 @@ from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
 from torchx_cubicml.cli.terminal import command_lines, fitted, say
 from torchx_cubicml.cli.tune_display import comparison_table
+from torchx_cubicml.cli.unconfirmed_text import print_unconfirmed
 from torchx_cubicml.launch.messages import better_word
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.tuner.comparison import too_few_text
@@ -38,22 +39,14 @@ def print_result(console: Console, result: TuneResult, prepared: Prepared) -> No
 
 
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
-    comparison = result.comparison
-    nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
-    if comparison is None:
-        _print_ending(console, result, nothing or too_few_text(result.launches_lacking))
+    comparison, seen, statistic = result.comparison, result.unconfirmed, prepared.space.statistic
+    if comparison is None or comparison.best.config == comparison.baseline.config:
+        _print_none_confirmed(console, result, statistic)
         return
-    console.print(comparison_table(comparison, statistic=prepared.space.statistic))
-    if comparison.best.config == comparison.baseline.config:
-        unconfirmed = (
-            f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
-        )
-        lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
-        if lines:
-            say(console, lines)
-        _print_ending(console, result, nothing)
-        return
+    console.print(comparison_table(comparison, statistic=statistic))
     say(console, str(comparison))
+    if seen is not None and seen.crowding:
+        say(console, f"{seen.why} {seen.advice}")
     if result.confidence is not None:
         than = better_word(comparison.objective)
         say(console, f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
@@ -64,6 +57,23 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         console.print()
     _print_ending(console, result)
     _print_command(console, result, prepared)
+
+
+def _print_none_confirmed(console: Console, result: TuneResult, statistic: str) -> None:
+    """Print the end of a tune without a winner besides the user's own config."""
+    comparison = result.comparison
+    lack = "" if result.compares else "no config besides your own was measured, so nothing was compared"
+    if result.unconfirmed is not None:
+        print_unconfirmed(console, result.unconfirmed, statistic=statistic)
+    elif comparison is not None:
+        console.print(comparison_table(comparison, statistic=statistic))
+        none = f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
+        if text := " ".join(filter(None, (none, _noise_text(comparison.baseline)))):
+            say(console, text)
+    is_imprecise = result.unconfirmed is not None and result.unconfirmed.comparison.is_imprecise
+    if comparison is None and not is_imprecise:  # else so few launches would not do
+        lack = lack or too_few_text(result.launches_lacking)
+    _print_ending(console, result, lack)
 
 
 def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:

@@ -163,6 +163,22 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
     )
 
 
+def least_confirmed(uncertainty: float, repeats: int) -> float:
+    """Return the ratio above which ``compare`` can claim a gain, if no other noise adds to the launches' own.
+
+    Args:
+        uncertainty: standard deviation of the logarithm of the throughput of each launch.
+        repeats: launches of each side.
+
+    >>> round(least_confirmed(1.0, 3), 2), round(least_confirmed(0.01, 3), 2)
+    (9.65, 1.02)
+    """
+    from scipy.stats import t
+
+    count = max(repeats, FEWEST_TO_CLAIM)
+    return math.exp(uncertainty * math.sqrt(2.0 / count) * float(t.ppf(0.975, 2 * count - 2)))
+
+
 def _variance_of_mean(repeats: Repeats, noise: float) -> float:
     count = len(repeats.throughputs)
     return (noise**2 + sum(each**2 for each in repeats.uncertainties) / count) / count

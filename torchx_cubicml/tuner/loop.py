@@ -52,6 +52,7 @@ from torchx_cubicml.tuner.sharing import Sharing, share_host
 from torchx_cubicml.tuner.state import TuneState
 from torchx_cubicml.tuner.stopping import check_abort, check_repeated, stop_reason, with_last_lines
 from torchx_cubicml.tuner.trials import TrialLog
+from torchx_cubicml.tuner.unconfirmed import unconfirmed_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.polling import Clock
     from torchx_cubicml.tuner.proposer import Proposer
     from torchx_cubicml.tuner.request import Prepared
+    from torchx_cubicml.tuner.unconfirmed import Unconfirmed
 
 _POLL_S = 0.2
 _AFTER_REFUSAL_S = 10.0
@@ -467,6 +469,7 @@ class _Loop:
             values_set_aside={text: last_line(trial.reason) for text, trial in certain.value_texts().items()},
             ending=f"{self._prepared.request.budget.describe_used(self._spent())}: {self._why}",
             frontier=_frontier(self._prepared, evidence),
+            unconfirmed=None if comparison and comparison.claims_gain else _unconfirmed(self._prepared, evidence),
         )
 
 
@@ -479,6 +482,13 @@ def _frontier(prepared: Prepared, evidence: Evidence) -> Frontier | None:
     trials = (without_refused_values(trial) for trial in evidence.own)
     points = measured_points(trials, objectives, noise=evidence.noise(space.objective))
     return frontier_of(points, objectives, current=prepared.current)
+
+
+def _unconfirmed(prepared: Prepared, evidence: Evidence) -> Unconfirmed | None:
+    own, objective = map(without_refused_values, evidence.own), prepared.space.objective
+    return unconfirmed_of(
+        prepared.current, [*own], objective=objective, earlier=evidence.before, elsewhere=evidence.elsewhere
+    )
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:

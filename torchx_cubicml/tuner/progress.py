@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.launches import PendingLaunches
     from torchx_cubicml.tuner.request import Prepared
     from torchx_cubicml.tuner.state import TuneState
+    from torchx_cubicml.tuner.unconfirmed import Unconfirmed
 
 
 def progress_of(
@@ -153,6 +154,7 @@ class TuneResult:
         device_hours: hours that their jobs ran, times their world size.
         command: component and arguments with the winner's config; empty without a winner.
         scheduler_args: options of the scheduler with the winner's config, as ``-cfg`` of ``torchx run``.
+        unconfirmed: the fastest measured config, where no gain is claimed; ``None`` if none was measured faster.
         frontier: of two objectives; ``None`` for a tune with one. The winner is that of the first.
         tune_id: name of the tune in the store.
         confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
@@ -181,6 +183,7 @@ class TuneResult:
     ending: str = ""
     scheduler_args: str = ""
     frontier: Frontier | None = None
+    unconfirmed: Unconfirmed | None = None
 
     @property
     def compares(self) -> bool:

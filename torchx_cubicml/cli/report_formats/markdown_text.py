@@ -29,7 +29,7 @@ _MARKUP = re.compile(
     r"[\\`*\[\]<>|~&@$]"  # emphasis, links, HTML, tables, entities, mentions, formulas
     r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"  # emphasis; inside a word it is none
     r"|:(?=//)|(?<=www)\.(?=\w)"  # addresses that become links
-    r"|^(?:[#+=-]|\d+(?=[.)]))"  # headings and lists
+    r"|^(?:[#+=-]|\d+(?=[.)](?:\s|$)))"  # headings and lists
 )
 _FENCE = re.compile(r"`{3,}")
 
@@ -70,7 +70,7 @@ def _workload(view: WorkloadView) -> Iterator[str]:
     yield ""
     if headline.changes:
         compares = any(before for _, before, _ in headline.changes)
-        heads = ("parameter", "your config", "best found") if compares else ("parameter", "best found")
+        heads = ("parameter", "your config", headline.best_label) if compares else ("parameter", headline.best_label)
         yield from _table(heads, [row if compares else (row[0], row[2]) for row in headline.changes])
         yield from ([f"{headline.unchanged} more stay as in yours.", ""] if headline.unchanged else [])
     if headline.command:

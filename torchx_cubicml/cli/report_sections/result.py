@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.report.markup import Html
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
     from torchx_cubicml.tuner.results import RecordedResult
+    from torchx_cubicml.tuner.unconfirmed import Unconfirmed
 
 _MOST_LETTERS = 600  # of a value
 
@@ -37,7 +38,7 @@ def headline_of(view: WorkloadView) -> Headline:
     trials, objective, result = view.trials, view.objective, view.result
     if result is not None and result.comparison is not None:
         n_tunes = sum(any(map(each.made, trials)) for each in view.notes.results)
-        return _of_tune(result, result.comparison, n_tunes=n_tunes, store=view.store)
+        return _of_tune(result, result.comparison, n_tunes=n_tunes, store=view.store, seen=view.unconfirmed)
     best = view.fastest
     if best is None:
         return Headline(meaning="No config was measured", sentence=_ends_text(trials), facts=_launches(trials))
@@ -51,13 +52,17 @@ def summary_of(headline: Headline) -> str:
     return " ".join(filter(None, (headline.figure, headline.meaning)))
 
 
-def _of_tune(result: RecordedResult, comparison: Comparison, *, n_tunes: int, store: str) -> Headline:
+def _of_tune(
+    result: RecordedResult, comparison: Comparison, *, n_tunes: int, store: str, seen: Unconfirmed | None
+) -> Headline:
     objective = comparison.objective
     is_own = comparison.best.config == comparison.baseline.config
     earlier = f"The latest of {n_tunes} tunes of this workload is shown. " if n_tunes > 1 else ""
     ended = f"{earlier}The tune {result.tune_id} ended on {result.time[:16].replace('T', ' at ')} UTC: {result.ending}."
     cost = ("cost to find", _launches_text(result.launches), f"{result.device_hours:.2f} device hours")
     facts = [*_sides(comparison), cost]
+    if is_own and seen is not None:
+        return _seen(seen, cost=cost, ended=ended)
     if is_own:
         return Headline(
             meaning="Your own config is the best found",
@@ -75,7 +80,26 @@ def _of_tune(result: RecordedResult, comparison: Comparison, *, n_tunes: int, st
         is_claimed=comparison.claims_gain,
         facts=facts,
         command=command,
-        notes=[*_secret_note(command), _shown(ended)],
+        notes=[
+            *_secret_note(command),
+            *([f"{seen.why} {seen.advice}"] if seen and seen.crowding else []),
+            _shown(ended),
+        ],
+    )
+
+
+def _seen(seen: Unconfirmed, *, cost: tuple[str, str, str], ended: str) -> Headline:
+    """Return the result of a tune that confirmed no config: the fastest measured one, and why it is not sure."""
+    label = f"{best_word(seen.comparison.objective)} seen"
+    return replace(
+        _compared(seen.comparison),
+        figure="",
+        meaning="No gain confirmed yet",
+        sentence=_shown(f"{seen.seen} {seen.why} {seen.advice}"),
+        interval=None,
+        facts=[*_sides(seen.comparison, label), cost],
+        best_label=label,
+        notes=[_shown(ended)],
     )
 
 
@@ -131,10 +155,10 @@ def _meaning(objective: str) -> str:
     return f"your own config {per_cost_text(objective)}"
 
 
-def _sides(comparison: Comparison) -> list[tuple[str, str, str]]:
+def _sides(comparison: Comparison, label: str = "best found") -> list[tuple[str, str, str]]:
     sides = {"your config": comparison.baseline}
     if comparison.best.config != comparison.baseline.config:
-        sides = {"best found": comparison.best, **sides}
+        sides = {label: comparison.best, **sides}
     return [(label, rate_text(side.middle, comparison.objective), _repeats_text(side)) for label, side in sides.items()]
 
 
@@ -142,7 +166,6 @@ def _repeats_text(repeats: Repeats) -> str:
     count = len(repeats.throughputs)
     many = f"median of {count} launches" if count > 1 else "one launch"
     doubt = interval_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
-    doubt = doubt.replace(" ", "\u00a0")  # on one line
     each = "each " if count > 1 else ""
     return f"{many}, {each}{doubt}" if doubt else many
 

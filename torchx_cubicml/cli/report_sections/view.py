@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner.comparison import Comparison
     from torchx_cubicml.tuner.results import RecordedResult, TuneNotes
+    from torchx_cubicml.tuner.unconfirmed import Unconfirmed
 
 _MOST_STUDIED = 1000  # trials of one workload that its study is fitted to: the latest
 _MOST_OTHERS = 300  # trials of other workloads, likewise
@@ -84,6 +85,22 @@ class WorkloadView:
         return recorded_comparison(
             self.trials, objective=self.objective, baselines=self.notes.baselines, elsewhere=self.recorded
         )
+
+    @cached_property
+    def unconfirmed(self) -> Unconfirmed | None:
+        """Fastest measured config where the latest tune claims no gain; ``None`` if none was measured faster."""
+        from torchx_cubicml.errors import CubicMLError
+        from torchx_cubicml.tuner.unconfirmed import unconfirmed_of
+
+        if self.result is None or self.result.comparison is None or self.result.comparison.claims_gain:
+            return None
+        own, objective = self.result.comparison.baseline.config, self.result.comparison.objective
+        made = [trial for trial in self.trials if self.result.made(trial)]
+        earlier = [trial for trial in self.trials if not self.result.made(trial)]
+        try:
+            return unconfirmed_of(own, made, objective=objective, earlier=earlier, elsewhere=self.recorded)
+        except CubicMLError:  # the journal names an objective that there is none of
+            return None
 
     @cached_property
     def best(self) -> Config | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from torchx_cubicml.report.markup import Html, element, joined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_DOUBT = re.compile(r"± [\d.]+ %|within a factor of [\d.]+")  # stays on one line
 _MOST_CHANGES = 60  # rows; a config can have hundreds of parameters
 
 
@@ -25,6 +27,7 @@ class Headline:
         interval: gain, and the lower and upper end of its interval; ``None`` without one.
         facts: label, value and a note on each fact.
         changes: parameter, the user's value and the best one, of those that differ.
+        best_label: heading of their column.
         unchanged: number of parameters that do not differ.
         command: to run the best config; empty where it is unknown.
         command_label: words above the command.
@@ -38,6 +41,7 @@ class Headline:
     interval: tuple[float, float, float] | None = None
     facts: Sequence[tuple[str, str, str]] = ()
     changes: Sequence[tuple[str, str, str]] = ()
+    best_label: str = "best found"
     unchanged: int = 0
     command: str = ""
     command_label: str = "Command to run"
@@ -55,7 +59,7 @@ def headline_html(headline: Headline) -> Html:
         _facts(headline.facts),
     ]
     blocks = [element("div", *parts, class_="card")]
-    columns = [_changes(headline.changes, unchanged=headline.unchanged)] if headline.changes else []
+    columns = [_changes(headline)] if headline.changes else []
     columns += [_command(headline.command, headline.command_label)] if headline.command else []
     blocks.append(element("div", *(element("div", column) for column in columns), class_="pair"))
     blocks += [element("p", note, class_="note") for note in headline.notes]
@@ -83,21 +87,26 @@ def _interval(interval: tuple[float, float, float], *, is_claimed: bool) -> Html
     return Html(svg.replace('role="img"', f'role="img" aria-label="{name}"'))
 
 
+def _in_one_piece(found: re.Match[str]) -> str:
+    return found[0].replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def _facts(facts: Sequence[tuple[str, str, str]]) -> Html:
     rows = [
         element(
             "div",
             element("dt", label),
-            element("dd", value, *([element("small", note)] if note else [])),
+            element("dd", value, *([element("small", _DOUBT.sub(_in_one_piece, note))] if note else [])),
         )
         for label, value, note in facts
     ]
     return element("dl", *rows, class_="facts") if rows else Html("")
 
 
-def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html:
+def _changes(headline: Headline) -> Html:
+    changes, unchanged, best = headline.changes, headline.unchanged, headline.best_label
     compares = any(before for _, before, _ in changes)
-    names = ("parameter", "your config", "best found") if compares else ("parameter", "best found")
+    names = ("parameter", "your config", best) if compares else ("parameter", best)
     head = element("thead", element("tr", *(element("th", name, scope="col") for name in names)))
     rows = [
         element(

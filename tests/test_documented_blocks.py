@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 SKIPPED = Counter(
     {
-        "a drawing": 2,
+        "a drawing": 3,
         "it installs packages": 3,
         "it submits a job of several nodes": 1,
         "of a training on a GPU": 1,

@@ -47,7 +47,6 @@ def _filled(_app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = with_files_outside(with_blocks(source[0]), page)
     if page == INDEX:
         source[0] = with_toctrees(source[0])
-    source[0] = source[0].replace("```mermaid", "```text")  # drawn on GitHub; the site needs no network
 
 
 def setup(app: Sphinx) -> None:

@@ -159,6 +159,19 @@ def test_without_a_finished_tune_the_records_are_compared_with_their_doubt(tmp_p
     assert "No finished tune has confirmed this" in text
 
 
+def test_a_value_of_thousands_of_letters_is_cut_and_says_so_and_secrets_are_masked(tmp_path: Path) -> None:
+    config = {"sizes": "1024," * 800, "data": "https://me:hunter2@host/x"}
+    store = TrialStore(str(tmp_path / "store"))
+    store.add(Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=5.0))
+    status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)
+    assert status == 0, stderr
+    assert "hunter2" not in page
+    (cell,) = re.findall(r"sizes</th>.*?<strong>(.*?)</strong>", page)
+    assert unescape(cell).replace("<wbr>", "") == ("1024," * 800)[:600] + "… (cut)"
+    (table,) = tables(page)
+    assert values(table["sizes"]) == [("1024," * 800)[:2000] + "… (cut)"]
+
+
 def test_a_store_where_nothing_was_measured(tmp_path: Path) -> None:
     TrialStore(str(tmp_path / "store")).add(Trial.infeasible(workload=WORKLOAD, config=OWN))
     status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)

@@ -46,7 +46,7 @@ def test_each_section_has_its_heading_and_its_figures(page: str) -> None:
     assert [head for head in heads(page) if head in HEADS] == list(HEADS)
     assert "could not be drawn" not in page
     titles = (
-        "Throughput gained by the best value of each parameter",
+        "Gain by the best value of each parameter",
         "Throughput at each value of a parameter",
         "The two parameters that matter most, together",
         "Probability to fit in memory, and how launches ended",

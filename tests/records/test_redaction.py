@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.records.redaction import MASK, mask, names_secret
+from torchx_cubicml.records import redaction
+from torchx_cubicml.records.redaction import MASK, excerpt, mask, names_secret
+from torchx_cubicml.records.trial import new_id
 
 SECRET = "hunter2Zq9"
 
@@ -178,6 +180,22 @@ def test_words_of_the_trade_stay(text: str) -> None:
     assert mask(text) == text
 
 
+@pytest.mark.parametrize("kind", ["import", "launch", "trial", "tune"])
+def test_an_id_of_this_package_stays_though_it_looks_like_a_key(kind: str) -> None:
+    found = new_id(kind)
+    assert mask(found) == found
+    assert mask(f"{found}-12") == f"{found}-12"
+    assert MASK in mask(f"key: {found}")
+    assert MASK in mask(f"{found} key: {found}")
+
+
+@given(st.from_regex(redaction._HARMLESS, fullmatch=True))
+def test_a_text_that_is_passed_over_holds_nothing_to_mask(text: str) -> None:
+    with_words = f"{text} "  # is not passed over
+    assert redaction._HARMLESS.fullmatch(with_words) is None
+    assert mask(with_words) == with_words
+
+
 @pytest.mark.parametrize("text", ORDINARY)
 def test_an_ordinary_word_after_key_or_token_stays(text: str) -> None:
     assert mask(text) == text
@@ -297,3 +315,13 @@ def test_a_hostile_text_costs_no_more_than_its_length(piece: str) -> None:
     began = time.process_time()
     mask(text)
     assert time.process_time() - began < 30.0  # a quadratic pattern takes minutes
+
+
+@pytest.mark.parametrize("n_letters", [12, 13, 3000, 100_000])
+def test_an_excerpt_says_where_it_is_cut(n_letters: int) -> None:
+    assert excerpt("x" * n_letters, most=12) == "x" * 12 + ("… (cut)" if n_letters > 12 else "")
+
+
+def test_an_excerpt_that_is_short_only_as_secrets_are_masked_says_that_it_is_cut() -> None:
+    found = excerpt(f"password={'p' * 5000} failed", most=600)
+    assert found == "password=***… (cut)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -204,3 +205,19 @@ def test_without_rows_there_is_no_figure() -> None:
     assert response_map([], x=[], y=[], names=("", "")) is None
     assert parallel_coordinates([line([1], 1.0)], axes=[("a", "")], unit=UNIT) is None
     assert layer_strips([], name="a", levels=[], entry="layer") is None
+
+
+def test_long_names_and_values_widen_no_figure() -> None:
+    long = "W" * 300
+    cells = [cell(str(place), "a", 0.9) for place in range(5)]
+    lines = [line([long, f"{number}{long}"] * 4, 1.0 + number) for number in range(3)]
+    levels = [f"{number}{long}" for number in range(8)]
+    for figure in (
+        memory_boundary(cells, x=[str(place) for place in range(5)], y=["a"], names=("batch", long)),
+        parallel_coordinates(lines, axes=[(long, long)] * 8, unit=UNIT),
+        layer_strips([strip("the best", levels)], name="sharding", levels=levels, entry="layer"),
+        parameter_worth([worth(long, 1.1, change=long)]),
+    ):
+        width = re.search(r'<svg[^>]* width="(\d+)', drawn(figure))
+        assert width is not None
+        assert int(width[1]) < 1000

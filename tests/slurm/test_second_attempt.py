@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.scheduler.job_state import JobState
 
 SCRIPT = Path(__file__).resolve().parent.parent / "jobs" / "fails_early.py"
-COMMAND = "dist.ddp -j 2x1 --script train.py -- --batch_size 2 --accumulate 8 --fail {}"
+COMMAND = "dist.ddp -j 2x1 --rdzv_port {port} --script train.py -- --batch_size 2 --accumulate 8 --fail {fail}"
 
 
-def run_rewritten(workspace: Path, fail: str) -> JobState:
+def run_rewritten(workspace: Path, fail: str, port: int) -> JobState:
     """Launch the command with a store in which a larger batch is fastest, and wait for the end of its job."""
     shutil.copy(SCRIPT, workspace / "train.py")
     (workspace / "space.toml").write_text(BATCH_SIZES)
@@ -38,7 +38,7 @@ def run_rewritten(workspace: Path, fail: str) -> JobState:
             )
         )
     options = Options(space="space.toml", store=str(workspace / "store"))
-    app = rewrite_component(COMMAND.format(fail).split(), options)
+    app = rewrite_component(COMMAND.format(fail=fail, port=port).split(), options)
     with JobRunner("slurm") as jobs:
         handle = jobs.submit(app, launch_id="launch-second-1")
         state = jobs.look(handle)
@@ -51,10 +51,10 @@ def run_rewritten(workspace: Path, fail: str) -> JobState:
 
 
 @pytest.mark.parametrize("fail", ["error@node1", "memory@node0"])
-def test_two_nodes_go_on_as_typed(workspace: Path, monkeypatch: pytest.MonkeyPatch, fail: str) -> None:
+def test_two_nodes_go_on_as_typed(workspace: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, fail: str) -> None:
     monkeypatch.setenv("SHOWN", str(workspace / "shown"))
     monkeypatch.setenv("TORCHX_CUBICML_CACHE", "off")
-    state = run_rewritten(workspace, fail)
+    state = run_rewritten(workspace, fail, free_port)
     logs = "\n".join(path.read_text(errors="replace") for path in workspace.glob("slurm-*.err"))
     assert state.end is JobEnd.SUCCEEDED, logs
     assert logs.count("starting again as you typed it") == 2, logs

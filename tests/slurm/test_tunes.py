@@ -88,21 +88,21 @@ def test_a_whole_tune_of_two_node_fsdp_trainings(workspace: Path) -> None:
     script = str(ROOT / "examples" / "train_gpt.py")
     sizes = "--n_layer 2 --n_embd 32 --block_size 32 --steps 8 --batch_size 1 --accumulate 8 --sharding FULL_SHARD"
     args = ["--script", script, "--", *sizes.split(), "--out_dir", "out"]
-    options = ["--budget", "8 launches", "--parallel", "2", "--repeats", "2", "--json"]
+    options = ["--budget", "6 launches", "--parallel", "2", "--repeats", "2", "--json"]
     done = run(tune_words(space, *options, component="two_nodes", args=args), timeout=500)
     assert done.returncode == 0, done.stderr[-4000:]
     result = json.loads(done.stdout)
-    assert result["launches"] == 8
+    assert result["launches"] == 6
     # Where the machine is so busy that repeats differ as much as configs do, no gain is sure, and that is what is told.
     assert result["comparison"]["gain"] > 1 or "no known config is reliably" in result["best"]["reason"], result
     recorded = trials(workspace)
-    assert [trial.state for trial in recorded] == [State.COMPLETED] * 8, [trial.reason for trial in recorded]
+    assert [trial.state for trial in recorded] == [State.COMPLETED] * 6, [trial.reason for trial in recorded]
     assert {trial.observed["nnodes"] for trial in recorded} == {2}
     assert {trial.observed["world_size"] for trial in recorded} == {2}
     assert {trial.observed["global_batch_size"] for trial in recorded} == {16}
     assert all(trial.trial_id.startswith("slurm-cubicml-") for trial in recorded)
     fresh = jobs_of(recorded)
-    assert len({job[0].partition("+")[0] for job in fresh}) == 8
+    assert len({job[0].partition("+")[0] for job in fresh}) == 6
     spans = sorted({(job[2], job[3]) for job in fresh})
     assert any(later[0] < earlier[1] for earlier, later in pairwise(spans)), "never two in flight"
     assert not (workspace / "out").exists()

@@ -39,15 +39,18 @@ choices = ["plain", {json.dumps(HOSTILE)}]
 file = "$CONFIG"
 key = "fsdp_config.text"
 """
-COMMAND = "-j 2x1 --env TEXT=plain,CONFIG=fsdp.yaml --script {} -- --flag plain run.text=plain --deepspeed ds.json -x"
+COMMAND = (
+    "-j 2x1 --rdzv_port {port} --env TEXT=plain,CONFIG=fsdp.yaml --script {job} "
+    "-- --flag plain run.text=plain --deepspeed ds.json -x"
+)
 
 
-def test_every_value_reaches_every_process(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_value_reaches_every_process(workspace: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     (workspace / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     (workspace / "fsdp.yaml").write_text("fsdp_config: {text: plain} # why\n")
     (workspace / "shown").mkdir()
     monkeypatch.setenv("SHOWN", str(workspace / "shown"))
-    component = ComponentLaunch.parse("dist.ddp", COMMAND.format(JOB).split())
+    component = ComponentLaunch.parse("dist.ddp", COMMAND.format(job=JOB, port=free_port).split())
     space = parse_space(SPACE, where="x.toml")
     own = read_config(component.launch, space)[1]
     config = {name: 3 if name == "in_json" else HOSTILE for name in own}

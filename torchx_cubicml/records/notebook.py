@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.redaction import MASK, mask, names_secret, printable
+from torchx_cubicml.records.redaction import MASK, excerpt, names_secret
 from torchx_cubicml.records.shell_words import shell_text
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.markup import Html, element, joined
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 60
 """Rows of a table; the others are counted."""
 _MOST_LETTERS = 300  # of one cell
-_MOST_READ = 4096  # characters of a text in which secrets are looked for; the others are cut
 _CELL = "text-align:left;vertical-align:top;overflow-wrap:anywhere"
 _COMMAND = ("command", "words")
 
@@ -29,12 +28,12 @@ def section_html(title: str, *parts: str) -> Html:
         parts: tables, and sentences as plain text; empty ones are left out.
     """
     body = [part if isinstance(part, Html) else note_html(part) for part in parts if part]
-    return element("div", element("strong", _shown(title)), *body)
+    return element("div", element("strong", excerpt(title, most=_MOST_LETTERS)), *body)
 
 
 def note_html(text: str) -> Html:
     """Return a sentence."""
-    return element("p", _shown(text), style="margin:.3em 0;opacity:.75;max-width:60em")
+    return element("p", excerpt(text, most=_MOST_LETTERS), style="margin:.3em 0;opacity:.75;max-width:60em")
 
 
 def table_html(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
@@ -55,7 +54,7 @@ def table_html(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
 
 def _cells(row: Sequence[str], *, has_name: bool) -> list[Html]:
     tags = ["th" if has_name and not place else "td" for place in range(len(row))]
-    return [element(tag, _shown(text), style=_CELL) for tag, text in zip(tags, row, strict=True)]
+    return [element(tag, excerpt(text, most=_MOST_LETTERS), style=_CELL) for tag, text in zip(tags, row, strict=True)]
 
 
 def fact_rows(groups: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -82,9 +81,3 @@ def _text(names: tuple[str, ...], value: object) -> str:
         return shell_text([str(word) for word in value])
     is_secret = names_secret(names[-1]) and not isinstance(value, bool)
     return MASK if is_secret else value_text(value)
-
-
-def _shown(text: str) -> str:
-    shown = printable(mask(text[:_MOST_READ]))
-    is_whole = len(text) <= _MOST_READ and len(shown) <= _MOST_LETTERS
-    return shown if is_whole else f"{shown[:_MOST_LETTERS]}… (cut)"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MASK = "***"
+_MOST_READ = 4096  # characters of an excerpt in which secrets are looked for
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _STRONG = re.compile(
@@ -151,6 +152,17 @@ def printable(text: str) -> str:
 def _escaped(character: str) -> str:
     is_half = "\ud800" <= character <= "\udfff"
     return character.encode("ascii", "backslashreplace").decode() if is_half else "?"
+
+
+def excerpt(text: str, *, most: int) -> str:
+    """Return the first ``most`` characters of a text without secrets and control characters; it says where it is cut.
+
+    >>> excerpt("password=hunter2 failed", most=12), excerpt("two words", most=12)
+    ('password=***… (cut)', 'two words')
+    """
+    shown = printable(mask(text[:_MOST_READ]))
+    is_whole = len(text) <= _MOST_READ and len(shown) <= most
+    return shown if is_whole else f"{shown[:most]}… (cut)"
 
 
 def names_secret(name: str) -> bool:

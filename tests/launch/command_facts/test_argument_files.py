@@ -80,6 +80,13 @@ def test_a_program_without_such_files_gets_its_words_as_typed(folder: Path) -> N
     assert facts_of_command(launch("--n-layer", "3", "@sizes.txt")).facts["n_layers"] == 3
 
 
+def test_files_that_name_one_another_many_times_are_not_read_without_end(folder: Path) -> None:
+    for depth in range(5):
+        (folder / f"file{depth}.txt").write_text(f"@file{depth + 1}.txt\n" * 2000)  # 2000 ** 4 files in all
+    (folder / "file4.txt").write_text("")
+    assert facts_of_command(launch("@file0.txt")).unread == "@file0.txt"
+
+
 @pytest.mark.parametrize(("words", "layers"), [(("--n-layer=6", "--n-layer", "3"), 3), (("--n-layer", "3", "x"), 3)])
 def test_the_last_of_a_repeated_flag_counts(words: tuple[str, ...], layers: int) -> None:
     assert facts_of_command(launch(*words)).facts["n_layers"] == layers

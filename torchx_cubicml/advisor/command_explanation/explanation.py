@@ -266,7 +266,8 @@ def _why_not_told(step: Estimate | None, forecast: TimeForecast | RecommenderTim
         cause = (
             "no launch of this program is recorded" if forecast.history else "no launch on such a device is recorded"
         )
-    return f"its 80 % interval would span a factor of {step.high / step.low:.0f}, as {cause}"
+    ratio = step.high / step.low
+    return f"its 80 % interval would span a factor of {ratio:,.{1 if ratio < 100.0 else 0}f}, as {cause}"
 
 
 def _work(row: Mapping[str, Value]) -> tuple[float, str]:

@@ -11,7 +11,7 @@ from torchx_cubicml.cli.component_command import winner_words
 from torchx_cubicml.launch.messages import best_word, better_word, interval_text, per_cost_text, rate_text
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.objective_units import OBJECTIVES
-from torchx_cubicml.records.redaction import MASK, mask, printable
+from torchx_cubicml.records.redaction import MASK, excerpt, mask, printable
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.sections.headline import Headline, headline_html
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.report.markup import Html
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
     from torchx_cubicml.tuner.results import RecordedResult
+
+_MOST_LETTERS = 600  # of a value
 
 
 def section(view: WorkloadView) -> Html:
@@ -89,6 +91,10 @@ def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial]) ->
     return _repeating(replace(_compared(comparison), facts=facts), best, why)
 
 
+def _value(value: object) -> str:
+    return excerpt(value_text(value), most=_MOST_LETTERS)
+
+
 def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Headline:
     rate, doubt = best.throughput(objective), interval_text(best.uncertainty(objective))
     measured = f"{rate_text(rate, objective)} {doubt}".rstrip() if rate is not None else ""
@@ -97,7 +103,7 @@ def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Hea
         figure=measured,
         meaning=f"by the {best_word(objective)} config, in its latest launch",
         facts=_launches(trials),
-        changes=[(printable(name), "", value_text(value)) for name, value in best.config.items()],
+        changes=[(printable(name), "", _value(value)) for name, value in best.config.items()],
     )
     return _repeating(found, best, why)
 
@@ -105,7 +111,7 @@ def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Hea
 def _compared(comparison: Comparison) -> Headline:
     before, after = comparison.baseline.config, comparison.best.config
     changes = [
-        (printable(name), value_text(before.get(name, "-")), value_text(value))
+        (printable(name), _value(before.get(name, "-")), _value(value))
         for name, value in after.items()
         if before.get(name) != value
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.measurement import Measurement
-from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.redaction import excerpt, printable
 from torchx_cubicml.records.suggestion import promised_round, promised_throughput
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.records.value_text import value_text
@@ -49,7 +49,7 @@ def trial_columns(trials: Sequence[Trial], *, objective: str) -> list[Column]:
     columns = [
         Column(name="launch", values=[*range(1, len(found) + 1)], is_shown=True),
         Column(name="outcome", values=[_outcome(trial) for trial in found], is_shown=True, is_choice=True),
-        Column(name="reason", values=[_text(trial.reason) or None for trial in found], is_shown=True),
+        Column(name="reason", values=[_reason(trial) for trial in found], is_shown=True),
         Column(name=_unit(objective), values=[_number(trial.throughput(objective)) for trial in found], is_shown=True),
         Column(name="± %", values=[_doubt(trial, objective) for trial in found], is_shown=True),
         Column(
@@ -126,6 +126,10 @@ def recorded_values(trial: Trial, groups: Sequence[str] = _ALL_GROUPS) -> Iterat
                 yield prefix + name, item
 
 
+def _reason(trial: Trial) -> str | None:
+    return excerpt(trial.reason, most=_MOST_LETTERS) or None
+
+
 def _cell(value: Hashable) -> Cell:
     kind = type(value)
     if kind is int and isinstance(value, int):
@@ -142,9 +146,4 @@ def _cell(value: Hashable) -> Cell:
 def _value_text(value: Hashable, kind: type, entries: tuple[type, ...] | None) -> str:
     """Return a value as text; its kinds are part of the cache's key, as ``True`` equals 1."""
     del kind, entries
-    return _text(value_text(value))
-
-
-def _text(text: str) -> str:
-    text = printable(mask(text[: 2 * _MOST_LETTERS]))
-    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}… (cut)"
+    return excerpt(value_text(value), most=_MOST_LETTERS)

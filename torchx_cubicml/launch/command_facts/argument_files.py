@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.source_files import SourceFile
 
 _DEEPEST = 5  # files that name files
-_MOST_WORDS = 10_000
+_MOST_WORDS = 10_000  # and files, in all files of a command
 _OWN_READER = "convert_arg_line_to_args"  # method of a parser that reads a line in its own way
 
 
@@ -37,17 +37,27 @@ def with_file_arguments(launch: Launch, files: Sequence[SourceFile]) -> tuple[La
     has_own_reader = any(getattr(node, "name", getattr(node, "attr", "")) == _OWN_READER for node in _nodes(trees))
     words: list[str] = []
     unread = ""
+    steps = iter(range(_MOST_WORDS))
     for word in launch.script_args:
-        found = [word] if word[:1] not in prefixes else None if has_own_reader else _words_of(word, prefixes)
-        if found is None or len(words) + len(found) > _MOST_WORDS:
+        found = [word] if word[:1] not in prefixes else None if has_own_reader else _words_of(word, prefixes, steps)
+        if found is None:
             words, unread = [], word
         else:
             words += found
     return replace(launch, script_args=tuple(words)), unread
 
 
-def _words_of(word: str, prefixes: str, depth: int = 0) -> list[str] | None:
-    """Return the words for which one stands, one per line of its file; ``None`` where they are not known."""
+def _words_of(word: str, prefixes: str, steps: Iterator[int], depth: int = 0) -> list[str] | None:
+    """Return the words for which one stands, one per line of its file; ``None`` where they are not known.
+
+    Args:
+        word: of the command or of a file.
+        prefixes: characters that mark a file.
+        steps: one for each word and each file that may still be read, as files may name one another many times.
+        depth: of the file that holds the word; 0 for the command.
+    """
+    if next(steps, None) is None:
+        return None
     if not word or word[0] not in prefixes:
         return [word]
     path = Path(word[1:])
@@ -57,9 +67,13 @@ def _words_of(word: str, prefixes: str, depth: int = 0) -> list[str] | None:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return None
-    found = [_words_of(line, prefixes, depth + 1) for line in lines[:_MOST_WORDS]]
-    known = [words for words in found if words is not None]
-    return [each for words in known for each in words] if len(known) == len(lines) else None
+    words: list[str] = []
+    for line in lines:
+        found = _words_of(line, prefixes, steps, depth + 1)
+        if found is None:
+            return None
+        words += found
+    return words
 
 
 def _prefixes(trees: Sequence[ast.Module]) -> Iterator[str]:

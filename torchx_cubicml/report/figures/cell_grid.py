@@ -70,8 +70,12 @@ class CellGrid:
         return layers
 
     def titles(self) -> list[dict[str, Any]]:
-        """Return the names of the parameters at their axes: as data, for Vega reads titles of axes as expressions."""
-        words = {"type": "text", "fontSize": 12, "fontWeight": 600, "aria": False, "align": "left"}
+        """Return the names of the parameters at their axes: as data, for Vega reads titles of axes as expressions.
+
+        A name that is longer than the grid is cut.
+        """
+        words: dict[str, Any] = {"type": "text", "fontSize": 12, "fontWeight": 600, "aria": False, "align": "left"}
+        words["limit"] = max(len(self.x) * self.width, 2 * _MOST_WIDTH)
         heights = (len(self.y) * self.height + 34, -10)
         return [
             {

@@ -14,6 +14,7 @@ OTHERS = "other values"
 _ROW = 30  # pixels of a config
 _LETTER = 6.4  # pixels of a letter of a value
 _NAMES = 150  # pixels of the names of configs
+_LEGEND, _SYMBOL = 200, 26  # pixels of a value in the legend, and of its colour with its margins
 _PLOT = WIDTH - 120
 
 
@@ -45,8 +46,7 @@ def layer_strips(
         "scale": {"paddingInner": 0.3},
     }
     y |= {"axis": {"labelLimit": _NAMES, "grid": False}}
-    legend = {"orient": "top", "title": None, "symbolType": "square", "symbolStrokeWidth": 0, "labelLimit": 200}
-    colour: dict[str, Any] = {"field": "level", "type": "nominal", "legend": legend}
+    colour: dict[str, Any] = {"field": "level", "type": "nominal", "legend": _legend(shown)}
     colour |= {"scale": {"domain": shown, "range": list(KINDS[: len(shown)])}}
     return {
         "$schema": SCHEMA,
@@ -68,6 +68,13 @@ def layer_strips(
             },
         ],
     }
+
+
+def _legend(shown: Sequence[str]) -> dict[str, Any]:
+    """Return the legend of the values: one row, or columns where they are too long for one."""
+    legend = {"orient": "top", "title": None, "symbolType": "square", "symbolStrokeWidth": 0, "labelLimit": _LEGEND}
+    widths = [min(len(value) * _LETTER, _LEGEND) + _SYMBOL for value in shown]
+    return legend | ({"columns": max(int(WIDTH / max(widths)), 1)} if sum(widths) > WIDTH else {})
 
 
 def _runs(row: Mapping[str, Any], shown: Sequence[str], entry: str) -> list[dict[str, Any]]:

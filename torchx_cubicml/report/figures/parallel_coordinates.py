@@ -51,7 +51,7 @@ def parallel_coordinates(
         "layer": [
             *_axes(len(heads)),
             *(_lines(points, kind) for kind in (OTHER, OWN, BEST) if any(each["kind"] == kind for each in points)),
-            *_ticks(ticks),
+            *_ticks(ticks, room=_room(len(heads))),
             *_heads(heads),
             _ends(points, lines, unit, last=len(axes)),
         ],
@@ -91,8 +91,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:.4g}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
+def _short(text: str, most: int = _MOST_LETTERS) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _points(lines: Sequence[Mapping[str, Any]], places: Sequence[Sequence[float | None]]) -> list[dict[str, Any]]:
@@ -141,21 +141,29 @@ def _lines(points: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
     }
 
 
-def _ticks(ticks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the values on the axes, each over a halo, so that no line crosses it."""
-    words = {"type": "text", "align": "right", "dx": -5, "fontSize": 10, "aria": False}
+def _room(n_axes: int) -> float:
+    """Return the pixels between two axes."""
+    return _WIDTH / max(n_axes - 1, 1)
+
+
+def _ticks(ticks: list[dict[str, Any]], *, room: float) -> list[dict[str, Any]]:
+    """Return the values on the axes, each over a halo, so that no line crosses it; cut before the next axis."""
+    words = {"type": "text", "align": "right", "dx": -5, "fontSize": 10, "aria": False, "limit": room - 3}
     encoding = {"x": _X, "y": _Y, "text": {"field": "text", "type": "nominal"}}
     halo = {**words, "style": "halo", "strokeWidth": 4, "opacity": 0.85}
     return [{"data": {"values": ticks}, "mark": mark, "encoding": encoding} for mark in (halo, words)]
 
 
 def _heads(heads: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the names above the axes, every second one higher where they would touch."""
-    room = _WIDTH / max(len(heads) - 1, 1)
+    """Return the names above the axes, every second one higher where they would touch; long ones are cut."""
+    room = _room(len(heads))
     is_tight = max(len(text) for head in heads for text in head) * _LETTER > room
+    limit = 1.9 * room if is_tight else 0.95 * room
+    most = int(limit / _LETTER)  # letters: no font measures heaps of accents
     rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for place, (name, detail) in enumerate(heads):
-        rows[is_tight and place % 2 == 1].append({"axis": place, "text": name, "detail": detail})
+        row = rows[is_tight and place % 2 == 1]
+        row.append({"axis": place, "text": _short(name, most), "detail": _short(detail, most)})
     layers = []
     for is_high, values in rows.items():
         top = -44 if is_high else -14
@@ -163,7 +171,7 @@ def _heads(heads: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
             ("text", top - 12, {"fontWeight": 600, "fontSize": 10 if is_tight else 11}),
             ("detail", top, {"fontSize": 10}),
         ):
-            words = {"type": "text", "align": "right", "dx": 6, "aria": False, "limit": 1.9 * room, **style}
+            words = {"type": "text", "align": "right", "dx": 6, "aria": False, "limit": limit, **style}
             found = [each for each in values if each[field]]
             if found:
                 encoding = {"x": _X, "y": {"value": y}, "text": {"field": field, "type": "nominal"}}

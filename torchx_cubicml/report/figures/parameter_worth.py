@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 OVER_OWN, OVER_SLOWEST = "over your own value", "over the slowest other value"
 """Kinds of rows: what the best value is compared with."""
-_PLOT = 380  # pixels of the axis; names and values stand beside it
-_ROW = 30  # pixels of one parameter
-_NAMES = 210  # pixels of a parameter's name
-_MOST_LETTERS = 40  # of the two values
+_PLOT = 340  # pixels of the axis; names and values stand above the intervals, so that a phone shows all of it
+_ROW = 44  # pixels of one parameter
+_NAMES = 190  # pixels of a parameter's name
+_LETTER = 6.4  # pixels of a letter
 _FACTOR = {"format": ".4~g", "labelExpr": "datum.label + 'x'", "tickCount": 6}
 
 
@@ -29,10 +29,9 @@ def parameter_worth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """
     if not rows:
         return None
-    values = [{**row, "change": _short(row["change"]), "label": _label(row)} for row in rows]
+    values = [{**row, "change": _change(row), "label": _label(row)} for row in rows]
     names = list(dict.fromkeys(row["parameter"] for row in values))
-    y: dict[str, Any] = {"field": "parameter", "type": "nominal", "sort": None, "title": None}
-    y |= {"axis": {"labelLimit": _NAMES, "grid": False, "labelPadding": 12}}
+    y: dict[str, Any] = {"field": "parameter", "type": "nominal", "sort": None, "axis": None}
     x: dict[str, Any] = {"type": "quantitative", "axis": {**_FACTOR, "grid": True}}
     x |= {"title": "throughput with the best value over that with the other"}
     x |= {"scale": {"domain": _domain(rows), "nice": False, "zero": False}}
@@ -41,14 +40,14 @@ def parameter_worth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         "$schema": SCHEMA,
         "description": f"What the best value of each of {len(names)} parameters is worth, with its interval.",
         "title": {
-            "text": "Throughput gained by the best value of each parameter",
+            "text": "Gain by the best value of each parameter",
             "subtitle": _subtitle(has_measured=bool(measured)),
         },
         "width": _PLOT,
         "height": {"step": _ROW},
         "data": {"values": values},
         "encoding": {"y": y},
-        "layer": [_one(), _intervals(x, rows), _points(x, rows), *_measured(measured, x), _changes()],
+        "layer": [_one(), _intervals(x, rows), _points(x, rows), *_measured(measured, x), *_texts()],
     }
 
 
@@ -60,9 +59,9 @@ def _domain(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     return [low - margin, high + margin]
 
 
-def _subtitle(*, has_measured: bool) -> str:
+def _subtitle(*, has_measured: bool) -> list[str]:
     ring = "; ring: measured" if has_measured else ""
-    return f"dot: predicted, with its 80 % interval{ring}; all other parameters as in the best config"
+    return [f"dot: predicted, with its 80 % interval{ring}", "all other parameters as in the best config"]
 
 
 def _label(row: Mapping[str, Any]) -> str:
@@ -78,8 +77,12 @@ def _label(row: Mapping[str, Any]) -> str:
     return "; ".join(texts)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
+def _change(row: Mapping[str, Any]) -> str:
+    """Return the two values, cut to the room beside the name."""
+    name = min(len(row["parameter"]) * _LETTER, _NAMES)
+    most = int((_PLOT - name) / _LETTER) - 2
+    text: str = row["change"]
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _one() -> dict[str, Any]:
@@ -138,9 +141,18 @@ def _measured(measured: list[dict[str, Any]], x: dict[str, Any]) -> list[dict[st
     ]
 
 
-def _changes() -> dict[str, Any]:
-    """Return the two values beside each row."""
-    return {
-        "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11},
-        "encoding": {"x": {"value": _PLOT + 16}, "text": {"field": "change", "type": "nominal"}},
-    }
+def _texts() -> list[dict[str, Any]]:
+    """Return the name of each parameter and its two values, above its interval, over a halo that no line crosses."""
+    words = {"type": "text", "baseline": "middle", "fontSize": 11, "dy": -16, "aria": False}
+    halo = {"style": "halo", "strokeWidth": 4, "opacity": 0.85}
+    return [
+        {
+            "mark": {**words, "align": align, "limit": limit, **weight, **style},
+            "encoding": {"x": {"value": at}, "text": {"field": field, "type": "nominal"}},
+        }
+        for field, at, align, limit, weight in (
+            ("parameter", 0, "left", _NAMES, {"fontWeight": 600}),
+            ("change", _PLOT, "right", _PLOT, {}),
+        )
+        for style in (halo, {})
+    ]

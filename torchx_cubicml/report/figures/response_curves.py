@@ -37,7 +37,7 @@ def response_curves(panels: Sequence[Mapping[str, Any]], *, unit: str) -> dict[s
     has_details = any(panel["detail"] for panel in panels)
     return {
         "$schema": SCHEMA,
-        "description": f"Predicted throughput at each value of {len(panels)} parameters, with its interval.",
+        "description": f"Predicted throughput at each value of {_count(panels)}, with its interval.",
         "title": {
             "text": "Throughput at each value of a parameter",
             "subtitle": [
@@ -54,6 +54,10 @@ def response_curves(panels: Sequence[Mapping[str, Any]], *, unit: str) -> dict[s
         "bounds": "flush",
         "spacing": {"row": 56, "column": 28},
     }
+
+
+def _count(panels: Sequence[Mapping[str, Any]]) -> str:
+    return f"{len(panels)} parameters" if len(panels) != 1 else "one parameter"
 
 
 def _reading(*, has_measured: bool, has_risk: bool) -> str:

@@ -15,6 +15,7 @@ MOST_LINES = 7
 _WIDTH = 370  # pixels; the legend stands beside it
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8a6d3b", "#8a919c")  # Okabe and Ito
 _MARGIN = 1.15  # factor beside the smallest and the largest number of devices
+_ABOVE = 0.03  # of the height
 _LETTERS = 250  # pixels of a name in the legend
 
 
@@ -27,8 +28,12 @@ def scale_throughput(rows: Sequence[Mapping[str, Any]], *, unit: str) -> dict[st
             number) and ``config`` as text.
         unit: of the throughput, in words.
     """
-    y: dict[str, Any] = {"field": "throughput", "title": unit, "scale": {"type": "log"}}
-    y |= {"axis": {**LARGE, "values": _powers_of_ten([row["throughput"] for row in rows])}}
+    ideals = [row["throughput"] / row["efficiency"] for row in rows]
+    marks = _powers_of_ten([*ideals, *(row["throughput"] for row in rows)])
+    y: dict[str, Any] = {"field": "throughput", "title": unit, "axis": {**LARGE, "values": marks}}
+    # Room above the highest mark: its text would push this plot below that of the efficiency beside it.
+    room = 10.0 ** max(_ABOVE * (len(marks) - 1), _ABOVE)
+    y |= {"scale": {"type": "log", "nice": False, "domain": [marks[0], marks[-1] * room] if marks else None}}
     text = "Throughput of the best config at each scale"
     return _figure(rows, y, text=text, subtitle="dashed: as much per device as at the smallest scale", ideal="ideal")
 

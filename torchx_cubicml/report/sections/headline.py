@@ -10,7 +10,6 @@ from torchx_cubicml.report.markup import Html, element, joined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST_LETTERS = 600  # of a value
 _MOST_CHANGES = 60  # rows; a config can have hundreds of parameters
 
 
@@ -121,8 +120,7 @@ def _changes(changes: Sequence[tuple[str, str, str]], *, unchanged: int) -> Html
 
 
 def _lines(value: str) -> Html:
-    """Return a value whose lines may end behind each comma: a value per layer is long. Very long ones are cut."""
-    value = value if len(value) <= _MOST_LETTERS else f"{value[:_MOST_LETTERS]}… (cut)"
+    """Return a value whose lines may end behind each comma: a value per layer is long."""
     return Html(",<wbr>".join(joined(part) for part in value.split(",")))
 
 

@@ -257,3 +257,25 @@ def test_a_narrow_table_keeps_its_numbers(laid_out: Path, monkeypatch: pytest.Mo
         shown[columns] = [row for row in numbers if row]  # a value may take several lines
     assert shown["60"] == shown["80"] == shown[""] == shown["200"]
     assert len(shown["200"]) > 9
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100", "140"])
+@pytest.mark.parametrize("shown", ["nt0tvkbgrk{}", "local_cwd-train_{}-sameword"])
+def test_the_list_cuts_neither_an_id_nor_a_throughput(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str, shown: str
+) -> None:
+    """Ids of one ending are shown whole; a throughput that is too long for its line goes on in the next one."""
+    store = TrialStore(str(tmp_path / "store"))
+    loaded = {"host_cpus": 2, "other_busy_cpus": 1.9, "idle_cpus": 0.0}
+    for number, trial in enumerate(generated_trials()[:3]):
+        assert trial.measurement is not None
+        rough = replace(trial.measurement, relative_error=0.25, is_steady=False)
+        trial_id = f"{'' if '-' in shown else 'local_cwd-train-'}{shown.format(number)}"
+        store.add(replace(trial, trial_id=trial_id, measurement=rough, observed={**trial.observed, **loaded}))
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("COLUMNS", columns)
+    text = printed("history", "list")
+    assert too_wide(text, int(columns)) == []
+    assert all(shown.format(number) in text for number in range(3))
+    assert ("batch" in text) is not (columns == "60" and "-" in shown)
+    assert [text.count(word) for word in ("tokens/s", "steady", "crowded")] == [3, 3, 3]

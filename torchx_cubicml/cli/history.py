@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from rich.console import JustifyMethod
+    from rich.console import JustifyMethod, OverflowMethod
     from rich.table import Table
 
     from torchx_cubicml.records.trial import Trial
@@ -51,7 +51,9 @@ _ACTIONS: dict[str, CommandModule] = {
     "frontier": history_frontier,
 }
 _CONFIG = "config"
-_LEAST_CONFIG = 30  # columns of a config that is cut
+_LEAST_CONFIG = 30  # columns of a config that is cut, while another column can be left out
+_LEAST_START = 12  # columns of a config beside nothing but the id and the throughput
+_LEAST_RATE = 24  # columns of a throughput that is broken over lines
 _GAP = 3  # columns between two of the table
 _LESS_IMPORTANT = (
     "origin",
@@ -139,7 +141,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
     if not rows:
         say(console, f"0 of {len(of)} trials in {mask(url)} pass the filters")
         return
-    console.print(fitted(console, partial(_trial_table, rows, title, console.width), _LESS_IMPORTANT))
+    console.print(fitted(console, partial(_trial_table, rows, title, console.width), (*_LESS_IMPORTANT, _CONFIG)))
 
 
 def _rows(trials: Sequence[Trial], of: Sequence[Trial]) -> list[dict[str, str]]:
@@ -171,23 +173,36 @@ def _state(trial: Trial) -> str:
 
 
 def _trial_table(rows: Sequence[Mapping[str, str]], title: str, width: int, without: Collection[str]) -> Table:
-    """Return the table; configs are cut where it would be wider than ``width``, but not to nothing."""
+    """Return the table; configs are cut where it would be wider than ``width``; ids and throughputs never are."""
     from rich.box import SIMPLE_HEAD
-    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, columns in _widths(rows, width, without).items():
+        justify: JustifyMethod = "right" if name in {"throughput", "MFU"} else "left"
+        is_whole = name in {"trial", "throughput"}  # its end goes on the next line
+        overflow: OverflowMethod = "fold" if is_whole else "ellipsis"
+        table.add_column(name, no_wrap=not is_whole, overflow=overflow, justify=justify, width=columns)
+    for row in rows:
+        table.add_row(*(Text(printable(row[str(column.header)])) for column in table.columns))
+    return table
+
+
+def _widths(rows: Sequence[Mapping[str, str]], width: int, without: Collection[str]) -> dict[str, int]:
+    """Return the width of each column; once no other one can be left out, the throughput gives, then the config."""
+    from rich.cells import cell_len
+
     names = [name for name in rows[0] if name not in without and any(row[name] for row in rows)]
     widths = {name: max(len(name), *(cell_len(printable(row[name])) for row in rows)) for name in names}
-    room = width - _GAP * (len(names) - 1) - sum(widths[name] for name in names if name != _CONFIG)
-    for name in names:
-        justify: JustifyMethod = "right" if name in {"throughput", "MFU"} else "left"
-        chosen = min(widths[name], max(room, _LEAST_CONFIG)) if name == _CONFIG else widths[name]
-        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=justify, width=chosen)
-    for row in rows:
-        table.add_row(*(Text(printable(row[name])) for name in names))
-    return table
+    room, config = width - _GAP * (len(names) - 1), widths.pop(_CONFIG, 0)
+    least = _LEAST_CONFIG
+    if set(widths) == {"trial", "throughput"}:
+        left, least = room - widths["trial"], _LEAST_START
+        widths["throughput"] = min(widths["throughput"], max(left - min(config, _LEAST_CONFIG), _LEAST_RATE))
+        if not config:
+            widths["trial"] = min(widths["trial"], max(room - widths["throughput"], 1))
+    return widths | ({_CONFIG: min(config, max(room - sum(widths.values()), least))} if config else {})
 
 
 def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:

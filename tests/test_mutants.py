@@ -103,7 +103,13 @@ def test_each_equal_program_is_a_fault_that_could_be_drawn() -> None:
 @pytest.mark.parametrize(
     ("module", "files"),
     [
-        ("tuner/comparison.py", ["tests/tuner/test_comparison.py", "tests/tuner/test_results.py"]),
+        (
+            "tuner/comparison.py",
+            [
+                *(f"tests/tuner/test_{name}.py" for name in ("comparison", "results", "unconfirmed")),
+                "torchx_cubicml/tuner/comparison.py",
+            ],
+        ),
         (
             "advisor/study.py",
             [

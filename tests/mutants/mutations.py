@@ -74,7 +74,18 @@ class Mutant:
     @cached_property
     def name(self) -> str:
         """File, function and changed lines: it stays the same where other code of the file changes."""
-        return "\n".join((f"{self.path} {self.function}".strip(), *self.changed_lines))
+        return "\n".join((self.place, *self.changed_lines))
+
+    @property
+    def place(self) -> str:
+        """File and function."""
+        return f"{self.path} {self.function}".strip()
+
+    @property
+    def statement_lines(self) -> set[str]:
+        """The lines of its statement as they were, without indentation."""
+        lines = self.original.code.splitlines()[self.statement.start - 1 : self.statement.stop - 1]
+        return {line.strip() for line in lines}
 
 
 def mutants(path: Path, *, root: Path) -> list[Mutant]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.forked_torchrun import ForkedTorchrun
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 
@@ -17,12 +18,12 @@ JOB = Path(__file__).parents[1] / "jobs" / "train_metered.py"
 
 
 def test_the_power_of_a_launch_is_that_of_its_counter(tmp_path: Path) -> None:
-    words = ("--standalone", "--nproc_per_node", "2", "-m", "torchx_cubicml.recorder", "--", str(JOB))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    words = [*torchrun, "-m", "torchx_cubicml.recorder", "--", str(JOB), str(tmp_path / "powercap")]
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
-    launch = ForkedTorchrun(*words, str(tmp_path / "powercap"), env=environment)
-    _, stderr = launch.communicate(timeout=600)
-    assert launch.returncode == 0, stderr
-    assert "warning" not in stderr
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
     (trial,) = TrialStore(str(tmp_path / "store"))
     assert trial.state is State.COMPLETED
     measured = trial.measurement

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import time
 import zlib
 from dataclasses import dataclass
@@ -13,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked_torchrun import ForkedTorchrun
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.event import Event
 from torchx_cubicml.records.trial import State, Trial
@@ -22,6 +23,7 @@ from torchx_cubicml.store import TrialStore
 pytestmark = pytest.mark.launch
 
 JOBS = Path(__file__).parents[1] / "jobs"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
 OURS = ("torchx-cubicml: ", "CUBICML_TRIAL ")
 FACTS = Path(__file__).parents[2] / "docs" / "recorded-facts.md"
 
@@ -30,7 +32,7 @@ FACTS = Path(__file__).parents[2] / "docs" / "recorded-facts.md"
 class Running:
     """A launch under way."""
 
-    process: ForkedTorchrun
+    process: subprocess.Popen[str]
     store: Path
 
     def end(self) -> Ended:
@@ -78,8 +80,15 @@ def start(
     store = folder / "store"
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", **changes}
     recorder = ("-m", "torchx_cubicml.recorder", "--") if recorded else ()
-    words = ("--standalone", "--nproc_per_node", str(processes), *recorder, str(JOBS / job), *arguments)
-    return Running(ForkedTorchrun(*words, env=environment, cwd=folder), store)
+    process = subprocess.Popen(
+        [*TORCHRUN, str(processes), *recorder, str(JOBS / job), *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return Running(process, store)
 
 
 def check_throughput(ended: Ended, *, samples: int, steps: int, tokens: int | None = None) -> None:

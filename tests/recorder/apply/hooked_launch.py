@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.forked_torchrun import ForkedTorchrun
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
@@ -51,25 +52,29 @@ def launch_hooked(
     """Launch a job under the hooks of a contract, its ``hooks`` or ``checked_hooks``."""
     text = encode_contract(Contract(store=f"file://{store}", **contract))
     recorder = ("-m", "torchx_cubicml.recorder", "--")
-    stdout, stderr = _run(job, arguments, n_ranks, recorder, {CONTRACT_VARIABLE: text})
+    ended = _run(job, arguments, n_ranks, recorder, {CONTRACT_VARIABLE: text})
     (trial,) = TrialStore(str(store))
     assert trial.state is State.COMPLETED
-    warnings = [line for line in stderr.splitlines() if "cubicml: warning:" in line]
-    return HookedLaunch(trial=trial, lines=stdout.splitlines(), warnings=warnings)
+    warnings = [line for line in ended.stderr.splitlines() if "cubicml: warning:" in line]
+    return HookedLaunch(trial=trial, lines=ended.stdout.splitlines(), warnings=warnings)
 
 
 def unhooked_losses(job: str, *arguments: str, n_ranks: int = 2) -> list[float]:
     """Return the losses of a job that runs without us."""
-    stdout, _ = _run(job, arguments, n_ranks, (), {})
-    return losses_of(stdout.splitlines())
+    return losses_of(_run(job, arguments, n_ranks, (), {}).stdout.splitlines())
 
 
 def _run(
     job: str, arguments: tuple[str, ...], n_ranks: int, recorder: tuple[str, ...], changes: dict[str, str]
-) -> tuple[str, str]:
-    """Return what a launch writes to stdout and stderr."""
-    words = ("--standalone", "--nproc_per_node", str(n_ranks), *recorder, str(JOBS / job), *arguments)
-    launch = ForkedTorchrun(*words, env={**os.environ, "OMP_NUM_THREADS": "1", **changes})
-    stdout, stderr = launch.communicate(timeout=600)
-    assert launch.returncode == 0, stderr
-    return stdout, stderr
+) -> subprocess.CompletedProcess[str]:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(n_ranks))
+    ended = subprocess.run(
+        [*torchrun, *recorder, str(JOBS / job), *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **changes},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended

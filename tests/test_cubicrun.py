@@ -645,7 +645,7 @@ def kill_next_child(rank: str, folder: Path, killed: set[int]) -> None:
         time.sleep(0.05)
     ((pid, env),) = fresh.items()
     meeting = TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=30))
-    while not meeting.check([f"torchx_cubicml/decision/0.0/rank{rank}", "torchx_cubicml/decision/0.0/all"]):
+    while not meeting.check([f"torchx_cubicml/decision/0.0/rank{rank}"]):
         assert time.monotonic() < end, "the rank does not come"
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)

@@ -135,7 +135,7 @@ def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def usage_error(args: Sequence[str]) -> str:
-    """Return what is wrong with the words behind our options; empty if nothing is.
+    """Return the error in the words behind our options; empty without one.
 
     >>> usage_error(["--cubicml-spaces=s.toml", "train.py"]).partition(";")[0]
     'unknown option --cubicml-spaces'

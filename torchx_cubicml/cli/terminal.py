@@ -57,7 +57,7 @@ def fitted(
 
 
 def _lacking(console: Console, table: Table, flexible: str, *, least: int) -> int:
-    """Return how many columns of text a table lacks, if its flexible column had at most ``least`` of them."""
+    """Return the number of columns of text that a table lacks, if its flexible column had at most ``least`` of them."""
     from rich.measure import Measurement
 
     natural = Measurement.get(console, console.options.update(max_width=_NATURAL), table).maximum

@@ -25,7 +25,7 @@ def evenly_spaced(points: Sequence[_Point], *, most: int) -> list[_Point]:
 
 
 def sample_text(counts: Sequence[int], *, most: int) -> str:
-    """Return how many points are drawn, in words; empty where all are.
+    """Return the number of points drawn, in words; empty where all are.
 
     Args:
         counts: points of each kind.

@@ -27,7 +27,7 @@ _NAMED = 3  # changed parameters that are named
 
 
 def unsure_gain(case: DecisionContext, *, recorded: Sequence[Trial]) -> str:
-    """Return why the fastest measured config is not surely faster than the user's own; empty if none measured faster.
+    """Return the reason for doubt that the fastest measured config beats the user's own; empty if none measured faster.
 
     Only configs that an ordinary launch may run count, and only if the user's own config was measured, too.
 
@@ -119,7 +119,7 @@ def _changes(case: DecisionContext, config: Config) -> str:
 
 
 def _doubt(own: _Measured, best: _Measured, ratio: float, recorded: Sequence[Trial]) -> str:
-    """Return what makes the gain doubtful: the error of the launches themselves, or the noise from run to run."""
+    """Return the cause of the doubt: the error of the launches themselves, or the noise from run to run."""
     if math.log(ratio) >= _SURE * math.hypot(own.error, best.error):
         return f"launches vary from run to run (it ran {_times(best)}, yours {_times(own)}); launch both again"
     side, whose, what = (own, "yours", "") if own.error >= best.error else (best, "it", " that config")

@@ -54,29 +54,29 @@ class Agreement:
         self._store = store
         self._size = job.world_size
         prefix = "torchx_cubicml/decision/"
-        attempt = f"{prefix}{job.attempt[0]}.{job.attempt[1]}"
         self.verdict = Verdict(store, f"{prefix}verdict")
-        self._same_command_key = f"{attempt}/{hashlib.sha256(question.encode()).hexdigest()}"
-        self._joined_key = f"{attempt}/all"
-        self._rank_key = f"{attempt}/rank{job.rank}"
+        self._rank = job.rank
+        self._rank_prefix = f"{prefix}{job.attempt[0]}.{job.attempt[1]}/rank"
+        self._command = hashlib.sha256(question.encode()).hexdigest()
 
     def join(self) -> None:
-        """Join the agreement: this rank will follow the verdict. The call is idempotent."""
-        if self._store.add(self._rank_key, 1) == 1:
-            self._store.add(self._same_command_key, 1)
-            self._store.add(self._joined_key, 1)
+        """Join the agreement: this rank will follow the verdict. The call is idempotent, and one operation."""
+        self._store.set(self._key(self._rank), self._command)
 
     def obstacle(self, *, until: float) -> str:
         """Wait until every rank has joined, and return the reason why they cannot agree; empty if they can."""
-        while (joined := self._store.add(self._joined_key, 0)) < self._size:
-            if time.monotonic() > until:
-                return f"only {joined} of {self._size} ranks joined in time"
-            time.sleep(_PAUSE_S)
-        return (
-            ""
-            if self._store.add(self._same_command_key, 0) >= self._size
-            else "the ranks were started with different commands"
-        )
+        ranks = range(self._size)
+        for rank in ranks:
+            while not self._store.check([self._key(rank)]):
+                if time.monotonic() > until:
+                    joined = sum(self._store.check([self._key(each)]) for each in ranks)
+                    return f"only {joined} of {self._size} ranks joined in time"
+                time.sleep(_PAUSE_S)
+        commands = set(self._store.multi_get([self._key(rank) for rank in ranks]))
+        return "" if commands == {self._command.encode()} else "the ranks were started with different commands"
+
+    def _key(self, rank: int) -> str:
+        return f"{self._rank_prefix}{rank}"
 
 
 _LONGER_S = 3.0  # further wait of the other ranks, so that rank 0 can give the reason if nothing was decided

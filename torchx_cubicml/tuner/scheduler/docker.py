@@ -6,7 +6,7 @@ environment of its containers: TorchX sets their labels itself.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +54,7 @@ class DockerQuery:
 
     def cancel(self, app_id: str) -> bool:
         """Send SIGTERM to all containers at once, and SIGKILL to those that do not end; TorchX stops them in turn."""
-        with suppress(Exception):
-            daemon = _daemon()
+        with suppress(Exception), _daemon() as daemon:
             names = [each["Id"] for each in daemon.containers(filters={"label": f"{_APP_ID}={app_id}"})]
             for name in names:
                 with suppress(Exception):  # it has ended
@@ -108,7 +107,7 @@ def _state_of_one(container: Mapping[str, Any], now: datetime) -> JobState:
         return JobState(phase=JobPhase.QUEUED)
     if status not in {"exited", "dead"}:
         return JobState(phase=JobPhase.UNKNOWN, why=status)
-    if state["OOMKilled"]:
+    if state["OOMKilled"] and state["ExitCode"]:  # a job that goes on without the process that was killed ends well
         return JobState(phase=JobPhase.ENDED, end=JobEnd.OUT_OF_MEMORY, why="OOMKilled")
     if state["ExitCode"]:
         why = f"exit code {state['ExitCode']}{f': {error}' if error else ''}"
@@ -122,12 +121,12 @@ def _is_refused(state: Mapping[str, Any]) -> bool:
 
 
 def _containers(label: str) -> list[Mapping[str, Any]]:
-    daemon = _daemon()
-    found = daemon.containers(all=True, filters={"label": label})
-    return [daemon.inspect_container(each["Id"]) for each in found]
+    with _daemon() as daemon:
+        found = daemon.containers(all=True, filters={"label": label})
+        return [daemon.inspect_container(each["Id"]) for each in found]
 
 
-def _daemon() -> Any:  # noqa: ANN401 - the package is untyped
+def _daemon() -> closing[Any]:
     import docker
 
-    return docker.from_env(timeout=_TIMEOUT_S).api
+    return closing(docker.from_env(timeout=_TIMEOUT_S).api)

@@ -159,8 +159,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if self._scheduler != "kubernetes":
             return str(self._runner.run(app, self._scheduler, cfg=cfg, workspace=workspace))
         info = self._runner.dryrun(app, self._scheduler, cfg=cfg, workspace=workspace)
-        # TorchX has no option for a label of the Volcano job.
-        info.request.resource["metadata"].setdefault("labels", {})[LAUNCH_LABEL] = launch_id
+        with suppress(AttributeError, KeyError, TypeError):  # a later TorchX may word its request otherwise
+            info.request.resource["metadata"].setdefault("labels", {})[LAUNCH_LABEL] = launch_id
         return str(self._runner.schedule(info))
 
     def _options_of(self, launch_id: str, options: Mapping[str, str]) -> dict[str, object]:

@@ -63,30 +63,39 @@ def state_of(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -
     >>> str(state_of({"status": {"state": {"phase": "Completed"}, "failed": 1}}, [{"status": memory}]).end)
     'ran out of memory'
     """
-    phases = {_status(pod).get("phase") for pod in pods}
     if job is None:
-        if phases & {"Pending", "Running", "Unknown"}:
-            return JobState(phase=JobPhase.RUNNING, why="its Volcano job was deleted, and its pods end")
-        return JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED, why="its Volcano job was deleted")
+        return _state_of_deleted(pods)
     status = _status(job)
-    phase = (status.get("state") or {}).get("phase", "")
-    causes = sorted(filter(None, map(_cause_of, pods)), key=lambda cause: _SPECIFIC_FIRST.index(cause[0]))
-    if phase in _JOB_ENDS:
-        return _ended(_JOB_ENDS[phase], causes, n_failed=int(status.get("failed") or 0))
-    if any(_is_on_lost_node(pod) for pod in pods):
-        return _ended(JobEnd.NODE_FAILED, causes, n_failed=0)
-    if "Unknown" in phases:
+    phase = str((status.get("state") or {}).get("phase") or "")
+    end = _JOB_ENDS.get(phase)
+    if end is None and any(map(_is_on_lost_node, pods)):
+        end = JobEnd.NODE_FAILED
+    return _live(phase, pods) if end is None else _ended(end, pods, n_failed=int(status.get("failed") or 0))
+
+
+def _state_of_deleted(pods: Sequence[Mapping[str, Any]]) -> JobState:
+    if _phases(pods) & {"Pending", "Running", "Unknown"}:
+        return JobState(phase=JobPhase.RUNNING, why="its Volcano job was deleted, and its pods end")
+    return JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED, why="its Volcano job was deleted")
+
+
+def _live(phase: str, pods: Sequence[Mapping[str, Any]]) -> JobState:
+    """Return the state of a job that has not ended."""
+    if "Unknown" in _phases(pods):
         return JobState(phase=JobPhase.UNKNOWN, why="the node of a pod does not answer")
-    if phase in _RUNNING_PHASES or "Running" in phases:
+    if phase in _RUNNING_PHASES or "Running" in _phases(pods):
         return JobState(phase=JobPhase.RUNNING)
     if phase in {"", "Pending"}:
         return JobState(phase=JobPhase.QUEUED, why=next(filter(None, map(_wait_of, pods)), "")[:_MAX_WHY])
-    return JobState(phase=JobPhase.UNKNOWN, why=str(phase)[:_MAX_WHY])
+    return JobState(phase=JobPhase.UNKNOWN, why=phase[:_MAX_WHY])
 
 
-def _ended(end: JobEnd, causes: Sequence[tuple[JobEnd, str]], *, n_failed: int) -> JobState:
+def _ended(end: JobEnd, pods: Sequence[Mapping[str, Any]], *, n_failed: int) -> JobState:
     """Return the end of a job: the most specific of its pods, else that of the job itself."""
-    worst, why = causes[0] if causes else (JobEnd.FAILED if n_failed else end, "")
+    causes = sorted(filter(None, map(_cause_of, pods)), key=lambda cause: _SPECIFIC_FIRST.index(cause[0]))
+    if not causes:
+        causes = [(JobEnd.FAILED if n_failed else end, "")]
+    worst, why = causes[0]
     if end is JobEnd.CANCELLED and worst is JobEnd.FAILED:  # a cancelled pod exits with an error
         worst, why = end, ""
     return JobState(phase=JobPhase.ENDED, end=worst, why=why[:_MAX_WHY])
@@ -97,19 +106,25 @@ def _cause_of(pod: Mapping[str, Any]) -> tuple[JobEnd, str] | None:
     status = _status(pod)
     if status.get("phase") != "Failed" and not _is_on_lost_node(pod):
         return None
-    reason, message = str(status.get("reason") or ""), str(status.get("message") or "").strip()
     exits = list(_exits(status))
-    for name, text in exits:
-        if name == "OOMKilled":
-            return JobEnd.OUT_OF_MEMORY, text
+    killed = next((text for reason, text in exits if reason == "OOMKilled"), None)
+    if killed is not None:
+        return JobEnd.OUT_OF_MEMORY, killed
+    reason, why = _told(status)
     if reason in _POD_REASONS:
-        return _POD_REASONS[reason], _joined(reason, message)
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "DisruptionTarget" and condition.get("reason") in _DISRUPTIONS:
-            return _DISRUPTIONS[condition["reason"]], _joined(condition["reason"], str(condition.get("message") or ""))
+        return _POD_REASONS[reason], why
+    disruption = next(filter(None, map(_disruption, status.get("conditions") or ())), None)
+    if disruption is not None:
+        return disruption
     if exits:
         return JobEnd.FAILED, exits[0][1]
-    return (JobEnd.REJECTED if reason else JobEnd.FAILED), _joined(reason, message)  # no container of it has started
+    return (JobEnd.REJECTED if reason else JobEnd.FAILED), why  # no container of it has started
+
+
+def _disruption(condition: Mapping[str, Any]) -> tuple[JobEnd, str] | None:
+    reason, why = _told(condition)
+    is_known = condition.get("type") == "DisruptionTarget" and reason in _DISRUPTIONS
+    return (_DISRUPTIONS[reason], why) if is_known else None
 
 
 def _is_on_lost_node(pod: Mapping[str, Any]) -> bool:
@@ -132,18 +147,26 @@ def _wait_of(pod: Mapping[str, Any]) -> str:
     """Return the reason why a pod waits; empty if it gives none."""
     status = _status(pod)
     for container in status.get("containerStatuses") or ():
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") and waiting["reason"] not in _USUAL_WAITS:
-            return _joined(str(waiting["reason"]), str(waiting.get("message") or ""))
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _joined(str(condition.get("reason") or ""), str(condition.get("message") or ""))
-    return ""
+        reason, why = _told((container.get("state") or {}).get("waiting") or {})
+        if reason and reason not in _USUAL_WAITS:
+            return why
+    unscheduled = (
+        _told(condition)[1]
+        for condition in status.get("conditions") or ()
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+    )
+    return next(unscheduled, "")
+
+
+def _told(told: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a reason, and the reason with its message on one line."""
+    reason, message = str(told.get("reason") or ""), " ".join(str(told.get("message") or "").split())
+    return reason, ": ".join(filter(None, (reason, message)))
+
+
+def _phases(pods: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {str(_status(pod).get("phase")) for pod in pods}
 
 
 def _status(resource: Mapping[str, Any]) -> Mapping[str, Any]:
     return resource.get("status") or {}
-
-
-def _joined(reason: str, message: str) -> str:
-    return ": ".join(filter(None, (reason, " ".join(message.split()))))

@@ -23,8 +23,8 @@ from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.observed_config import observed_config
 from torchx_cubicml.cli.progress_bar import read_snapshot
-from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
+from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
@@ -133,9 +133,7 @@ def _efficiency(trial: Trial) -> dict[str, object]:
     return {"efficiency": found} if found else {}
 
 
-def _list(
-    trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mapping[str, str], as_json: bool
-) -> None:
+def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mapping[str, str], as_json: bool) -> None:
     if as_json:
         print_json([{**trial_json(trial), **_efficiency(trial), **silence_json(trial, last)} for trial in trials])
         return

@@ -112,7 +112,6 @@ class EventGroups:
         pairs.sort(key=lambda pair: path_sort_key(pair[0]))
         return with_crowding(trial for _, trial in pairs)
 
-
     def last_events(self) -> dict[str, str]:
         """Return trial id -> time of the last event, of each running trial whose events are in memory."""
         last: dict[str, str] = {}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 kubernetes = pytest.importorskip("kubernetes")
+pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")  # of the client itself
 JOBS, PODS = "/apis/batch.volcano.sh/v1alpha1/namespaces/team/jobs", "/api/v1/namespaces/team/pods"
 POD = {
     "metadata": {
@@ -50,7 +51,7 @@ class ApiServer:
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802 - the name is http.server's
+            def do_GET(self) -> None:
                 url = urlsplit(self.path)
                 owner.asked.append((self.command, url.path, {k: v[0] for k, v in parse_qs(url.query).items()}))
                 if length := int(self.headers.get("Content-Length") or 0):
@@ -112,7 +113,9 @@ def test_a_deleted_job_was_cancelled(server: ApiServer, query: KubernetesQuery) 
     assert query.look("team:train-a").end is JobEnd.CANCELLED
 
 
-@pytest.mark.parametrize("answer", [(403, {"message": "forbidden"}), (500, "no etcd"), (200, "no JSON"), (200, {"items": 1})])
+@pytest.mark.parametrize(
+    "answer", [(403, {"message": "forbidden"}), (500, "no etcd"), (200, "no JSON"), (200, {"items": 1})]
+)
 def test_a_server_that_does_not_answer_knows_nothing(
     server: ApiServer, query: KubernetesQuery, answer: tuple[int, object]
 ) -> None:

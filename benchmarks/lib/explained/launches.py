@@ -131,6 +131,11 @@ def _launch_public(
     variables = {"HF_HUB_OFFLINE": "1"}
     if command.needs_devices:
         variables["PYTHONPATH"] = f"{stand_in}:{ROOT}"
+    for path in (command.folder / name for name in command.outputs):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     return _recorded(
         (command.script, *command.script_words(size)),
         command.processes[size],
@@ -159,6 +164,7 @@ def _recorded(
     """Run a script under the recorder and return the id of its trial; empty if it failed."""
     own = {
         "TORCHX_CUBICML_STORE": str(store),
+        "TORCHX_CUBICML_PRINT_TRIAL": "yes",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }

@@ -30,6 +30,7 @@ class PublicCommand:
         sizes: further words of each launch.
         processes: of each launch, on one node.
         needs_devices: whether the script asks for accelerators, which the CPU has to stand for.
+        outputs: files and folders in ``folder`` from which the script would go on, and which are removed before.
     """
 
     name: str
@@ -40,6 +41,7 @@ class PublicCommand:
     sizes: tuple[str, ...]
     processes: tuple[int, ...] = (2, 2, 2, 2)
     needs_devices: bool = False
+    outputs: tuple[str, ...] = ()
 
     def launcher_words(self, size: int) -> list[str]:
         """Return the words of the component ``dist.ddp`` for one of the sizes."""
@@ -103,6 +105,7 @@ def _of_scripts(scripts: Path, work: Path) -> list[PublicCommand]:
             words="",
             sizes=("", "--mixed-precision", "--explicit-prefetching", "--mixed-precision --explicit-prefetching"),
             processes=(2, 2, 1, 1),
+            outputs=("checkpoints",),
             **on_cpu,
         ),
         PublicCommand(
@@ -111,6 +114,7 @@ def _of_scripts(scripts: Path, work: Path) -> list[PublicCommand]:
             script="multigpu_torchrun.py",
             words="2 10",
             sizes=("", "--batch_size 8", "--batch_size 16", "--batch_size 64"),
+            outputs=("snapshot.pt",),
             **on_cpu,
         ),
     ]

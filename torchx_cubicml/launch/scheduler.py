@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Workload
 
-# Schedulers whose jobs can access folders of this machine only if the user mounts them.
+# Schedulers whose jobs can access folders of this machine only if the user mounts them. TorchX runs jobs of LSF, too,
+# by docker.
 _CONTAINED = frozenset(
-    {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "ray"}
+    {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "lsf", "ray"}
 )
 _PAIR = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _ON_THIS_MACHINE = frozenset({"local", "local_cwd"})  # without a container
-_SHARES_FILES = frozenset({"local", "local_cwd", "slurm", "lsf"})
+_SHARES_FILES = frozenset({"local", "local_cwd", "slurm"})
 
 
 def scheduler_of_process() -> str:

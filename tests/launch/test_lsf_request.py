@@ -67,12 +67,18 @@ def test_contract_store_and_arguments_arrive_behind_all_shells(tmp_path: Path) -
     app = component.build(placed.launch, placed.contract)
     script = get_runner().dryrun(app, "lsf", cfg={}).request.materialize()
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash"], input=script, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        ["bash"], input=script, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     ran = list(map(json.loads, done.stdout.splitlines()))
     assert len(ran) == 2
     for words, contract, algorithms in ran:
-        assert words[-6:] == ["torchx_cubicml.recorder", "train.py", "--batch_size", "4", "--text", ARGS[-1].replace("$$", "$")] or words
+        assert (
+            words[-6:]
+            == ["torchx_cubicml.recorder", "train.py", "--batch_size", "4", "--text", ARGS[-1].replace("$$", "$")]
+            or words
+        )
         found = decode_contract(contract)
         assert (found.store, dict(found.config)) == ("/shared/store, of a team", config)
         assert algorithms == "ring,tree"

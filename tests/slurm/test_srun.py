@@ -31,8 +31,16 @@ def test_cubicrun_on_two_nodes_is_one_trial_of_all_ranks(workspace: Path, free_p
     assert trial.state is State.COMPLETED, (trial, batch_jobs.logs())
     assert trial.measurement is not None
     assert trial.measurement.samples_per_second > 0  # type: ignore[operator]
-    facts = {name: trial.observed[name] for name in ("world_size", "nnodes", "scheduler", "partition", "sharding_strategy")}
-    assert facts == {"world_size": 2, "nnodes": 2, "scheduler": "slurm", "partition": "debug", "sharding_strategy": "DDP"}
+    facts = {
+        name: trial.observed[name] for name in ("world_size", "nnodes", "scheduler", "partition", "sharding_strategy")
+    }
+    assert facts == {
+        "world_size": 2,
+        "nnodes": 2,
+        "scheduler": "slurm",
+        "partition": "debug",
+        "sharding_strategy": "DDP",
+    }
     assert trial.observed["global_batch_size"] == 2 * 128  # of both ranks
 
 
@@ -57,7 +65,9 @@ def test_tasks_of_an_array_are_launches_of_their_own(workspace: Path) -> None:
 def test_launches_that_follow_each_other_in_a_job_stay_apart(workspace: Path) -> None:
     del workspace
     again = f"{QUICK} --seconds 0.3"
-    batch_jobs.until_over(batch_jobs.submit(f"srun {again}; srun {again}; srun sh -c '{again}; {again}; true'", "--mem=1000"))
+    batch_jobs.until_over(
+        batch_jobs.submit(f"srun {again}; srun {again}; srun sh -c '{again}; {again}; true'", "--mem=1000")
+    )
     found = batch_jobs.trials()
     assert [trial.state for trial in found] == [State.COMPLETED] * 4, (found, batch_jobs.logs())
     assert {trial.attempts for trial in found} == {1}

@@ -13,13 +13,18 @@ import pytest
 
 from tests.slurm import batch_jobs
 from torchx_cubicml import State, TrialStore
-from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TESTS = Path(__file__).resolve().parent.parent
 SMALL = "n2"
+CONSTRAINTS = """
+objective = "samples_per_second"
+[parameters.constraint]
+choices = ["small", "large"]
+scheduler = "constraint"
+"""
 WAY = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec taskset -c 0 slurmd -N "$0"', SMALL]
 
 
@@ -69,3 +74,18 @@ def test_facts_are_of_the_node_that_ran(unequal: Path) -> None:
     assert small.state is large.state is State.COMPLETED, batch_jobs.logs()
     assert (small.observed["host"], small.observed["n_cpus"]) == (SMALL, 1)
     assert (large.observed["host"], large.observed["n_cpus"]) == (os.uname().nodename, len(os.sched_getaffinity(0)))
+
+
+def test_a_tune_over_the_features_of_nodes_records_the_node_of_each_launch(unequal: Path) -> None:
+    Path("space.toml").write_text(CONSTRAINTS)
+    component = (f"{TESTS / 'tune' / 'components.py'}:quick", "--script", str(TESTS / "tune" / "quick.py"))
+    options = ("--space", "space.toml", "--store", "store", "--scratch", str(unequal / "scratch"), "--yes")
+    options = (*options, "--budget", "3 launches", "-s", "slurm", "-cfg", "constraint=large")
+    words = ("torchx", "cubicml", "tune", *options, "--", *component)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stderr[-4000:]
+    names = {"small": SMALL, "large": os.uname().nodename}
+    found = list(TrialStore(str(unequal / "store")))
+    assert [trial.state for trial in found] == [State.COMPLETED] * 3, found
+    assert {trial.config["constraint"] for trial in found} == set(names)
+    assert all(trial.observed["host"] == names[str(trial.config["constraint"])] for trial in found)

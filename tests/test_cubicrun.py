@@ -177,6 +177,19 @@ def test_a_command_that_is_not_rewritten_has_no_second_attempt(folder: Path) -> 
         assert set(plan.env) == {CONTRACT_VARIABLE}
 
 
+def test_a_task_that_slurm_starts_again_is_the_same_launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trial_id(*words: str) -> str:
+        return decode_contract(planned(*words).env[CONTRACT_VARIABLE]).trial_id
+
+    typed, rewritten = ("--nproc_per_node", "1", *COMMAND), ("--cubicml-space", "space.toml", *COMMAND)
+    for name, value in (("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_TASK_PID", "1")):
+        monkeypatch.setenv(name, value)
+    assert trial_id(*typed) != trial_id(*typed)  # one of several launches of a script, perhaps
+    monkeypatch.setenv("SLURM_TASK_PID", str(os.getpid()))
+    assert trial_id(*typed) == trial_id(*typed)
+    assert trial_id(*rewritten) == trial_id(*rewritten) != trial_id(*typed)
+
+
 def test_a_command_whose_output_is_remote_stays_as_typed(folder: Path) -> None:
     plan = planned("--cubicml-space", "space.toml", *COMMAND, "--save-dir", "s3://bucket/run")
     assert plan.args[-2:] == ("--save-dir", "s3://bucket/run")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _MAX_REASON = 400
 _MOST_SHOWN = 3
-_DESCRIPTORS = Path("/proc/self/fd")
+_DESCRIPTORS = (Path("/proc/self/fd"), Path("/dev/fd"))  # on Linux; on macOS
 
 
 def main(words: Sequence[str]) -> None:
@@ -206,10 +206,8 @@ def _begin() -> FirstAttempt | None:
 
 
 def _open_descriptors() -> frozenset[int]:
-    try:
-        listed = [int(file.name) for file in _DESCRIPTORS.iterdir()]
-    except OSError:  # not on this system
-        return frozenset()
+    folder = next((each for each in _DESCRIPTORS if each.is_dir()), None)
+    listed = [int(file.name) for file in folder.iterdir()] if folder is not None else []
     return frozenset(filter(_is_open, listed))
 
 

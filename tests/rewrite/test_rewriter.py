@@ -622,9 +622,9 @@ def test_the_measurement_error_is_reported(
 ) -> None:
     fill(options)
     monkeypatch.setattr(advisor, "best_known", lambda *_, **__: promise(doubt=doubt))
-    told = [line for line in rewrite(LAUNCH, options).lines if "measurement error" in line]
+    told = [line for line in rewrite(LAUNCH, options).lines if "error of a single launch" in line]
     assert len(told) == bool(words)
-    assert all(f"{words} for the most precise launch of each config" in line for line in told)
+    assert all(line.endswith(f"{words} at best; the interval above pools 9 launches") for line in told)
 
 
 @pytest.mark.parametrize(("variable", "think_s"), [("", 10.0), ("2.5", 2.5)])

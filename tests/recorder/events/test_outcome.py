@@ -24,7 +24,7 @@ def told(state: State, measurement: Measurement | None = None, observed: dict[st
 
 
 def measured(**changes: object) -> Measurement:
-    given = {"tokens_per_second": 12_341.0, "steps_counted": 25, "relative_error": 0.012, **changes}
+    given = {"tokens_per_second": 12_341.0, "steps_counted": 25, "relative_error": 0.0125, **changes}
     return Measurement(**given)  # type: ignore[arg-type]
 
 
@@ -36,7 +36,11 @@ def measured(**changes: object) -> Measurement:
         (measured(relative_error=None), {}, "12,341 tokens/s (error unknown, 25 steps)"),
         (measured(steps_counted=1), {}, "12,340 tokens/s (± 2 %, 1 step)"),
         (measured(), BUSY, "12,000 tokens/s (± 37 %, 25 steps; crowded)"),
-        (measured(is_steady=False, source="nanoGPT"), {}, "12,340 tokens/s (± 2 %, 25 steps; not steady, from log lines)"),
+        (
+            measured(is_steady=False, source="nanoGPT"),
+            {},
+            "12,340 tokens/s (± 2 %, 25 steps; not steady, from log lines)",
+        ),
         (
             measured(tokens_per_second=None, mean_step_time_s=0.25, statistic="mean"),
             {},
@@ -45,9 +49,7 @@ def measured(**changes: object) -> Measurement:
     ],
     ids=["plain", "sure", "unknown", "one step", "crowded", "doubts", "steps alone"],
 )
-def test_a_throughput_is_told_with_its_error(
-    measurement: Measurement, observed: dict[str, Value], text: str
-) -> None:
+def test_a_throughput_is_told_with_its_error(measurement: Measurement, observed: dict[str, Value], text: str) -> None:
     assert told(State.COMPLETED, measurement, observed) == f"recorded {text}"
 
 

@@ -19,7 +19,7 @@ def outcome_text(end: Event) -> str:
 
     >>> from torchx_cubicml.records.event import Event, EventKind
     >>> from torchx_cubicml.records.measurement import Measurement
-    >>> measured = Measurement(samples_per_second=12_341.0, relative_error=0.012, steps_counted=30)
+    >>> measured = Measurement(samples_per_second=12_341.0, relative_error=0.0125, steps_counted=30)
     >>> end = Event(kind=EventKind.ENDED, trial_id="t-1", state=State.COMPLETED, measurement=measured)
     >>> outcome_text(end)
     'recorded 12,340 samples/s (± 2 %, 30 steps)'

@@ -403,3 +403,30 @@ def test_the_objective_is_left_to_what_is_measured() -> None:
     space = parse_space(text, where="fit.toml")
     assert not space.is_objective_stated
     assert '# objective = "samples_per_second"' in text
+
+
+BARE_PARSER = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--micro-batch-size", type=int, default=2)
+parser.add_argument("--accum-steps", type=int, default=16, help="micro batches of a step")
+parser.add_argument("--num-workers", type=int, default=0)
+parser.add_argument("--bucket-cap-mb", type=int, default=25)
+parser.add_argument("--prefetch", type=int)
+parser.parse_args()
+"""
+
+
+def test_a_default_that_the_help_does_not_state_is_read_from_the_source(tmp_path: Path) -> None:
+    script_path = tmp_path / "train_seq.py"
+    script_path.write_text(BARE_PARSER)
+    user = Launch(program=str(script_path), script_args=("--accum-steps", "8"), world_size=2)
+    help_text = script_help(user)
+    assert "16" not in help_text
+    text = starter_space(user, help_text)
+    space = parse_space(text, where="starter.toml")
+    _, config = read_config(user, space)
+    assert config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8, "data_workers": 0}
+    assert "# flag = \"--bucket-cap-mb\"\n# default = 25 " in text
+    assert "prefetch" not in text

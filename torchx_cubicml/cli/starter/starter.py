@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.checkpoints import saving_call
 from torchx_cubicml.cli.starter.embedding_tables import table_lines
 from torchx_cubicml.cli.starter.from_files import keys_in_files
-from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help
+from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help, with_defaults
 from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_sweep, listed_keys, typed_keys
 from torchx_cubicml.cli.starter.from_trainer import trainer_text
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
@@ -48,7 +48,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         help_text: output of the script's ``--help``; may be empty.
     """
     source = source_of(launch)[0]
-    flags = _script_flags(launch, help_text, is_hydra_program=is_hydra(source))
+    flags = _script_flags(launch, help_text, source)
     variables = output_variables(launch)
     words = (*flags_in(launch.script_args), *typed_keys(launch.script_args), *launch.env)
     uses_wandb = any("wandb" in word.lower() for word in words) or imports_wandb(launch)
@@ -89,9 +89,10 @@ def _counts_layers(flags: Sequence[ScriptFlag]) -> bool:
     return any(flag.meaning == "n_layers" and (flag.value or "").isdecimal() for flag in flags)
 
 
-def _script_flags(launch: Launch, help_text: str, *, is_hydra_program: bool) -> list[ScriptFlag]:
+def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFlag]:
     """Return the flags and the ``key=value`` arguments of the command and of its script, no two of one meaning."""
-    described = {} if is_hydra_program else {flag.name: flag for flag in parse_help(help_text)}
+    is_hydra_program = is_hydra(source)
+    described = {} if is_hydra_program else {flag.name: flag for flag in with_defaults(parse_help(help_text), source)}
     keys = typed_keys(launch.script_args)
     listed = listed_keys(help_text, launch.script_args) if is_hydra_program else {}
     flags = _hydra_outputs(launch, keys) if is_hydra_program or any(key.startswith("hydra.") for key in keys) else []

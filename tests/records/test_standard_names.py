@@ -23,11 +23,10 @@ SHARDINGS = "data_parallel table_wise row_wise column_wise table_row_wise table_
 KERNELS = "dense fused fused_uvm fused_uvm_caching fused_triton key_value"
 
 FLAGS = {
-    "micro_batch_size": "batch_size mbs micro_batch micro_batch_size microbatch_size per_device_batch_size "
-    "per_device_train_batch_size train_batch_size_per_gpu train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps": "accum accum_iter accum_steps accumulate accumulate_grad_batches accumulate_steps "
-    "accumulation accumulation_steps grad_acc grad_acc_steps grad_accum grad_accum_steps grad_accumulation "
-    "grad_accumulation_steps gradient_accumulation gradient_accumulation_steps",
+    "micro_batch_size": "batch_size micro_batch_size per_device_batch_size per_device_train_batch_size "
+    "train_batch_size_per_gpu train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps": "accumulate accumulation_steps accumulate_grad_batches "
+    "gradient_accumulation_steps grad_accum grad_accum_steps",
     "sharding_strategy": "sharding sharding_strategy fsdp_sharding_strategy",
     "activation_checkpointing": "activation_checkpointing gradient_checkpointing",
     "precision": "precision dtype",
@@ -57,8 +56,8 @@ COLUMNS = {
     "ep_degree": "ep expert_parallel expert_model_parallel_size",
     "expert_tp_degree": "etp expert_tensor_parallel",
     "global_batch_size": "gbs global_batch",
-    "gradient_accumulation_steps": "ga",
-    "micro_batch_size": "microbatch",
+    "gradient_accumulation_steps": "ga grad_acc gradient_accumulation",
+    "micro_batch_size": "mbs micro_batch microbatch microbatch_size",
     "n_active_experts": "moe_router_topk moe_top_k",
     "n_experts": "num_experts",
     "n_kv_heads": "num_key_value_heads num_kv_heads num_query_groups",

@@ -53,24 +53,29 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 }
 """Parameter -> values under which it is observed; a config with other values is compared as requested."""
 
+_ACCUMULATION = ("accum", "accumulate", "accumulation", "grad_accum", "grad_accumulate", "grad_accumulation")
+_ACCUMULATION_UNITS = ("", "_steps", "_step", "_iters", "_iter", "_batches", "_factor")
+
 FLAG_ALIASES: dict[str, str] = {
+    **{
+        f"{stem}{unit}": "gradient_accumulation_steps"
+        for stem in (*_ACCUMULATION, "gradient_accumulation")
+        for unit in _ACCUMULATION_UNITS
+    },
+    "accumulate_grad_batches": "gradient_accumulation_steps",
     "batch_size": "micro_batch_size",
-    "mbs": "micro_batch_size",
+    "batch_size_per_device": "micro_batch_size",
+    "batch_size_per_gpu": "micro_batch_size",
+    "device_batch_size": "micro_batch_size",
+    "local_batch_size": "micro_batch_size",
     "micro_batch": "micro_batch_size",
     "micro_batch_size": "micro_batch_size",
-    "microbatch_size": "micro_batch_size",
     "per_device_batch_size": "micro_batch_size",
     "per_device_train_batch_size": "micro_batch_size",
+    "per_gpu_batch_size": "micro_batch_size",
+    "per_gpu_train_batch_size": "micro_batch_size",
     "train_batch_size_per_gpu": "micro_batch_size",
     "train_micro_batch_size_per_gpu": "micro_batch_size",
-    **dict.fromkeys(
-        (
-            *("accum", "accum_iter", "accum_steps", "accumulate", "accumulate_grad_batches", "accumulate_steps"),
-            *("accumulation", "accumulation_steps", "grad_acc", "grad_acc_steps", "grad_accum", "grad_accum_steps"),
-            *("grad_accumulation", "grad_accumulation_steps", "gradient_accumulation", "gradient_accumulation_steps"),
-        ),
-        "gradient_accumulation_steps",
-    ),
     "sharding": "sharding_strategy",
     "sharding_strategy": "sharding_strategy",
     "fsdp_sharding_strategy": "sharding_strategy",
@@ -216,8 +221,8 @@ _COLUMN_ALIASES = {
     ),
     "expert_d_ff": ("moe_ffn_hidden_size", "moe_intermediate_size"),
     "global_batch_size": ("gbs", "global_batch"),
-    "gradient_accumulation_steps": ("ga",),
-    "micro_batch_size": ("microbatch",),
+    "gradient_accumulation_steps": ("ga", "grad_acc", "gradient_accumulation"),
+    "micro_batch_size": ("mbs", "micro_batch", "microbatch", "microbatch_size"),
     "n_active_experts": ("moe_router_topk", "moe_top_k"),
     "n_dense_layers": ("first_k_dense_replace",),
     "n_experts": ("num_experts",),

@@ -405,28 +405,39 @@ def test_the_objective_is_left_to_what_is_measured() -> None:
     assert '# objective = "samples_per_second"' in text
 
 
-BARE_PARSER = """\
+SOURCE = """
 import argparse
-
 parser = argparse.ArgumentParser()
 parser.add_argument("--micro-batch-size", type=int, default=2)
-parser.add_argument("--accum-steps", type=int, default=16, help="micro batches of a step")
+parser.add_argument("--accum-steps", type=int, default=16)
 parser.add_argument("--num-workers", type=int, default=0)
-parser.add_argument("--bucket-cap-mb", type=int, default=25)
-parser.add_argument("--prefetch", type=int)
-parser.parse_args()
+parser.add_argument("--bucket-cap-mb", type=int, default=LATER)
 """
 
 
-def test_a_default_that_the_help_does_not_state_is_read_from_the_source(tmp_path: Path) -> None:
-    script_path = tmp_path / "train_seq.py"
-    script_path.write_text(BARE_PARSER)
-    user = Launch(program=str(script_path), script_args=("--accum-steps", "8"), world_size=2)
-    help_text = script_help(user)
-    assert "16" not in help_text
-    text = starter_space(user, help_text)
-    space = parse_space(text, where="starter.toml")
-    _, config = read_config(user, space)
-    assert config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8, "data_workers": 0}
-    assert "# flag = \"--bucket-cap-mb\"\n# default = 25 " in text
-    assert "prefetch" not in text
+@pytest.mark.parametrize("flag", ["--accum-steps", "--grad_accumulation", "--accumulation-iters", "--accum"])
+def test_accumulation_by_its_many_names(tmp_path: Path, flag: str) -> None:
+    space = started(f"--micro-batch-size 2 {flag} 8", "")
+    assert space.parameters[1].derive is not None
+    assert choices(space)["micro_batch_size"] == (1, 2, 4, 8, 16)
+
+
+def test_defaults_that_the_help_does_not_state_are_those_of_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "fit.py"
+    path.write_text(SOURCE)
+    names = ("micro-batch-size", "accum-steps", "num-workers", "bucket-cap-mb")
+    described = "options:\n" + "".join(f"  --{name} {name.upper()}\n" for name in names)
+    text = starter_space(Launch(program=str(path), script_args=("--micro-batch-size", "4"), world_size=2), described)
+    space = parse_space(text, where="fit.toml")
+    assert choices(space)["data_workers"] == (0, 1, 2, 4, 8)
+    assert [item.default for item in space.parameters] == [2, 16, 0]
+    assert "bucket" not in text  # its default is not a literal
+
+
+def test_without_accumulation_the_lines_to_add_are_there() -> None:
+    text = starter_space(Launch(program="fit.py", script_args=("--batch_size", "4"), world_size=2), "")
+    lines = text.splitlines()
+    start = lines.index("# [parameters.gradient_accumulation_steps]")
+    added = [line.removeprefix("# ").replace("--...", "--steps_per_update") for line in lines[start : start + 3]]
+    space = parse_space("\n".join([*lines[:start], *added, *lines[start + 3 :]]), where="fit.toml")
+    assert next(item for item in space.parameters if item.name == "gradient_accumulation_steps").derive is not None

@@ -1,18 +1,13 @@
-"""Parser of ``--help`` texts, as argparse and similar libraries print them, and defaults that only the source tells."""
+"""Parser of ``--help`` texts, as argparse and similar libraries print them."""
 
 from __future__ import annotations
 
-import ast
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_facts.source_literals import parser_flags
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from torchx_cubicml.launch.command_facts.source_literals import ParserFlag
+    from collections.abc import Iterator
 
 MAX_HELP = 200_000  # characters
 
@@ -53,27 +48,6 @@ def parse_help(text: str) -> list[FlagHelp]:
         if flag is not None:
             found.setdefault(flag.name, flag)
     return list(found.values())
-
-
-def with_defaults(flags: Iterable[FlagHelp], source: str) -> list[FlagHelp]:
-    """Return the flags; one with a value and without a stated default has that of the source's argument parser.
-
-    Args:
-        flags: from ``parse_help``.
-        source: text of the program, in Python.
-    """
-    try:
-        known = parser_flags(ast.parse(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it may be of a newer Python
-        return list(flags)
-    return [_with_default(flag, known.get(flag.name.lstrip("-").replace("-", "_").lower())) for flag in flags]
-
-
-def _with_default(flag: FlagHelp, known: ParserFlag | None) -> FlagHelp:
-    is_open = flag.takes_value and flag.default is None
-    if known is None or not is_open or known.has_own_type or known.default is None or isinstance(known.default, tuple):
-        return flag
-    return replace(flag, default=str(known.default))
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.checkpoints import saving_call
 from torchx_cubicml.cli.starter.embedding_tables import table_lines
 from torchx_cubicml.cli.starter.from_files import keys_in_files
-from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help, with_defaults
+from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help
 from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_sweep, listed_keys, typed_keys
 from torchx_cubicml.cli.starter.from_trainer import trainer_text
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
@@ -31,6 +32,7 @@ from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
+from torchx_cubicml.launch.command_facts.source_literals import parser_flags
 from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def _counts_layers(flags: Sequence[ScriptFlag]) -> bool:
 def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFlag]:
     """Return the flags and the ``key=value`` arguments of the command and of its script, no two of one meaning."""
     is_hydra_program = is_hydra(source)
-    described = {} if is_hydra_program else {flag.name: flag for flag in with_defaults(parse_help(help_text), source)}
+    described = {} if is_hydra_program else {flag.name: flag for flag in _described(help_text, source)}
     keys = typed_keys(launch.script_args)
     listed = listed_keys(help_text, launch.script_args) if is_hydra_program else {}
     flags = _hydra_outputs(launch, keys) if is_hydra_program or any(key.startswith("hydra.") for key in keys) else []
@@ -103,6 +105,21 @@ def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFla
     ]
     flags += [_key(name, keys.get(name), listed.get(name)) for name in {**keys, **listed} if name not in known]
     return _without_repeats(flags)
+
+
+def _described(help_text: str, source: str) -> list[FlagHelp]:
+    """Return the flags that a help text describes; defaults that it does not state are those of the source."""
+    try:
+        stated = parser_flags(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        stated = {}
+    defaults = {name: flag.default for name, flag in stated.items() if isinstance(flag.default, str | int | float)}
+    flags = [(flag, defaults.get(flag.name.lstrip("-").replace("-", "_").lower())) for flag in parse_help(help_text)]
+    is_filled = [flag.default is None and flag.takes_value and default is not None for flag, default in flags]
+    return [
+        replace(flag, default=str(default)) if fill else flag
+        for (flag, default), fill in zip(flags, is_filled, strict=True)
+    ]
 
 
 def _hydra_outputs(launch: Launch, keys: dict[str, str]) -> list[ScriptFlag]:

@@ -188,10 +188,16 @@ def _print_text(
     console.print()
     say(console, "Configs worth trying:" if proposals else _NOTHING_LEFT)
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):
-        say(console, f"{number:3d}. {suggestion.reason}", indent="     ")
+        say(console, f"{number:3d}. {_reason_text(suggestion)}", indent="     ")
         console.print("\n".join(command_lines(command, console.width, indent="     ")), soft_wrap=True)
         for line in (*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, context)):
             say(console, f"     {line}")
+
+
+def _reason_text(suggestion: Suggestion) -> str:
+    """Return the reason without the most similar trial, which the lines below it show."""
+    nearest = suggestion.nearest[0].differs if suggestion.nearest else ""
+    return suggestion.reason.replace(f"; most similar trial: {nearest}", "", 1) if nearest else suggestion.reason
 
 
 def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> list[str]:

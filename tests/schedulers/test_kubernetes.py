@@ -41,7 +41,10 @@ def cluster() -> Iterator[KubernetesCluster]:
 @pytest.fixture(scope="module")
 def site(cluster: KubernetesCluster) -> Iterator[Site]:
     folder = Path(tempfile.mkdtemp(prefix="cubicml-jobs-"))
-    mounts = [*(f"type=bind,src={path},dst={path},readonly" for path in programs()), f"type=bind,src={folder},dst={folder}"]
+    mounts = [
+        *(f"type=bind,src={path},dst={path},readonly" for path in programs()),
+        f"type=bind,src={folder},dst={folder}",
+    ]
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin"
     yield Site(
         scheduler="kubernetes",

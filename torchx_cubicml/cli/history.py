@@ -133,9 +133,7 @@ def _efficiency(trial: Trial) -> dict[str, object]:
     return {"efficiency": found} if found else {}
 
 
-def _list(
-    trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mapping[str, str], as_json: bool
-) -> None:
+def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mapping[str, str], as_json: bool) -> None:
     if as_json:
         print_json([{**trial_json(trial), **_efficiency(trial), **silence_json(trial, last)} for trial in trials])
         return

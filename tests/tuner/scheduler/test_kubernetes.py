@@ -112,7 +112,9 @@ def test_a_deleted_job_was_cancelled(server: ApiServer, query: KubernetesQuery) 
     assert query.look("team:train-a").end is JobEnd.CANCELLED
 
 
-@pytest.mark.parametrize("answer", [(403, {"message": "forbidden"}), (500, "no etcd"), (200, "no JSON"), (200, {"items": 1})])
+@pytest.mark.parametrize(
+    "answer", [(403, {"message": "forbidden"}), (500, "no etcd"), (200, "no JSON"), (200, {"items": 1})]
+)
 def test_a_server_that_does_not_answer_knows_nothing(
     server: ApiServer, query: KubernetesQuery, answer: tuple[int, object]
 ) -> None:

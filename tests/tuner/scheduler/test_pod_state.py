@@ -9,7 +9,10 @@ import pytest
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.pod_state import state_of
 
-SUCCEEDED = {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}]}
+SUCCEEDED = {
+    "phase": "Succeeded",
+    "containerStatuses": [{"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}],
+}
 PENDING, RUNNING = {"phase": "Pending"}, {"phase": "Running"}
 NODE_LOST = {"phase": "Running", "reason": "NodeLost", "message": "Node a which was running pod b is unresponsive"}
 
@@ -95,7 +98,10 @@ def test_a_cancelled_pod_did_not_fail_by_itself() -> None:
 
 
 def test_a_killed_helper_of_a_program_that_succeeds_is_no_failure() -> None:
-    pod = {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {"exitCode": 0, "reason": "OOMKilled"}}}]}
+    pod = {
+        "phase": "Succeeded",
+        "containerStatuses": [{"state": {"terminated": {"exitCode": 0, "reason": "OOMKilled"}}}],
+    }
     assert state(job("Completed", succeeded=1), pod).end is JobEnd.SUCCEEDED
 
 
@@ -103,7 +109,12 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
     return {**PENDING, "containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
 
 
-UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
+UNSCHEDULED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available",
+}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,11 @@ UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulab
         ({}, [], JobState(phase=JobPhase.QUEUED)),
         (job("Pending"), [PENDING], JobState(phase=JobPhase.QUEUED)),
         (job("Pending"), [waiting("ContainerCreating")], JobState(phase=JobPhase.QUEUED)),
-        (job("Pending"), [waiting("ImagePullBackOff", "no a:1")], JobState(phase=JobPhase.QUEUED, why="ImagePullBackOff: no a:1")),
+        (
+            job("Pending"),
+            [waiting("ImagePullBackOff", "no a:1")],
+            JobState(phase=JobPhase.QUEUED, why="ImagePullBackOff: no a:1"),
+        ),
         (
             job("Pending"),
             [{**PENDING, "conditions": [UNSCHEDULED]}],
@@ -124,7 +139,11 @@ UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulab
         (job("Running"), [killed()], JobState(phase=JobPhase.RUNNING)),  # Volcano has the last word
         (job("Restarting"), [], JobState(phase=JobPhase.RUNNING)),
         (job("OfALaterRelease"), [PENDING], JobState(phase=JobPhase.UNKNOWN, why="OfALaterRelease")),
-        (job("Running"), [{"phase": "Unknown"}], JobState(phase=JobPhase.UNKNOWN, why="the node of a pod does not answer")),
+        (
+            job("Running"),
+            [{"phase": "Unknown"}],
+            JobState(phase=JobPhase.UNKNOWN, why="the node of a pod does not answer"),
+        ),
     ],
 )
 def test_a_job_that_has_not_ended(found: dict[str, Any], pods: list[dict[str, Any]], expected: JobState) -> None:

@@ -315,11 +315,18 @@ class Session:
         if self._reporter is None and self._assignment.leads:
             self._open_reporter()
         if self._reporter is not None:
-            measured = self._energy.added_to(training.measurement(), None)
+            measured = self._with_power(training.measurement(), facts, None)
             self._reporter.learn(facts, self._merged_with_log(measured, self._measured_by_log(facts)))
             self._reporter.measured()
         elif self._peers is not None:
             self._post_work(self._peers, training)
+
+    def _with_power(
+        self, measured: Measurement | None, facts: Mapping[str, Value], others: RankWork | None
+    ) -> Measurement | None:
+        """Return a measurement with the job's power; without it if other processes train that this one has started."""
+        n_ranks = self._assignment.job.world_size
+        return self._energy.added_to(measured, others) if facts.get("world_size", n_ranks) == n_ranks else measured
 
     def _facts(self, training: Training, *, within_s: float = 0.0) -> dict[str, Value]:
         """Return the facts of the training; rank 0 of a pipeline adds up the facts that each stage's rank posts."""
@@ -356,7 +363,7 @@ class Session:
         if self._reporter is not None:
             others = self._work_of_others(training) if training is not None else None
             measured = training.measurement(others=others) if training is not None else None
-            measured = self._energy.added_to(measured, others)
+            measured = self._with_power(measured, facts, others)
             is_declared = self._lines is not None and self._lines.is_declared
             is_open = is_declared or not has_throughput(measured)
             logged = self._measured_by_log(facts, within_s=_SHORT_QUERY_S if is_open else 0.0)

@@ -115,6 +115,8 @@ class Session:
         if self._assignment.leads and self._assignment.starter is None:
             self._open_reporter()
         self._began = time.perf_counter()  # time before is the queue's
+        if self._assignment.starter is not None:
+            self._began -= self._assignment.starter.age_s()
         if self._attempt is not None:
             self._attempt.began(self._assignment.job)
             watch_new_paths(self._attempt.new_paths_file)

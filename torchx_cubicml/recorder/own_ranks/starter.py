@@ -53,7 +53,11 @@ class RankStarter:
 
         The starter numbers its own first event 0.
         """
-        return 1 + int(max(time.time() - self.began, 0.0) * _EVENTS_PER_S)
+        return 1 + int(self.age_s() * _EVENTS_PER_S)
+
+    def age_s(self) -> float:
+        """Return the seconds since its start; 0 if the clock was set back."""
+        return max(time.time() - self.began, 0.0)
 
     def encode(self) -> str:
         """Return the starter without its contract, as text for an environment variable."""

@@ -23,8 +23,8 @@ from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.observed_config import observed_config
 from torchx_cubicml.cli.progress_bar import read_snapshot
-from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
+from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside

@@ -50,7 +50,7 @@ class ApiServer:
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802 - the name is http.server's
+            def do_GET(self) -> None:
                 url = urlsplit(self.path)
                 owner.asked.append((self.command, url.path, {k: v[0] for k, v in parse_qs(url.query).items()}))
                 if length := int(self.headers.get("Content-Length") or 0):

@@ -151,9 +151,7 @@ class Scenarios:
         assert all(torch.equal(one[name], other[name]) for name in one)
         record_property("ran", "two ranks, one trial, the weights of the same training outside to the bit")
 
-    def test_tune(
-        self, site: Site, tuned: dict[str, Any], record_property: Callable[[str, object], None]
-    ) -> None:
+    def test_tune(self, site: Site, tuned: dict[str, Any], record_property: Callable[[str, object], None]) -> None:
         recorded = [trial for trial in site.trials("tune") if trial.origin is Origin.TUNE]
         assert {trial.state for trial in recorded} == {State.COMPLETED}, [trial.reason for trial in recorded]
         assert tuned["claims_gain"], tuned
@@ -164,9 +162,7 @@ class Scenarios:
         assert tuned["launches"] == len(of_tune)
         record_property("ran", f"{len(of_tune)} launches, each job ran once, a gain is confirmed")
 
-    def test_rewrite(
-        self, site: Site, tuned: dict[str, Any], record_property: Callable[[str, object], None]
-    ) -> None:
+    def test_rewrite(self, site: Site, tuned: dict[str, Any], record_property: Callable[[str, object], None]) -> None:
         assert tuned["claims_gain"], tuned
         args = ["--batch_size", "1", "--ledger", str(site.folder / "tune"), "--seconds", "1.2"]
         ended = site.launch("tune", "quick.py", args, space="space.toml")

@@ -61,6 +61,12 @@ class Site:
     store: str
     limits_memory: bool = False
 
+    def write_files(self) -> None:
+        """Write the scripts and the space file into the folder."""
+        for script in SCRIPTS:
+            (self.folder / script.name).write_text(script.read_text())
+        (self.folder / "space.toml").write_text(SPACE)
+
     def launch(self, store: str, script: str, args: Sequence[str], *, space: str = "") -> Ended:
         """Launch a script by `torchx run`, recorded, and wait until its trial has ended."""
         rewrite = ("--space", space) if space else ()
@@ -115,25 +121,12 @@ class Ended:
 
 
 class Scenarios:
-    """The scenarios of one scheduler, whose fixture ``site`` returns a `Site`."""
-
-    @pytest.fixture(scope="class", autouse=True)
-    def _files(self, site: Site) -> None:
-        for script in SCRIPTS:
-            (site.folder / script.name).write_text(script.read_text())
-        (site.folder / "space.toml").write_text(SPACE)
+    """The scenarios of one scheduler, whose fixture ``site`` returns a `Site`; ``conftest.py`` has the others."""
 
     @pytest.fixture(autouse=True)
     def _told(self, site: Site, record_property: Callable[[str, object], None]) -> None:
+        site.write_files()
         record_property("site", site.version)
-
-    @pytest.fixture(scope="class")
-    def tuned(self, site: Site, _files: None) -> dict[str, Any]:
-        """Return the result of a tune of five launches."""
-        done = site.run(*site.tune("tune", ["--seconds", "1.2"], "--budget", "5 launches", "--repeats", "2"))
-        assert done.returncode == 0, done.stderr[-4000:]
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
 
     def test_record(self, site: Site, record_property: Callable[[str, object], None]) -> None:
         args = [*TRAINING.split(), "--out_dir"]

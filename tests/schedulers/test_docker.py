@@ -155,7 +155,7 @@ class TestAnswers:
             (["true"], JobState(phase=JobPhase.ENDED, end=JobEnd.SUCCEEDED)),
             (["bash", "-c", "exit 7"], JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code 7")),
             (
-                ["bash", "-c", "kill -9 $BASHPID"],
+                ["bash", "-c", "(kill -9 $BASHPID); exit $?"],
                 JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code 137"),
             ),
             (

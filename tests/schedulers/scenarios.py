@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = (ROOT / "examples" / "train_gpt.py", ROOT / "tests" / "tune" / "quick.py")
 TRAINING = "--n_layer 2 --n_embd 32 --block_size 32 --steps 12 --batch_size 2 --accumulate 2 --sharding FULL_SHARD"
+REFUSED = TRAINING.replace("FULL_SHARD", "NONE")
+"""The same with a value that the script refuses, by exit status 2."""
 SPACE = """
 objective = "samples_per_second"
 
@@ -37,6 +39,8 @@ changes_training = true
 """
 LONGEST_S = 900.0
 """Seconds that a command may take: only a hang takes so long."""
+ENDED_WITHIN_S = 300.0
+"""Seconds until the trial of a job that is over tells its end; likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ class Site:
         before = {trial.trial_id for trial in self.trials(store)}
         words = ("run", "--wait", *self.options, "cubicml", *rewrite, "--store", f"{self.store}/{store}")
         done = self.run("torchx", *words, *self.command(script, args, processes=1 if "quick" in script else 2))
-        end = time.monotonic() + LONGEST_S
+        end = time.monotonic() + ENDED_WITHIN_S
         while time.monotonic() < end:
             new = [trial for trial in self.trials(store) if trial.trial_id not in before]
             if new and all(trial.state.ended for trial in new):
@@ -194,7 +198,7 @@ class Scenarios:
         found = {trial.config["micro_batch_size"]: trial for trial in site.trials("failure")}
         states = {size: trial.state for size, trial in found.items()}
         assert states == {1: State.COMPLETED, 4: State.OUT_OF_MEMORY}, found
-        ended = site.launch("refused", "train_gpt.py", [*TRAINING.split(), "--sharding", "NONE"])
+        ended = site.launch("refused", "train_gpt.py", REFUSED.split())
         (trial,) = ended.trials
         assert (trial.state, trial.reason) == (State.USER_ERROR, "exit status 2")
         cause = "memory limit of the job" if site.limits_memory else "address space"

@@ -13,7 +13,7 @@ from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterable, Sequence
 
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Value, Workload
@@ -26,13 +26,13 @@ _BATCH = "global_batch_size"
 def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...]:
     """Return the parameters that change the global batch size without permission, as launches of the workload show.
 
-    Launches that differ in such a parameter alone were observed with different global batch sizes. Parameters whose
-    names tell as much are left out: other rules keep their product.
+    Launches that differ in such a parameter alone, and in what is derived from it, were observed with different global
+    batch sizes. Parameters whose names tell as much are left out: other rules keep their product.
     """
-    free = [item for item in space.parameters if item.derive is None]
     observing = [trial for trial in own if _BATCH in trial.observed]
-    doubtful = (item.name for item in free if item.name not in IN_BATCH and not item.changes_training)
-    return tuple(name for name in doubtful if _changes_batch(name, [item.name for item in free], observing))
+    doubtful = (item for item in space.parameters if item.derive is None and not item.changes_training)
+    names = (item.name for item in doubtful if item.name not in IN_BATCH)
+    return tuple(name for name in names if _changes_batch(name, _others(space, name), observing))
 
 
 def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Workload, current: Config) -> str:
@@ -65,7 +65,10 @@ def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Wor
         words = f"had {ratio} the {space.objective} of the best"
     elif space.objective not in OBJECTIVES:
         words = f"was {ratio} as good {per_cost_text(space.objective)} as the best"
-    return f"a launch with a global batch size of {batch} {words} with yours, {typed}; {_cure(space)} to allow it"
+    return (
+        f"a launch with a global batch size of {batch} {words} with yours, {typed}; it is another training, so yours "
+        f"stays ({_cure(space)} would allow it)"
+    )
 
 
 def _is_permitted(space: SearchSpace) -> bool:
@@ -76,16 +79,32 @@ def _is_permitted(space: SearchSpace) -> bool:
 def _cure(space: SearchSpace) -> str:
     derived = [item for item in space.parameters if item.derive is not None and _BATCH in item.derive.names]
     if derived:
-        return f"give {derived[0].label or derived[0].name} choices in place of derive, with changes_training = true,"
+        name = derived[0].label or derived[0].name
+        return f"changes_training = true on {name}, with choices in place of derive,"
     names = [item.label or item.name for item in space.parameters if item.name in IN_BATCH]
-    return f"set changes_training = true on {' and '.join(names) or 'what changes it'}"
+    return f"changes_training = true on {' and '.join(names) or 'what changes it'}"
 
 
-def _changes_batch(name: str, free: Iterable[str], observing: Iterable[Trial]) -> bool:
+def _others(space: SearchSpace, name: str) -> list[str]:
+    """Return the parameters that neither are ``name`` nor are derived from it.
+
+    A derived one counts too: an earlier space file may have left it free, so that launches differ in it.
+    """
+    following = {name}
+    derived = [item for item in space.parameters if item.derive is not None]
+    while (
+        found := {item.name for item in derived if item.derive and not following.isdisjoint(item.derive.names)}
+        - following
+    ):
+        following |= found
+    return [item.name for item in space.parameters if item.name not in following]
+
+
+def _changes_batch(name: str, others: Sequence[str], observing: Iterable[Trial]) -> bool:
     batches: defaultdict[Hashable, dict[Hashable, Value]] = defaultdict(dict)
     for trial in observing:
         if name in trial.config:
-            rest = _key(trial.config, (each for each in free if each != name))
+            rest = _key(trial.config, others)
             batches[rest].setdefault(value_key(trial.config[name]), trial.observed[_BATCH])
     return any(len(set(found.values())) > 1 for found in batches.values())
 

@@ -37,6 +37,7 @@ from torchx_cubicml.launch.messages import (
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.scheduler import (
+    check_takes_command,
     is_contained,
     is_dry_run,
     is_on_this_machine,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
     from torchx.specs import AppDef
 
+    from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.launch import Launch, MaterializedComponent
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.rewrite.choice import Choice
@@ -167,6 +169,7 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
     schedulers, scheduler_options = [""], [dict[str, str]()]
     _failure_of(lambda: schedulers.append(scheduler_of_process()))
     _failure_of(lambda: scheduler_options.append(scheduler_options_of_process()))
+    check_takes_command(schedulers[-1])
     launch = replace(component.launch, scheduler=schedulers[-1], scheduler_options=scheduler_options[-1])
     rewritten = rewrite(
         launch, options, find_obstacle=folder_obstacle if is_on_this_machine(launch.scheduler) else None
@@ -354,7 +357,6 @@ def _with_block(
     suggestion, rows = choice.suggestion, change_rows(space, current, choice.config)
     gain = {name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")}
     words = "predicted gain", per_cost_text(space.objective), statistic_text(space.statistic)
-    doubt = interval_text(suggestion.doubt)
     rows = [
         *rows,
         (
@@ -363,7 +365,7 @@ def _with_block(
         ),
         *_time_rows(choice, space),
         *_baseline_rows(choice),
-        *([("measurement error", f"{doubt} for the most precise launch of each config")] if doubt else []),
+        *_error_rows(suggestion),
         ("to switch this off", f"{options.flags}mode record"),
     ]
     known = _launches(suggestion.n_trials)
@@ -386,6 +388,14 @@ def _baseline_rows(choice: Choice) -> list[tuple[str, str]]:
     return [
         ("your own config", "measured once, so the gain is uncertain" if n_baseline else "not measured, but predicted")
     ]
+
+
+def _error_rows(suggestion: Suggestion) -> list[tuple[str, str]]:
+    """Return the row on the error of one launch; the interval of the gain may be narrower, as it pools several."""
+    doubt = interval_text(suggestion.doubt)
+    pools = suggestion.gain_low is not None and suggestion.n_trials > 1
+    pooled = f"; the interval above pools {_launches(suggestion.n_trials)}" if pools else ""
+    return [("error of a single launch", f"{doubt} at best{pooled}")] if doubt else []
 
 
 def _not_permitted_line(name: str) -> str:

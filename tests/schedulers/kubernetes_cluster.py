@@ -175,7 +175,8 @@ class KubernetesCluster:
             time.sleep(0.5)
 
     def _write_kubeconfig(self) -> None:
-        named = {"cluster": {"server": self._server, "insecure-skip-tls-verify": True}}
+        authority = str(self._folder / "certificates" / "apiserver.crt")  # the API server writes it at its start
+        named = {"cluster": {"server": self._server, "certificate-authority": authority}}
         context = {"cluster": "here", "user": "admin", "namespace": "default"}
         config = {
             "apiVersion": "v1",

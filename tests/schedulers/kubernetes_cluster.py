@@ -120,6 +120,7 @@ class KubernetesCluster:
             "--service-cluster-ip-range=10.254.0.0/24",
             "--disable-admission-plugins=ServiceAccount",
             "--endpoint-reconciler-type=none",
+            "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged",
         )
         words = ["curl", "-skf", "-H", f"Authorization: Bearer {_TOKEN}", f"{self._server}/readyz"]

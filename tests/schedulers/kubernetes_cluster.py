@@ -1,6 +1,6 @@
 """A Kubernetes of one node on this machine: etcd, API server, Docker and kubelet, started and ended by process id.
 
-`scripts/build-kubernetes` makes the programs. Pods have no network but their own loopback.
+`scripts/build-kubernetes` makes the programs. Pods share the network of the host.
 """
 
 from __future__ import annotations

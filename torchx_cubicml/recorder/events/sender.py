@@ -100,7 +100,7 @@ class EventSender:
 
     @property
     def outcome(self) -> str:
-        """What the end event in the store says, in words; empty before it is known to be there."""
+        """Outcome by the end event in the store, in words; empty before it is known to be there."""
         lines = [line for line in self._answers.split(b"\n")[:-1] if line.startswith(OUTCOME)]
         return lines[0].removeprefix(OUTCOME).decode(errors="replace") if lines else ""
 

@@ -112,6 +112,8 @@ def test_a_job_that_nobody_can_ask_for_is_as_its_trial(state: State | None, phas
     found = state_by_trial(trial)
     assert found.phase is phase
     assert found.end is (JobEnd.UNWATCHED if phase is JobPhase.ENDED else None)
+    without_queue = JobPhase.RUNNING if phase is JobPhase.QUEUED else phase
+    assert state_by_trial(trial, can_wait=False).phase is without_queue
 
 
 def test_the_time_that_a_job_ran_leaves_out_its_waits() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task
 
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.store.reader import StoreSnapshot
 
 DELAY_S = 2.0
 """Seconds of work before the bar is shown."""
@@ -75,12 +76,21 @@ def read_store(url: str, *, is_json: bool, may_be_absent: bool = False) -> tuple
     Raises:
         StoreError: there is no store at the URL, or it cannot be read.
     """
+    if not may_be_absent:
+        snapshot = read_snapshot(url, is_json=is_json)
+        return snapshot.trials, snapshot.warnings
     from torchx_cubicml.store import read_trials
-    from torchx_cubicml.store.presence import read_recorded
 
-    read = read_trials if may_be_absent else read_recorded
     with progress("reading the store", is_json=is_json) as report:
-        return read(url, deadline_s=_READ_DEADLINE_S, report=report)
+        return read_trials(url, deadline_s=_READ_DEADLINE_S, report=report)
+
+
+def read_snapshot(url: str, *, is_json: bool) -> StoreSnapshot:
+    """Return the snapshot of an existing store; see ``read_store``."""
+    from torchx_cubicml.store.presence import recorded_snapshot
+
+    with progress("reading the store", is_json=is_json) as report:
+        return recorded_snapshot(url, deadline_s=_READ_DEADLINE_S, report=report)
 
 
 def _bar() -> Progress:

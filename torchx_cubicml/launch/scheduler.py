@@ -11,6 +11,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.workload import is_same_program
 
 if TYPE_CHECKING:
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Workload
 
-# Schedulers whose jobs can access folders of this machine only if the user mounts them.
+# Schedulers whose jobs can access folders of this machine only if the user mounts them. TorchX runs jobs of LSF, too,
+# by docker.
 _CONTAINED = frozenset(
-    {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "ray"}
+    {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "lsf", "ray"}
 )
 _PAIR = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _ON_THIS_MACHINE = frozenset({"local", "local_cwd"})  # without a container
-_SHARES_FILES = frozenset({"local", "local_cwd", "slurm", "lsf"})
+_SHARES_FILES = frozenset({"local", "local_cwd", "slurm"})
+_RUNS_NO_COMMAND = "aws_sagemaker"  # TorchX hands it a script and named arguments in place of a command
 
 
 def scheduler_of_process() -> str:
@@ -165,6 +168,16 @@ def is_contained(scheduler: str) -> bool:
     (True, False)
     """
     return scheduler in _CONTAINED
+
+
+def check_takes_command(scheduler: str) -> None:
+    """Check that a scheduler's jobs run a command, in which the recorder can stand in front of the program.
+
+    Raises:
+        LaunchError: they do not.
+    """
+    if scheduler == _RUNS_NO_COMMAND:
+        raise LaunchError(f"{scheduler} starts the script by a launcher of its own, so no recorder can precede it")
 
 
 def is_on_this_machine(scheduler: str) -> bool:

@@ -37,6 +37,7 @@ from torchx_cubicml.launch.messages import (
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.scheduler import (
+    check_takes_command,
     is_contained,
     is_dry_run,
     is_on_this_machine,
@@ -168,6 +169,7 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
     schedulers, scheduler_options = [""], [dict[str, str]()]
     _failure_of(lambda: schedulers.append(scheduler_of_process()))
     _failure_of(lambda: scheduler_options.append(scheduler_options_of_process()))
+    check_takes_command(schedulers[-1])
     launch = replace(component.launch, scheduler=schedulers[-1], scheduler_options=scheduler_options[-1])
     rewritten = rewrite(
         launch, options, find_obstacle=folder_obstacle if is_on_this_machine(launch.scheduler) else None

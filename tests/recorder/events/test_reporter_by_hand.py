@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,6 +85,7 @@ def test_the_sender_is_made_for_this_job(made: Callable[..., tuple[Reporter, Any
         "ends_at": 1000,
         "world_size": 8,
         "command": None,
+        "pid": os.getpid(),
     }
     reporter.abandon()
     assert sender.abandoned == 1
@@ -114,6 +117,23 @@ def test_events_are_numbered_and_cumulative(made: Callable[..., tuple[Reporter, 
     for event in sender.events:
         assert (event.trial_id, event.launch_id, event.attempt, event.writer, event.workload, event.config) == same
         assert event.time
+
+
+def test_a_starter_ends_after_its_ranks_and_states_its_facts_before(
+    made: Callable[..., tuple[Reporter, Any]],
+) -> None:
+    reporter, sender = made()
+    reporter.started({"world_size": 1})
+    reporter.ended(State.COMPLETED, "", is_starter=True)
+    of_rank = [
+        replace(sender.events[0], sequence=sequence, kind=kind, observed={"world_size": 2}, state=state, reason=reason)
+        for sequence, kind, state, reason in (
+            (300, EventKind.STARTED, None, ""),
+            (301, EventKind.ENDED, State.USER_ERROR, "exit status 7"),
+        )
+    ]
+    (trial,) = fold_events([*sender.events, *of_rank])
+    assert (trial.observed["world_size"], trial.state, trial.reason) == (2, State.USER_ERROR, "exit status 7")
 
 
 def test_facts_of_another_training_are_dropped(made: Callable[..., tuple[Reporter, Any]]) -> None:

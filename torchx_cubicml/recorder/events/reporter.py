@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from torchx_cubicml.errors import StoreError
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.events.sender import EventSender
+from torchx_cubicml.recorder.own_ranks.starter import LAST_SEQUENCE
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.process.repeatable_command import repeatable_command
 from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
@@ -51,7 +53,8 @@ class Reporter:
         self._at_start: dict[str, Value] = {}
         self._observed: dict[str, Value] = {}
         self._measurement: Measurement | None = None
-        self._sequence = 0
+        starter = assignment.starter
+        self._sequence = starter.first_sequence() if starter is not None else 0
         self._end: Event | None = None
         self._warned = ""
         self._obstacle = write_obstacle(assignment.contract.store)
@@ -62,7 +65,9 @@ class Reporter:
             stderr=job.stderr_file,
             ends_at=job.ends_at,
             command=_command(assignment),
-            world_size=job.world_size,
+            # All ranks that a process starts itself are its descendants.
+            pid=starter.pid if starter is not None else os.getpid(),
+            world_size=job.world_size if starter is None else 1,
         )
 
     def started(self, observed: Mapping[str, Value]) -> None:
@@ -87,9 +92,18 @@ class Reporter:
             self._warned = _PARTLY if self._sender.has_written else "not recorded so far"
             warn(f"this launch is {self._warned}: {problem}")
 
-    def ended(self, state: State, reason: str) -> None:
-        """Send the end of the program; only the first call counts."""
+    def ended(self, state: State, reason: str, *, is_starter: bool = False) -> None:
+        """Send the end of the program; only the first call counts.
+
+        Args:
+            state: state in which it ended.
+            reason: cause of the end.
+            is_starter: whether the program's ranks are other processes, so that their facts and causes come first.
+        """
         if self._end is None:
+            if is_starter:
+                self._send(EventKind.MEASURED)
+                self._observed, self._sequence = {}, LAST_SEQUENCE
             state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
             self._end = self._send(EventKind.ENDED, state=state, reason=reason)
 
@@ -189,7 +203,7 @@ def _default_store() -> str:
 
 def _command(assignment: Assignment) -> dict[str, object] | None:
     program = assignment.program
-    if program is None or not assignment.leads:
+    if program is None or not assignment.leads or assignment.starter is not None:
         return None
     return {
         "name": program.name,

@@ -37,7 +37,8 @@ class EventSender:
         stderr: file in which torchrun keeps the stderr of this process; empty without.
         ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
         command: JSON object of the ``RecordedCommand``; ``None`` where it is not recorded.
-        world_size: processes of the job.
+        pid: process of this host from which all others of the job descend, or with whose rendezvous they run.
+        world_size: processes of the job that are no descendants of ``pid``, and itself.
 
     Raises:
         OSError: the writer process cannot be started.
@@ -51,6 +52,7 @@ class EventSender:
         stderr: str = "",
         ends_at: int = 0,
         command: Mapping[str, object] | None = None,
+        pid: int = 0,
         world_size: int = 1,
     ) -> None:
         self._deadline_s = deadline_s
@@ -74,7 +76,7 @@ class EventSender:
                 "has_last_words": self._crash_trace.file is not None,
                 "ends_at": ends_at,
                 "command": command,
-                "pid": os.getpid(),
+                "pid": pid or os.getpid(),
                 "world_size": world_size,
             }
         )

@@ -23,6 +23,7 @@ from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.launch_provenance import with_provenance
 from torchx_cubicml.recorder.events.outcome import outcome_text
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
+from torchx_cubicml.recorder.events.restart_cause import RESTART_CAUSE, restart_cause
 from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, OUTCOME, WRITTEN
 from torchx_cubicml.recorder.host.load import HostLoad
 from torchx_cubicml.recorder.host.memory import count_oom_kills
@@ -30,6 +31,7 @@ from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import State
+from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.digest_key import made_digest_key
 
@@ -142,7 +144,7 @@ class EventWriter:
 
     def _append(self, store: TrialStore, event: Event) -> None:
         """Append an event; without its command if no reader would accept it with that."""
-        event = self._with_provenance(event)
+        event = _with_restart_cause(self._with_provenance(event))
         full = self._with_command(event)
         try:
             store.append(full)
@@ -189,6 +191,15 @@ class EventWriter:
             self._connection.sendall(line)
         except OSError:
             return  # the training process has ended
+
+
+def _with_restart_cause(event: Event) -> Event:
+    """Return the first event of a Slurm job's later run with the cause of its restart; unchanged if none is known."""
+    job = read_job_environment().scheduler_job_id.removeprefix("slurm-")
+    if event.kind is not EventKind.STARTED or not event.attempt[0] or not job:
+        return event
+    cause = restart_cause(job)
+    return replace(event, observed={**event.observed, RESTART_CAUSE: cause}) if cause else event
 
 
 def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = NO_END_EVENT) -> Event:

@@ -374,6 +374,14 @@ def _with_block(
     return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
 
 
+def _error_rows(suggestion: Suggestion) -> list[tuple[str, str]]:
+    """Return the row on the error of one launch; the interval of the gain may be narrower, as it pools several."""
+    doubt = interval_text(suggestion.doubt)
+    pools = suggestion.gain_low is not None and suggestion.n_trials > 1
+    pooled = f"; the interval above pools {_launches(suggestion.n_trials)}" if pools else ""
+    return [("error of a single launch", f"{doubt} at best{pooled}")] if doubt else []
+
+
 def _time_rows(choice: Choice, space: SearchSpace) -> list[tuple[str, str]]:
     parts = choice.suggestion.time_to_done
     if parts is None or space.job is None:
@@ -388,14 +396,6 @@ def _baseline_rows(choice: Choice) -> list[tuple[str, str]]:
     return [
         ("your own config", "measured once, so the gain is uncertain" if n_baseline else "not measured, but predicted")
     ]
-
-
-def _error_rows(suggestion: Suggestion) -> list[tuple[str, str]]:
-    """Return the row on the error of one launch; the interval of the gain may be narrower, as it pools several."""
-    doubt = interval_text(suggestion.doubt)
-    pools = suggestion.gain_low is not None and suggestion.n_trials > 1
-    pooled = f"; the interval above pools {_launches(suggestion.n_trials)}" if pools else ""
-    return [("error of a single launch", f"{doubt} at best{pooled}")] if doubt else []
 
 
 def _not_permitted_line(name: str) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from torchx_cubicml.cli.next_launch import next_launch
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.tuner import Prepared, TuneRequest, prepare
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SPACE = """
 [parameters.workers]

@@ -358,7 +358,11 @@ def test_permission_to_change_a_part_of_the_batch(name: str) -> None:
         reason = batch_change_reason(
             free, workload=WORKLOAD, current=current, config={**current, name: 2, "micro_batch_size": 2}
         )
-        assert can_change_batch(free, workload=WORKLOAD, current=current) is not permitted
+        assert can_change_batch(free, workload=WORKLOAD, current=current)  # by the other parts
+        bound = with_fixed_batch(free, workload=WORKLOAD, current=current).bind(workload=WORKLOAD, current=current)
+        configs = [config for config in bound.configs() if config.get("global_batch_size", 1) == 1]
+        products = {c["micro_batch_size"] * c["gradient_accumulation_steps"] / c["tp_degree"]: c for c in configs}
+        assert (len(products) > 1) is (permitted and name != "global_batch_size")
         if name != "tp_degree":
             assert (reason == "") is permitted
 
@@ -369,7 +373,14 @@ def test_permission_to_change_another_parameter_is_none_for_the_batch() -> None:
     assert can_change_batch(free, workload=WORKLOAD, current=current)
     for config in ({"micro_batch_size": 2, "lr": 1}, {"micro_batch_size": 2, "lr": 2}):
         reason = batch_change_reason(free, workload=WORKLOAD, current=current, config=config)
-        assert reason.startswith("the best known config changes the global batch size from 4 to 8;")
+        assert reason.startswith("the best known config changes the global batch size by a factor of 2;")
+        whole = batch_change_reason(
+            free,
+            workload={**WORKLOAD, "gradient_accumulation_steps": 1},
+            current=current,
+            config=config,
+        )
+        assert whole.startswith("the best known config changes the global batch size from 4 to 8;")
     assert not batch_change_reason(free, workload=WORKLOAD, current=current, config={"micro_batch_size": 1, "lr": 2})
 
 

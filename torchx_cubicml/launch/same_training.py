@@ -164,11 +164,14 @@ def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...
     """Return the parameters that change the global batch size without permission, as launches of the workload show.
 
     Launches that differ in such a parameter alone, and in what is derived from it, were observed with different global
-    batch sizes. Parameters whose names tell as much are left out: other rules keep their product.
+    batch sizes. Parameters whose names tell as much are left out where micro batch or accumulation are known, too:
+    other rules keep their product.
     """
     observing = [trial for trial in own if BATCH in trial.observed]
     doubtful = (item for item in space.parameters if item.derive is None and not item.changes_training)
-    names = (item.name for item in doubtful if item.name not in IN_BATCH)
+    known = {*(item.name for item in space.parameters), *(fact.name for fact in space.workload)}
+    ruled = frozenset[str]() if known.isdisjoint(_PER_RANK) else IN_BATCH
+    names = (item.name for item in doubtful if item.name not in ruled)
     return tuple(name for name in names if _changes_batch(name, _others(space, name), observing))
 
 

@@ -75,7 +75,7 @@ def keep_training(
 
 
 def _sizes_in(space: SearchSpace) -> list[Parameter]:
-    """Return the parameters with several choices on which the global batch depends, without a permission to change it."""
+    """Return the parameters with several choices on which the global batch depends, without permission to change it."""
     free = [item for item in space.parameters if item.derive is None and len(item.choices) > 1]
     return [item for item in free if item.name in _SIZES and not item.changes_training]
 

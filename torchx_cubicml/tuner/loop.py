@@ -169,9 +169,8 @@ class _Loop:
             for trial in self._tune_state.settled_trials():
                 self._note_best(trial)
             made = self._spent().launches
-            notices = [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch()]
+            notices = self._notices(made)
             self._share_host()
-            notices += [] if made else duration_lines(self._prepared, self._evidence().before)
             yield Begun(
                 tune_id=self._tune_state.tune_id,
                 resumed=resumed,
@@ -181,7 +180,7 @@ class _Loop:
             )
             if self._sharing.text:
                 yield Notice(text=self._sharing.text)
-            yield from (Notice(text=text) for text in notices)
+            yield from (Notice(text=text) for text in [*notices, *self._duration_lines(made)])
             yield from self._budget_notice()
             yield from self._rounds()
         except interruptions():
@@ -200,6 +199,13 @@ class _Loop:
         yield result
         # The caller has advanced the generator, so it has the result. A tune that ends before is resumed and yields it.
         self._tune_state.finished({"result": result.to_record()})
+
+    def _notices(self, made: int) -> list[str]:
+        """Return notices on what stays as typed, and on hooks; ``made`` is the number of launches."""
+        return [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch()]
+
+    def _duration_lines(self, made: int) -> list[str]:
+        return [] if made else duration_lines(self._prepared, self._evidence().before)
 
     def _hook_notices(self, made: int) -> list[str]:
         """Return notices on the hooks of the space before the first launch; ``made`` is the number of launches."""

@@ -3,17 +3,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+from tests.tune.cluster import SimulatedCluster
+from tests.tune.draws import Draws, go, prepare_in, suggestion_of
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.rewrite.rules import batch_change_reason
 from torchx_cubicml.space.toml import load_space
-from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
+from torchx_cubicml.store import TrialStore
+from torchx_cubicml.tuner import Budget, Ended, Notice, Prepared, TuneRequest, prepare
 from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.tuner.proposer import Snapshot
 
 MICRO = '[parameters.micro_batch_size]\nchoices = [2, 4, 8, 16, 32]\nflag = "--micro-batch-size"\n'
 ACCUMULATION = '[parameters.gradient_accumulation_steps]\nchoices = [1, 2, 4, 8, 16]\nflag = "--accumulate"\n'
@@ -148,3 +155,28 @@ def test_a_batch_of_another_name_is_known_by_its_flag(tmp_path: Path) -> None:
     tune = prepared(tmp_path, MICRO.replace("micro_batch_size", "sequences") + WORKERS)
     assert tune.notices[0].startswith("keeping sequences: another value changes the global batch")
     assert 'derive = "global_batch_size / (sequences * dp_degree)"' in tune.notices[0]
+
+
+def test_launches_show_what_changes_the_batch_under_any_name(tmp_path: Path) -> None:
+    """Two recorded launches differ in the width alone, and were observed with other global batches."""
+    tune = prepare_in(tmp_path)
+    tune = replace(tune, request=replace(tune.request, budget=Budget(launches=6), parallel=1))
+    for width in (1, 2):
+        config = {**tune.current, "width": width}
+        done = Trial.completed(workload=tune.workload, config=config, samples_per_second=10.0)
+        TrialStore(tune.store_url).add(replace(done, observed={"global_batch_size": 8 * width}))
+    cluster = SimulatedCluster(seed=1, fates=("done",))
+    steps = go(tune, cluster, Legal())
+    notices = [step.text for step in steps if isinstance(step, Notice)]
+    assert any(text.startswith("keeping width: launches that differ in it alone had different") for text in notices)
+    launched = [step.trial.config for step in steps if isinstance(step, Ended)]
+    assert len({config["micro_batch_size"] for config in launched}) > 2
+    assert {config["width"] for config in launched} == {1}
+
+
+class Legal(Draws):
+    """A quick advisor: draws legal configs."""
+
+    def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
+        bound = snapshot.space.bind(workload=snapshot.workload, current=snapshot.current)
+        return [suggestion_of(config) for config in bound.sample(1, rng=np.random.default_rng(snapshot.seed))]

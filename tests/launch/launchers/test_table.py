@@ -189,7 +189,8 @@ def test_a_hostfile_that_is_not_named_counts(folder: Path, monkeypatch: pytest.M
         (
             "python -u -m accelerate.commands.launch --multi_gpu --num_processes 2 t.py 1",
             "python -u -m torchx_cubicml.recorder.launcher 8 -m accelerate.commands.launch --multi_gpu "
-            "--num_processes 2 -- -mREC t.py 1 -m accelerate.commands.launch --multi_gpu --num_processes 2 -- -mREC t.py",
+            "--num_processes 2 -- -mREC t.py 1 -m accelerate.commands.launch --multi_gpu --num_processes 2 "
+            "-- -mREC t.py",
         ),
         (
             "python -m torch.distributed.run --nproc_per_node 2 t.py 1",
@@ -217,7 +218,7 @@ def test_a_launcher_script_is_run_again_by_its_python(folder: Path, monkeypatch:
     assert words[:5] == [str(folder / "python"), "-P", "-m", "torchx_cubicml.recorder.launcher", "6"]
     assert words[5:11] == [script, "--num_gpus", "2", "--module", "REC", "t.py"]
     assert words[11:] == [script, "--num_gpus", "2", "--module", "REC", "t.py", "2"]
-    (folder / "deepspeed").write_text("#!/bin/sh\nexec python -m deepspeed \"$@\"\n")
+    (folder / "deepspeed").write_text('#!/bin/sh\nexec python -m deepspeed "$@"\n')
     assert not command("deepspeed --num_gpus 2 t.py").launch.can_have_second_attempt, "no Python"
 
 

@@ -12,9 +12,9 @@ from torch.distributed import TCPStore
 
 from torchx_cubicml.recorder.attempt import nodes
 from torchx_cubicml.recorder.attempt.early_failure import NodeReport
+from torchx_cubicml.recorder.attempt.first_attempt import open_descriptors
 from torchx_cubicml.recorder.attempt.nodes import NodeAgreement, listening_ports
 from torchx_cubicml.recorder.attempt.notes import RankProcess
-from torchx_cubicml.recorder.attempt.first_attempt import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

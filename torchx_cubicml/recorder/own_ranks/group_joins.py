@@ -30,7 +30,7 @@ def _wrap(call: Callable[[int, int], None]) -> None:
         return
 
     @wraps(original)
-    def update(group: Any) -> None:  # noqa: ANN401 - a group, or the object that stands for no member
+    def update(group: Any) -> None:
         original(group)
         if hasattr(group, "rank") and hasattr(group, "size"):
             call(group.rank(), group.size())

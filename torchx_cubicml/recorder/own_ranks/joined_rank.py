@@ -14,7 +14,7 @@ def await_group(contract: str, pid: int, began: float) -> None:
     """Record this process once it joins a process group; the arguments are those of its ``RankStarter``."""
     from torchx_cubicml.recorder.own_ranks.group_joins import on_every_join
 
-    has_joined = []
+    has_joined: list[bool] = []
 
     def joined(rank: int, world_size: int) -> None:
         if not has_joined:

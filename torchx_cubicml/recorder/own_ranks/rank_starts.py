@@ -63,7 +63,7 @@ def _watch_starts_of_processes(starter: RankStarter, on_start: Callable[[], None
     original = process.start
 
     @wraps(original)
-    def start(self: Any) -> None:  # noqa: ANN401 - a process of any context
+    def start(self: Any) -> None:
         if os.getpid() == starter.pid:
             on_start()
         original(self)
@@ -74,9 +74,7 @@ def _watch_starts_of_processes(starter: RankStarter, on_start: Callable[[], None
 def _add_to_start_of_process(starter: RankStarter) -> None:
     module = sys.modules["multiprocessing.spawn"]
     original: Callable[[str], dict[str, object]] = module.get_preparation_data
-    source = _AWAIT_GROUP.format(
-        folder=_FOLDER, contract=starter.contract, pid=starter.pid, began=starter.began
-    )
+    source = _AWAIT_GROUP.format(folder=_FOLDER, contract=starter.contract, pid=starter.pid, began=starter.began)
 
     @wraps(original)
     def get_preparation_data(name: str) -> dict[str, object]:
@@ -93,7 +91,7 @@ def _watch_subprocesses(starter: RankStarter, on_start: Callable[[], None]) -> N
     original = popen.__init__
 
     @wraps(original)
-    def start(self: Any, *args: Any, **options: Any) -> None:  # noqa: ANN401 - whatever the program passes
+    def start(self: Any, *args: Any, **options: Any) -> None:
         words = options["args"] if "args" in options else next(iter(args), None)
         changed = _recorded(words, options, starter)
         if changed is None:
@@ -171,7 +169,9 @@ def recorded_words(words: Sequence[str]) -> list[str] | None:
 def _finds_package(environment: Mapping[str, str]) -> bool:
     """Return whether a new Python with that environment finds this package, whatever its working directory is."""
     path = environment.get("PYTHONPATH", "")
-    if path != child_environment({}).get("PYTHONPATH", "") or not all(map(os.path.isabs, filter(None, path.split(":")))):
+    if path != child_environment({}).get("PYTHONPATH", "") or not all(
+        map(os.path.isabs, filter(None, path.split(":")))
+    ):
         return False
     others = (finder for finder in sys.meta_path if finder is not PathFinder)  # that of an editable installation
     found = PathFinder.find_spec(_PACKAGE, sys.path[1:])  # the first entry is the program's folder

@@ -97,7 +97,7 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
 def rank_assignment(
     starter: RankStarter, *, rank: int, world_size: int, environment: Mapping[str, str] | None = None
 ) -> Assignment:
-    """Return the recording assignment of a rank that multiprocessing has started, and whose environment is its starter's.
+    """Return the recording assignment of a rank that multiprocessing has started, in the environment of its starter.
 
     Args:
         starter: process that has started it.

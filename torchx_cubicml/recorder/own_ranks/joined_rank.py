@@ -33,7 +33,7 @@ def _import_and_record(contract: str, pid: int, began: float, *, rank: int, worl
         sys.path.sort(key=lambda entry: entry not in {library, f"{library}/lib-dynload"})
         try:
             from torchx_cubicml.recorder.own_ranks.rank_session import record_rank
-            from torchx_cubicml.recorder.own_ranks.starter import RankStarter
+            from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
             from torchx_cubicml.recorder.process.import_path import unload_shadowed_modules
         finally:
             sys.path[:] = path

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.project import project_of
-from torchx_cubicml.recorder.own_ranks.starter import RankStarter
+from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 from torchx_cubicml.records.contract import Contract, decode_contract
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, new_id
 from torchx_cubicml.records.values import MAX_TEXT

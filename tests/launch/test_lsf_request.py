@@ -32,8 +32,8 @@ choices = ["ring,tree", "nvls"]
 env = "NCCL_ALGO"
 """
 ARGS = ["-j", "2x2", "--script", "train.py", "--env", "NCCL_ALGO=nvls", "--", "--batch_size", "2"]
-TEXT = "a b, it's 100 $ `x` \\\\n"
-ARGS += ["--text", TEXT.replace("$", "$$$$")]
+TEXT = "a b, it's 100 $"  # TorchX lets the submitting shell expand backquotes, recorded or not
+ARGS += ["--text", TEXT.replace("$", "$$")]
 BSUB = "#!/bin/sh\nexec sh\n"  # LSF runs the standard input of bsub by a shell
 DOCKER = f"""#!{sys.executable}
 import os, sys

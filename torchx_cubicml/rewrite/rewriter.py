@@ -37,7 +37,7 @@ from torchx_cubicml.launch.messages import (
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.scheduler import (
-    is_contained,
+    folder_doubt,
     is_dry_run,
     is_on_this_machine,
     scheduler_of_process,
@@ -339,13 +339,13 @@ def _cache_folder(options: Options) -> Path | None:
 def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
     from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
+    doubt = folder_doubt(launch.scheduler)
     protocol, path = split_url(store)
-    if not is_contained(launch.scheduler) or protocol not in LOCAL_PROTOCOLS:
+    if not doubt or protocol not in LOCAL_PROTOCOLS:
         return ()
     if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
         return ()
-    text = f"{store} may not be visible to jobs on {launch.scheduler}, or end with their container"
-    return (f"{text}; use a shared store ({options.flags}store URL)",)
+    return (f"{store} {doubt}; use a shared store ({options.flags}store URL)",)
 
 
 def _with_block(

@@ -20,6 +20,7 @@ from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.tuner.scheduler.devices import list_devices, usable_devices
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
+from torchx_cubicml.tuner.scheduler.ray import RayQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _OUT_OF_MEMORY = re.compile(
     r"exceeded (?:job )?memory limit|oom[-_]kill|\bOOM[ -]?[Kk]ill|OUT_OF_MEMORY", re.IGNORECASE
 )
 _ON_THIS_HOST = frozenset({"local_cwd", "local_docker"})
+_RAY = "ray"
 _ADOPTED = "adopted/"  # part of the handle of a local job that another process started
 
 
@@ -63,7 +65,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             scheduler: name of a TorchX scheduler.
             scheduler_args: ``key=value,key=value``, as ``-cfg`` of ``torchx run``.
             log_dir: folder of local schedulers' logs, with a folder for each launch, unless the options set another.
-            workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch and reused.
+            workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch and reused. On Ray
+                it is a folder that TorchX removes once it is uploaded, and each launch builds its own.
             runner: replaces TorchX's own; ``.torchxconfig`` is not read then.
 
         Raises:
@@ -95,6 +98,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             self._query = SlurmQuery()
         elif scheduler == "local_cwd":
             self._query = LocalQuery(self._logs)
+        elif scheduler == _RAY:
+            self._query = RayQuery(str(options.resolve(self._cfg).get("dashboard_address") or ""))
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -138,6 +143,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             cfg["log_dir"] = f"{self._logs}/{launch_id}"
         if self._scheduler == "slurm":
             cfg["comment"] = " ".join(filter(None, (str(cfg.get("comment") or ""), launch_id)))
+        if self._scheduler == _RAY:
+            app.name = f"{app.name}-{launch_id}"
         if self.image:
             app.roles[0].image = self.image
         workspace, typed = None if self.image else self._workspace or None, app.roles[0].image
@@ -147,13 +154,15 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             raise KeyboardInterrupt from error
         except Exception as error:
             raise LaunchError(f"{self._scheduler} rejected the job: {type(error).__name__}: {error}") from error
-        if app.roles[0].image != typed:
+        if app.roles[0].image != typed and self._scheduler != _RAY:
             self.image = app.roles[0].image
         return handle
 
     def look(self, handle: str) -> JobState:
         """Return the state of a job; ``UNKNOWN`` if no source knows it or a query fails."""
         app_id = handle.rpartition("/")[2]
+        if isinstance(self._query, RayQuery):
+            return self._query.look(app_id) or self._torchx_state(handle)
         if _ADOPTED in handle:
             return (self._query.look(app_id) if self._query else None) or JobState(phase=JobPhase.UNKNOWN)
         state = self._torchx_state(handle)
@@ -164,7 +173,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def cancel(self, handle: str) -> None:
         """Request the end of a job from the scheduler."""
         app_id = handle.rpartition("/")[2]
-        if (isinstance(self._query, SlurmQuery) or _ADOPTED in handle) and self._query is not None:
+        if (isinstance(self._query, SlurmQuery | RayQuery) or _ADOPTED in handle) and self._query is not None:
             self._query.cancel(app_id)
             return
         with suppress(Exception):  # TorchX may fail to read the job's status; the scheduler's own time limit remains

@@ -1,0 +1,98 @@
+"""Job states from Ray's job server: causes of ends that TorchX leaves out, and jobs by their launch.
+
+TorchX names a job after its app, so the app's name bears the launch id. TorchX's app id is ``ADDRESS-SUBMISSION_ID``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+
+_LIVE = {"PENDING": JobPhase.QUEUED, "RUNNING": JobPhase.RUNNING}
+_ENDS = {"SUCCEEDED": JobEnd.SUCCEEDED, "STOPPED": JobEnd.CANCELLED, "FAILED": JobEnd.FAILED}
+# The message of a failed job ends with its log. Lines of the training itself do not begin so: Ray puts its process first.
+_CAUSES = (
+    (re.compile(r"^ray\.exceptions\.OutOfMemoryError: ", re.MULTILINE), JobEnd.OUT_OF_MEMORY),
+    (re.compile(r"^(?:ray\.exceptions\.)?\w+: .*\bnode has died", re.MULTILINE), JobEnd.NODE_FAILED),
+    (re.compile(r"^TimeoutError: Placement group creation timed out", re.MULTILINE), JobEnd.NO_ROOM),
+)
+_LOG = re.compile(r",? last available logs.*", re.DOTALL)
+
+
+class RayQuery:
+    """Query of Ray's job server through Ray's own client. See ``SchedulerQuery``.
+
+    Args:
+        address: host and port of the server, as in ``dashboard_address``; ``RAY_ADDRESS`` precedes it, as in TorchX.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def look(self, app_id: str) -> JobState | None:
+        """Return the state of a job with the message of its end."""
+        address, submission_id = _parts(app_id)
+        job = _ask(address, lambda client: client.get_job_info(submission_id))
+        return None if job is None else state_of(str(job.status), job.message or "")
+
+    def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
+        """Search all jobs that the cluster has had since it started."""
+        jobs = _ask(self._address, lambda client: client.list_jobs()) or ()
+        names = [str(job.submission_id) for job in jobs if job.submission_id]
+        return {
+            launch_id: f"{self._address}-{name}" for launch_id in launch_ids for name in names if f"{launch_id}-" in name
+        }
+
+    def submitting(self, launch_ids: Collection[str]) -> bool:
+        """Return false: a killed process leaves no submission behind."""
+        del launch_ids
+        return False
+
+    def cancel(self, app_id: str) -> bool:
+        """Stop the job; one that has ended stays as it is."""
+        address, submission_id = _parts(app_id)
+        return bool(_ask(address, lambda client: client.stop_job(submission_id)))
+
+
+def state_of(status: str, message: str) -> JobState:
+    """Return the state of a job from Ray's own status and message.
+
+    >>> str(state_of("FAILED", "failed, last available logs:\\nray.exceptions.OutOfMemoryError: low on memory").end)
+    'ran out of memory'
+    """
+    why = _LOG.sub("", message).strip()
+    if status in _LIVE:
+        return JobState(phase=_LIVE[status], why=why if status == "PENDING" else "")
+    if status not in _ENDS:
+        return JobState(phase=JobPhase.UNKNOWN, why=status)
+    end = _ENDS[status]
+    if end is JobEnd.FAILED:
+        end = next((cause for pattern, cause in _CAUSES if pattern.search(message)), end)
+    return JobState(phase=JobPhase.ENDED, end=end, why=why if end is not JobEnd.SUCCEEDED else "")
+
+
+def _parts(app_id: str) -> tuple[str, str]:
+    """Return the address and the submission id in TorchX's app id; the address has no - after its port."""
+    port = re.search(r":\d+-", app_id)
+    if port is None:
+        address, _, submission_id = app_id.partition("-")
+        return address, submission_id
+    return app_id[: port.end() - 1], app_id[port.end() :]
+
+
+def _ask(address: str, question: Callable[[Any], _T]) -> _T | None:
+    """Return the answer of the job server at an address; ``None`` without one."""
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        return question(JobSubmissionClient(f"http://{address}"))
+    except Exception:  # noqa: BLE001 - a client of another release, or a server out of reach, must not end a tune
+        return None

@@ -70,7 +70,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             runner: replaces TorchX's own; ``.torchxconfig`` is not read then.
 
         Raises:
-            LaunchError: the scheduler or an option is unknown.
+            LaunchError: the scheduler or an option is unknown, or the scheduler's client is missing.
         """
         from torchx.runner import config, get_runner
 
@@ -84,7 +84,10 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             raise LaunchError(
                 f"unknown scheduler {scheduler!r}; choose from {', '.join(legal)}{closest(scheduler, legal)}"
             )
-        options = self._runner.scheduler_run_opts(scheduler)
+        try:
+            options = self._runner.scheduler_run_opts(scheduler)
+        except (ImportError, NameError) as error:  # of TorchX, where the scheduler's client is missing
+            raise LaunchError(f"the client of scheduler {scheduler} is not installed here: {error}") from error
         try:
             self._cfg = options.cfg_from_str(scheduler_args)
         except (ValueError, KeyError) as error:

@@ -24,6 +24,7 @@ _CAUSES = (
     (re.compile(r"^(?:ray\.exceptions\.)?\w+: .*\bnode has died", re.MULTILINE), JobEnd.NODE_FAILED),
     (re.compile(r"^TimeoutError: Placement group creation timed out", re.MULTILINE), JobEnd.NO_ROOM),
 )
+_WAITS, _PLACED = "Waiting for minimum placement group", "Successfully created placement groups"  # TorchX's driver
 _LOG = re.compile(r",? last available logs.*", re.DOTALL)
 
 
@@ -36,12 +37,24 @@ class RayQuery:
 
     def __init__(self, address: str) -> None:
         self._address = address
+        self._placed: set[str] = set()  # jobs that no longer wait for room
 
     def look(self, app_id: str) -> JobState | None:
-        """Return the state of a job with the message of its end."""
+        """Return the state of a job with the message of its end; one that waits for room is queued.
+
+        Ray calls a job running once TorchX's driver runs, which then waits 100 s at most for room for the training.
+        """
         address, submission_id = _parts(app_id)
         job = _ask(address, lambda client: client.get_job_info(submission_id))
-        return None if job is None else state_of(str(job.status), job.message or "")
+        if job is None:
+            return None
+        state = state_of(str(job.status), job.message or "")
+        if state.phase is JobPhase.RUNNING and submission_id not in self._placed:
+            log = _ask(address, lambda client: client.get_job_logs(submission_id)) or ""
+            if _WAITS in log and _PLACED not in log:
+                return JobState(phase=JobPhase.QUEUED, why="waits for room on the cluster")
+            self._placed.add(submission_id)
+        return state
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
         """Search all jobs that the cluster has had since it started."""

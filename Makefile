@@ -13,7 +13,7 @@ TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cu
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
+.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill test-schedulers
 .PHONY: test-docs test-report screenshots test-integrations test-torchrec test-releases test-nightly test-packages check
 .PHONY: setup format bench clean
 
@@ -54,6 +54,9 @@ test-slurm: setup ## whole tunes on a Slurm that is started on this machine (roo
 
 test-slurm-short: setup ## the same without the real trainings on machines of two speeds, and without the nightly TorchX
 	scripts/test-slurm --short
+
+test-schedulers: setup ## five scenarios on real schedulers of this machine (root; what is missing is installed; SCHEDULERS="docker slurm")
+	scripts/test-schedulers $(SCHEDULERS)
 
 test-docs: setup ## each command, TOML and Python block of README.md and docs/, executed (those of trainers where their .venv-* are)
 	PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist load --maxschedchunk 1 tests/documentation/test_pages.py

@@ -10,6 +10,7 @@ import logging
 import re
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +19,7 @@ from torchx_cubicml.launch.scheduler import option_texts
 from torchx_cubicml.settings import visible_devices
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.tuner.scheduler.devices import list_devices, usable_devices
+from torchx_cubicml.tuner.scheduler.docker import DockerQuery
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
 from torchx_cubicml.tuner.scheduler.ray import RayQuery
@@ -101,6 +103,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             self._query = SlurmQuery()
         elif scheduler == "local_cwd":
             self._query = LocalQuery(self._logs)
+        elif scheduler == "local_docker":
+            self._query = DockerQuery()
         elif scheduler == _RAY:
             self._query = RayQuery(str(options.resolve(self._cfg).get("dashboard_address") or ""))
 
@@ -140,12 +144,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             LaunchError: the scheduler rejects the job.
             KeyboardInterrupt: the user interrupts; there may or may not be a job.
         """
-        given = ",".join(f"{name}={text}" for name, text in options.items())
-        cfg = {**self._cfg, **self._runner.scheduler_run_opts(self._scheduler).cfg_from_str(given)}
-        if self._logs:
-            cfg["log_dir"] = f"{self._logs}/{launch_id}"
-        if self._scheduler == "slurm":
-            cfg["comment"] = " ".join(filter(None, (str(cfg.get("comment") or ""), launch_id)))
+        cfg = self._options_of(launch_id, options)
         if self._scheduler == _RAY:
             app.name = f"{app.name}-{launch_id}"
         if self.image:
@@ -161,12 +160,38 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             self.image = app.roles[0].image
         return handle
 
+    def _options_of(self, launch_id: str, options: Mapping[str, str]) -> dict[str, object]:
+        given = ",".join(f"{name}={text}" for name, text in options.items())
+        cfg = {**self._cfg, **self._runner.scheduler_run_opts(self._scheduler).cfg_from_str(given)}
+        if self._logs:
+            cfg["log_dir"] = f"{self._logs}/{launch_id}"
+        if self._scheduler == "slurm":
+            cfg["comment"] = " ".join(filter(None, (str(cfg.get("comment") or ""), launch_id)))
+        return cfg
+
+    def check_request(self, app: AppDef) -> None:
+        """Check that TorchX can make a request of ``app``, as a dry run does; nothing is submitted and no image built.
+
+        Raises:
+            LaunchError: it cannot, as where an option that the scheduler needs is missing.
+        """
+        if self._workspace:
+            app.roles[0].image = str(Path.cwd())  # the image of a workspace is built at the first launch
+        try:
+            self._runner.dryrun(app, self._scheduler, cfg=self._options_of("dry-run", {}))
+        except interruptions() as error:
+            raise KeyboardInterrupt from error
+        except Exception as error:
+            raise LaunchError(
+                f"TorchX cannot make a request for {self._scheduler}: {type(error).__name__}: {error}"
+            ) from error
+
     def look(self, handle: str) -> JobState:
         """Return the state of a job; ``UNKNOWN`` if no source knows it or a query fails."""
         app_id = handle.rpartition("/")[2]
         if isinstance(self._query, RayQuery):
             return self._query.look(app_id) or self._torchx_state(handle)
-        if _ADOPTED in handle:
+        if _ADOPTED in handle or isinstance(self._query, DockerQuery):
             return (self._query.look(app_id) if self._query else None) or JobState(phase=JobPhase.UNKNOWN)
         state = self._torchx_state(handle)
         if isinstance(self._query, SlurmQuery) and state.phase is not JobPhase.RUNNING:
@@ -176,7 +201,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def cancel(self, handle: str) -> None:
         """Request the end of a job from the scheduler."""
         app_id = handle.rpartition("/")[2]
-        if (isinstance(self._query, SlurmQuery | RayQuery) or _ADOPTED in handle) and self._query is not None:
+        asks_query = isinstance(self._query, SlurmQuery | DockerQuery | RayQuery) or _ADOPTED in handle
+        if asks_query and self._query is not None:
             self._query.cancel(app_id)
             return
         with suppress(Exception):  # TorchX may fail to read the job's status; the scheduler's own time limit remains

@@ -147,7 +147,7 @@ def test_what_a_scheduler_rejects_is_told_with_the_cause() -> None:
     ("scheduler", "options", "words"),
     [
         ("slrm", "", r"unknown scheduler 'slrm'; choose from slurm, local_cwd, kubernetes, ray"),
-        ("slurm", "partitions=a", r"unknown option 'partitions' of scheduler slurm; choose from comment, dashboard_address, log_dir"),
+        ("slurm", "partitions=a", r"unknown option 'partitions' of scheduler slurm; choose from comment, log_dir"),
         ("slurm", "partition=a,comments=b", "unknown option 'comments'"),
     ],
 )

@@ -116,7 +116,7 @@ class TestAnswers:
         ("command", "end", "why"),
         [
             (["true"], JobEnd.SUCCEEDED, ""),
-            (["bash", "-c", "exit 7"], JobEnd.FAILED, "Job entrypoint command failed with exit code 1"),
+            (["bash", "-c", "exit 7"], JobEnd.FAILED, "exit code 7"),
         ],
         ids=["ends", "fails"],
     )

@@ -76,7 +76,7 @@ def test_each_status_is_read(server: Server, status: str, message: str | None, e
 @pytest.mark.parametrize(
     ("last_lines", "end"),
     [
-        ("RuntimeError: exec_module failed with return code 1\n", JobEnd.FAILED),
+        ("SystemExit: 1\n", JobEnd.FAILED),
         (OF_THE_TRAINING, JobEnd.FAILED),
         (f"{OF_THE_TRAINING}ray.exceptions.OutOfMemoryError: Task was killed\n", JobEnd.OUT_OF_MEMORY),
         ("ray.exceptions.ActorDiedError: The actor died because its node has died.\n", JobEnd.NODE_FAILED),
@@ -88,6 +88,26 @@ def test_the_cause_of_a_failure_is_in_rays_own_lines(server: Server, last_lines:
     server.jobs["train-1"] = "FAILED", f"{LOG}{last_lines}", ""
     found = RayQuery(ADDRESS).look(f"{ADDRESS}-train-1")
     assert found == JobState(phase=JobPhase.ENDED, end=end, why="Job entrypoint command failed with exit code 1")
+
+
+def test_the_exit_code_of_the_training_is_told(server: Server) -> None:
+    server.jobs["train-1"] = "FAILED", f"{LOG}RuntimeError: exec_module failed with return code -9\n", ""
+    found = RayQuery(ADDRESS).look(f"{ADDRESS}-train-1")
+    assert found == JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code -9")
+
+
+@pytest.mark.parametrize(
+    ("log", "lines"),
+    [
+        ("of the driver\n\x1b[36m(CommandActor pid=7, ip=10.0.0.2)\x1b[0m one\n(CommandActor pid=8) two\n", ("one", "two")),
+        ("of the driver\n", ("of the driver",)),
+    ],
+    ids=["training", "driver"],
+)
+def test_the_lines_of_the_training_are_told_apart(server: Server, log: str, lines: tuple[str, ...]) -> None:
+    server.jobs["train-1"] = "FAILED", None, log
+    assert RayQuery(ADDRESS).lines(f"{ADDRESS}-train-1") == lines
+    assert RayQuery(ADDRESS).lines(f"{ADDRESS}-train-2") == ()
 
 
 def test_a_job_that_waits_for_room_is_queued_although_its_driver_runs(server: Server) -> None:

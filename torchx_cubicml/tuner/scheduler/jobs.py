@@ -106,6 +106,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         elif scheduler == "local_docker":
             self._query = DockerQuery()
         elif scheduler == _RAY:
+            for handler in logging.getLogger(_RAY).handlers:
+                handler.setLevel(logging.WARNING)  # as above
             self._query = RayQuery(str(options.resolve(self._cfg).get("dashboard_address") or ""))
 
     def __enter__(self) -> Self:
@@ -265,6 +267,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         from torchx.schedulers.api import Stream
         from torchx.specs import is_terminal
 
+        if isinstance(self._query, RayQuery):
+            return self._query.lines(handle.rpartition("/")[2])[-count:]
         try:
             scheduler, app_id = self._runner._scheduler(self._scheduler), handle.rpartition("/")[2]
             status = scheduler.describe(app_id)

@@ -25,7 +25,9 @@ _CAUSES = (
     (re.compile(r"^TimeoutError: Placement group creation timed out", re.MULTILINE), JobEnd.NO_ROOM),
 )
 _WAITS, _PLACED = "Waiting for minimum placement group", "Successfully created placement groups"  # TorchX's driver
+_EXIT_CODE = re.compile(r"exec_module failed with return code (-?\d+)")  # of the training, in TorchX's driver
 _LOG = re.compile(r",? last available logs.*", re.DOTALL)
+_OF_TRAINING = re.compile(r"^(?:\x1b\[\d+m)?\(CommandActor pid=[^)]*\)(?:\x1b\[0m)? ?")
 
 
 class RayQuery:
@@ -74,6 +76,13 @@ class RayQuery:
         address, submission_id = _parts(app_id)
         return bool(_ask(address, lambda client: client.stop_job(submission_id)))
 
+    def lines(self, app_id: str) -> tuple[str, ...]:
+        """Return the lines that the training wrote; those of TorchX's driver if it wrote none."""
+        address, submission_id = _parts(app_id)
+        lines = (_ask(address, lambda client: client.get_job_logs(submission_id)) or "").splitlines()
+        found = [(match, line) for line in lines if (match := _OF_TRAINING.match(line))]
+        return tuple(line[match.end() :] for match, line in found) or tuple(lines)
+
 
 def state_of(status: str, message: str) -> JobState:
     """Return the state of a job from Ray's own status and message.
@@ -86,8 +95,9 @@ def state_of(status: str, message: str) -> JobState:
         return JobState(phase=_LIVE[status], why=why if status == "PENDING" else "")
     if status not in _ENDS:
         return JobState(phase=JobPhase.UNKNOWN, why=status)
-    end = _ENDS[status]
+    end, code = _ENDS[status], _EXIT_CODE.search(message)
     if end is JobEnd.FAILED:
+        why = f"exit code {code[1]}" if code else why
         end = next((cause for pattern, cause in _CAUSES if pattern.search(message)), end)
     return JobState(phase=JobPhase.ENDED, end=end, why=why if end is not JobEnd.SUCCEEDED else "")
 

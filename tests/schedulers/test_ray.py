@@ -80,7 +80,7 @@ def site(address: str) -> Iterator[Site]:
         scheduler="ray",
         version=f"Ray {ray.__version__}",
         options=("-s", "ray", "-cfg", f"dashboard_address={address}", "--workspace", f"file://{workspace}"),
-        component=(),
+        component=("--env", "OMP_NUM_THREADS=1"),  # as torchrun sets it; Ray sets the processors of the job
         folder=folder,
         store=str(folder / "stores"),
     )

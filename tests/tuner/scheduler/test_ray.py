@@ -13,7 +13,8 @@ from torchx_cubicml.tuner.scheduler.ray import RayQuery
 ADDRESS = "127.0.0.1:8265"
 WAITING = "INFO: Waiting for minimum placement group to start.\n"
 PLACED = f"{WAITING}INFO: Successfully created placement groups\n"
-LOG = "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):\n"
+FAILED = "Job entrypoint command failed with exit code 1"
+LOG = f"{FAILED}, last available logs (truncated to 20,000 chars):\n"
 OF_THE_TRAINING = "(CommandActor pid=7) torch.OutOfMemoryError: CUDA out of memory\n"
 
 
@@ -73,21 +74,41 @@ def test_each_status_is_read(server: Server, status: str, message: str | None, e
     assert RayQuery(ADDRESS).look(f"{ADDRESS}-train-1") == expected
 
 
+OF_RAY = "killed due to the node running low on memory"
+
+
 @pytest.mark.parametrize(
-    ("last_lines", "end"),
+    ("message", "end", "why"),
     [
-        ("SystemExit: 1\n", JobEnd.FAILED),
-        (OF_THE_TRAINING, JobEnd.FAILED),
-        (f"{OF_THE_TRAINING}ray.exceptions.OutOfMemoryError: Task was killed\n", JobEnd.OUT_OF_MEMORY),
-        ("ray.exceptions.ActorDiedError: The actor died because its node has died.\n", JobEnd.NODE_FAILED),
-        ("TimeoutError: Placement group creation timed out. Make sure that\n", JobEnd.NO_ROOM),
+        (f"{LOG}SystemExit: 1\n", JobEnd.FAILED, FAILED),
+        (f"{LOG}{OF_THE_TRAINING}", JobEnd.FAILED, FAILED),
+        (f"{LOG}(CommandActor pid=7) ray.exceptions.Error: {OF_RAY}\n", JobEnd.FAILED, FAILED),
+        (
+            f"{LOG}{OF_THE_TRAINING}ray.exceptions.OutOfMemoryError: 1 worker(s) were {OF_RAY}. Memory on the node\n",
+            JobEnd.OUT_OF_MEMORY,
+            f"1 worker(s) were {OF_RAY}",
+        ),
+        (
+            f"Unexpected error occurred: 2 worker(s) were {OF_RAY}. Memory on the node (IP: 10.0.0.1)\nOOM kill reason",
+            JobEnd.OUT_OF_MEMORY,
+            f"2 worker(s) were {OF_RAY}",
+        ),
+        (
+            f"{LOG}ray.exceptions.ActorDiedError: The actor died because its node has died.\n",
+            JobEnd.NODE_FAILED,
+            "The actor died because its node has died",
+        ),
+        (
+            f"{LOG}TimeoutError: Placement group creation timed out. Make sure that\n",
+            JobEnd.NO_ROOM,
+            "Placement group creation timed out",
+        ),
     ],
-    ids=["failed", "out of device memory", "out of memory", "node lost", "no room"],
+    ids=["failed", "device memory", "quoted", "memory", "memory of the driver", "node lost", "no room"],
 )
-def test_the_cause_of_a_failure_is_in_rays_own_lines(server: Server, last_lines: str, end: JobEnd) -> None:
-    server.jobs["train-1"] = "FAILED", f"{LOG}{last_lines}", ""
-    found = RayQuery(ADDRESS).look(f"{ADDRESS}-train-1")
-    assert found == JobState(phase=JobPhase.ENDED, end=end, why="Job entrypoint command failed with exit code 1")
+def test_the_cause_of_a_failure_is_in_rays_own_lines(server: Server, message: str, end: JobEnd, why: str) -> None:
+    server.jobs["train-1"] = "FAILED", message, ""
+    assert RayQuery(ADDRESS).look(f"{ADDRESS}-train-1") == JobState(phase=JobPhase.ENDED, end=end, why=why)
 
 
 def test_the_exit_code_of_the_training_is_told(server: Server) -> None:

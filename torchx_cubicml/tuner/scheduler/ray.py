@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 _LIVE = {"PENDING": JobPhase.QUEUED, "RUNNING": JobPhase.RUNNING}
-_ENDS = {"SUCCEEDED": JobEnd.SUCCEEDED, "STOPPED": JobEnd.CANCELLED, "FAILED": JobEnd.FAILED}
+_ENDS = {"SUCCEEDED": JobEnd.SUCCEEDED, "STOPPED": JobEnd.CANCELLED, "FAILED": JobEnd.FAILED}  # FAILED has causes
 # The message of a failed job ends with its log. Lines of the training itself do not begin so: Ray puts its process first.
+_ERROR = r"^(?:ray\.exceptions\.\w+|Unexpected error occurred): "
 _CAUSES = (
-    (re.compile(r"^ray\.exceptions\.OutOfMemoryError: ", re.MULTILINE), JobEnd.OUT_OF_MEMORY),
-    (re.compile(r"^(?:ray\.exceptions\.)?\w+: .*\bnode has died", re.MULTILINE), JobEnd.NODE_FAILED),
-    (re.compile(r"^TimeoutError: Placement group creation timed out", re.MULTILINE), JobEnd.NO_ROOM),
+    (re.compile(rf"{_ERROR}(.*?killed due to the node running low on memory)", re.MULTILINE), JobEnd.OUT_OF_MEMORY),
+    (re.compile(rf"{_ERROR}(.*?its node has died)", re.MULTILINE), JobEnd.NODE_FAILED),
+    (re.compile(r"^TimeoutError: (Placement group creation timed out)", re.MULTILINE), JobEnd.NO_ROOM),
 )
 _WAITS, _PLACED = "Waiting for minimum placement group", "Successfully created placement groups"  # TorchX's driver
 _EXIT_CODE = re.compile(r"exec_module failed with return code (-?\d+)")  # of the training, in TorchX's driver
@@ -87,7 +88,7 @@ class RayQuery:
 def state_of(status: str, message: str) -> JobState:
     """Return the state of a job from Ray's own status and message.
 
-    >>> str(state_of("FAILED", "failed, last available logs:\\nray.exceptions.OutOfMemoryError: low on memory").end)
+    >>> str(state_of("FAILED", "Unexpected error occurred: 2 were killed due to the node running low on memory").end)
     'ran out of memory'
     """
     why = _LOG.sub("", message).strip()
@@ -95,11 +96,13 @@ def state_of(status: str, message: str) -> JobState:
         return JobState(phase=_LIVE[status], why=why if status == "PENDING" else "")
     if status not in _ENDS:
         return JobState(phase=JobPhase.UNKNOWN, why=status)
-    end, code = _ENDS[status], _EXIT_CODE.search(message)
-    if end is JobEnd.FAILED:
-        why = f"exit code {code[1]}" if code else why
-        end = next((cause for pattern, cause in _CAUSES if pattern.search(message)), end)
-    return JobState(phase=JobPhase.ENDED, end=end, why=why if end is not JobEnd.SUCCEEDED else "")
+    if status != "FAILED":
+        return JobState(phase=JobPhase.ENDED, end=_ENDS[status], why="" if status == "SUCCEEDED" else why)
+    for pattern, end in _CAUSES:
+        if cause := pattern.search(message):
+            return JobState(phase=JobPhase.ENDED, end=end, why=cause[1])
+    code = _EXIT_CODE.search(message)
+    return JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why=f"exit code {code[1]}" if code else why)
 
 
 def _parts(app_id: str) -> tuple[str, str]:

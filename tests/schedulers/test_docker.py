@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from torchx import specs
 
-from tests.schedulers.scenarios import ROOT, TRAINING, Scenarios, Site
+from tests.schedulers.scenarios import REFUSED, ROOT, Scenarios, Site
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
@@ -91,7 +91,10 @@ def image(client: Any) -> str:
 @pytest.fixture(scope="module")
 def site(client: Any, image: str) -> Iterator[Site]:
     folder = Path(tempfile.mkdtemp(prefix="cubicml-jobs-"))
-    mounts = [*(f"type=bind,src={path},dst={path},readonly" for path in programs()), f"type=bind,src={folder},dst={folder}"]
+    mounts = [
+        *(f"type=bind,src={path},dst={path},readonly" for path in programs()),
+        f"type=bind,src={folder},dst={folder}",
+    ]
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin"
     yield Site(
         scheduler="local_docker",
@@ -114,9 +117,9 @@ def programs() -> list[Path]:
 class TestDocker(Scenarios):
     def test_exit_status(self, site: Site, client: Any) -> None:
         """The container of a failed launch ends as the same command outside does."""
-        refused = [*TRAINING.split(), "--sharding", "NONE"]
-        outside = site.run("torchrun", "--nproc_per_node", "2", "train_gpt.py", *refused)
-        site.launch("status", "train_gpt.py", refused)
+        outside = site.run("torchrun", "--nproc_per_node", "2", "train_gpt.py", *REFUSED.split())
+        ended = site.launch("status", "train_gpt.py", REFUSED.split())
+        assert ended.returncode == outside.returncode
         newest = client.containers.list(all=True, limit=1)[0]
         assert newest.attrs["State"]["ExitCode"] == outside.returncode != 0
 
@@ -126,7 +129,13 @@ def app(*command: str, image: str, memory_mb: int = 200, **options: Any) -> spec
     resource = specs.Resource(cpu=1, gpu=0, memMB=memory_mb)
     mounts = [specs.BindMount("/usr", "/usr", read_only=True)]
     role = specs.Role(
-        name="role", image=image, entrypoint=command[0], args=[*command[1:]], resource=resource, mounts=mounts, **options
+        name="role",
+        image=image,
+        entrypoint=command[0],
+        args=[*command[1:]],
+        resource=resource,
+        mounts=mounts,
+        **options,
     )
     return specs.AppDef(name="app", roles=[role])
 
@@ -145,7 +154,10 @@ class TestAnswers:
         [
             (["true"], JobState(phase=JobPhase.ENDED, end=JobEnd.SUCCEEDED)),
             (["bash", "-c", "exit 7"], JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code 7")),
-            (["bash", "-c", "kill -9 $BASHPID"], JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code 137")),
+            (
+                ["bash", "-c", "(kill -9 $BASHPID); exit $?"],
+                JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code 137"),
+            ),
             (
                 ["bash", "-c", "head -c 1G /dev/zero | tail; exit 3"],
                 JobState(phase=JobPhase.ENDED, end=JobEnd.OUT_OF_MEMORY, why="OOMKilled"),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
 from datetime import UTC, datetime, timedelta
@@ -31,7 +32,14 @@ REFUSED = 'OCI runtime create failed: exec: "no": executable file not found in $
 
 
 def container(
-    status: str, *, code: int = 0, killed: bool = False, error: str = "", app: str = "app-1", launch: str = "", age_s: float = 1.0
+    status: str,
+    *,
+    code: int = 0,
+    killed: bool = False,
+    error: str = "",
+    app: str = "app-1",
+    launch: str = "",
+    age_s: float = 1.0,
 ) -> dict[str, Any]:
     """Return the parts of `docker inspect` that are read."""
     contract = Contract(launch_id=launch, store="/store", origin=Origin.TUNE) if launch else None
@@ -70,11 +78,20 @@ FAILED = container("exited", code=7)
         ([container("restarting", code=1), OVER], JobState(phase=JobPhase.QUEUED)),
         ([container("created", age_s=59)], JobState(phase=JobPhase.QUEUED)),
         ([container("created", age_s=61)], ended(JobEnd.UNWATCHED, "its container was never started")),
-        ([container("created", code=127, error=REFUSED)], ended(JobEnd.FAILED, REFUSED)),
+        ([container("created", code=127, error=REFUSED)], ended(JobEnd.FAILED, f"exit code 127: {REFUSED}")),
         ([container("removing")], None),
     ],
     ids=[
-        *("no container", "ends", "outlives a kill", "fails", "fails with a cause", "out of memory", "the kill counts", "the failure counts"),
+        *(
+            "no container",
+            "ends",
+            "outlives a kill",
+            "fails",
+            "fails with a cause",
+            "out of memory",
+            "the kill counts",
+            "the failure counts",
+        ),
         *("one runs", "paused", "restarts", "just made", "never started", "cannot start", "removed"),
     ],
 )
@@ -150,7 +167,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         container("running", app="app-1", launch="launch-1"),
         container("running", app="app-1", code=1, launch="launch-1"),
         container("exited", app="app-2", code=1, launch="launch-2"),
-        container("created", app="app-3", error=REFUSED, launch="launch-3"),
+        container("created", app="app-3", code=127, error=REFUSED, launch="launch-3"),
         container("exited", app="app-4"),
     ]
     with tempfile.TemporaryDirectory() as folder:  # the path of a socket has 108 characters at most
@@ -170,7 +187,7 @@ def test_a_job_is_looked_up_by_its_label(daemon: StandIn) -> None:
     query = DockerQuery()
     assert query.look("app-1") == JobState(phase=JobPhase.RUNNING)
     assert query.look("app-2") == ended(JobEnd.FAILED, "exit code 1")
-    assert query.look("app-3") == ended(JobEnd.FAILED, REFUSED)
+    assert query.look("app-3") == ended(JobEnd.FAILED, f"exit code 127: {REFUSED}")
     assert query.look("app-9") is None
 
 
@@ -189,7 +206,9 @@ def test_all_containers_of_a_job_are_asked_before_one_is_waited_for(daemon: Stan
     ]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a client that is never made
 def test_a_daemon_that_does_not_answer_knows_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     query = DockerQuery()
     assert (query.look("app"), query.find(["launch-1"]), query.cancel("app")) == (None, {}, False)
+    gc.collect()

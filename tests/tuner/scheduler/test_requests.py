@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +15,8 @@ from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchx_cubicml.tuner import Prepared
 
 needs_kubernetes = pytest.mark.skipif(find_spec("kubernetes") is None, reason="the package kubernetes is not installed")

@@ -24,6 +24,7 @@ _GRACE_S = 10
 _STARTS_WITHIN = timedelta(seconds=60)  # else the process that made the container died before it started it
 _RUNNING_STATES = frozenset({"running", "paused"})
 _QUEUED_STATES = frozenset({"created", "restarting"})
+_OVER_STATES = frozenset({"exited", "dead"})
 # The most specific end counts for a job of several containers.
 _ENDS = (JobEnd.OUT_OF_MEMORY, JobEnd.FAILED, JobEnd.UNWATCHED, JobEnd.SUCCEEDED)
 
@@ -95,29 +96,33 @@ def launch_of(container: Mapping[str, Any]) -> str:
 
 def _state_of_one(container: Mapping[str, Any], now: datetime) -> JobState:
     state = container["State"]
-    status, error = state["Status"], state.get("Error") or ""
+    status = state["Status"]
     if status in _RUNNING_STATES:
         return JobState(phase=JobPhase.RUNNING)
-    if _is_refused(state):
-        return JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why=error)
-    if status in _QUEUED_STATES:
-        created = parse_time(container.get("Created", ""))
+    if status in _QUEUED_STATES and not _is_refused(state):
+        created = parse_time(container["Created"])
         if status == "created" and created is not None and now - created > _STARTS_WITHIN:
             return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED, why="its container was never started")
         return JobState(phase=JobPhase.QUEUED)
-    if status not in {"exited", "dead"}:
-        return JobState(phase=JobPhase.UNKNOWN, why=status)
-    if state["OOMKilled"] and state["ExitCode"]:  # a job that goes on without the process that was killed ends well
-        return JobState(phase=JobPhase.ENDED, end=JobEnd.OUT_OF_MEMORY, why="OOMKilled")
-    if state["ExitCode"]:
-        why = f"exit code {state['ExitCode']}{f': {error}' if error else ''}"
-        return JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why=why)
-    return JobState(phase=JobPhase.ENDED, end=JobEnd.SUCCEEDED)
+    if status in _OVER_STATES or _is_refused(state):
+        end, why = _end_of(state)
+        return JobState(phase=JobPhase.ENDED, end=end, why=why)
+    return JobState(phase=JobPhase.UNKNOWN, why=status)
+
+
+def _end_of(state: Mapping[str, Any]) -> tuple[JobEnd, str]:
+    """Return the end of a container and its cause; a job that goes on without a process killed for memory ends well."""
+    code, error = state["ExitCode"], state["Error"]
+    if state["OOMKilled"] and code:
+        return JobEnd.OUT_OF_MEMORY, "OOMKilled"
+    if code or error:
+        return JobEnd.FAILED, f"exit code {code}{f': {error}' if error else ''}"
+    return JobEnd.SUCCEEDED, ""
 
 
 def _is_refused(state: Mapping[str, Any]) -> bool:
     """Return whether Docker made a container and could not start it, for which TorchX's submission fails."""
-    return bool(state["Status"] == "created" and state.get("Error"))
+    return bool(state["Status"] == "created" and state["Error"])
 
 
 def _containers(label: str) -> list[Mapping[str, Any]]:

@@ -120,7 +120,10 @@ def test_the_exit_code_of_the_training_is_told(server: Server) -> None:
 @pytest.mark.parametrize(
     ("log", "lines"),
     [
-        ("of the driver\n\x1b[36m(CommandActor pid=7, ip=10.0.0.2)\x1b[0m one\n(CommandActor pid=8) two\n", ("one", "two")),
+        (
+            "of the driver\n\x1b[36m(CommandActor pid=7, ip=10.0.0.2)\x1b[0m one\n(CommandActor pid=8) two\n",
+            ("one", "two"),
+        ),
         ("of the driver\n", ("of the driver",)),
     ],
     ids=["training", "driver"],

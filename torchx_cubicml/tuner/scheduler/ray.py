@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 _LIVE = {"PENDING": JobPhase.QUEUED, "RUNNING": JobPhase.RUNNING}
-_ENDS = {"SUCCEEDED": JobEnd.SUCCEEDED, "STOPPED": JobEnd.CANCELLED, "FAILED": JobEnd.FAILED}  # FAILED has causes
-# The message of a failed job ends with its log. Lines of the training itself do not begin so: Ray puts its process first.
+_ENDS = {"SUCCEEDED": JobEnd.SUCCEEDED, "STOPPED": JobEnd.CANCELLED, "FAILED": JobEnd.FAILED}
+# The message of a failed job ends with its log. Lines of the training do not begin so: Ray puts its process first.
 _ERROR = r"^(?:ray\.exceptions\.\w+|Unexpected error occurred): "
 _CAUSES = (
     (re.compile(rf"{_ERROR}(.*?killed due to the node running low on memory)", re.MULTILINE), JobEnd.OUT_OF_MEMORY),
@@ -64,7 +64,10 @@ class RayQuery:
         jobs = _ask(self._address, lambda client: client.list_jobs()) or ()
         names = [str(job.submission_id) for job in jobs if job.submission_id]
         return {
-            launch_id: f"{self._address}-{name}" for launch_id in launch_ids for name in names if f"{launch_id}-" in name
+            launch_id: f"{self._address}-{name}"
+            for launch_id in launch_ids
+            for name in names
+            if f"{launch_id}-" in name
         }
 
     def submitting(self, launch_ids: Collection[str]) -> bool:

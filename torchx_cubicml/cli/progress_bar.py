@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task
 
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.store.reader import StoreSnapshot
 
 DELAY_S = 2.0
 """Seconds of work before the bar is shown."""
@@ -58,10 +59,16 @@ def read_store(url: str, *, is_json: bool) -> tuple[list[Trial], tuple[str, ...]
     Raises:
         StoreError: there is no store at the URL, or it cannot be read.
     """
-    from torchx_cubicml.store.presence import read_recorded
+    snapshot = read_snapshot(url, is_json=is_json)
+    return snapshot.trials, snapshot.warnings
+
+
+def read_snapshot(url: str, *, is_json: bool) -> StoreSnapshot:
+    """Return the snapshot of an existing store; see ``read_store``."""
+    from torchx_cubicml.store.presence import recorded_snapshot
 
     with progress("reading the store", is_json=is_json):
-        return read_recorded(url)
+        return recorded_snapshot(url)
 
 
 def _bar() -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import count
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.event import fold_events
+from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.store.backend import path_sort_key
 
 if TYPE_CHECKING:
@@ -108,6 +111,21 @@ class EventGroups:
         pairs = [pair for group in self.by_number.values() for pair in zip(group.firsts, group.trials, strict=True)]
         pairs.sort(key=lambda pair: path_sort_key(pair[0]))
         return with_crowding(trial for _, trial in pairs)
+
+    def last_events(self) -> dict[str, str]:
+        """Return trial id -> time of the last event, of each running trial whose events are in memory."""
+        last: dict[str, str] = {}
+        for group in self.by_number.values():
+            running = {trial.trial_id for trial in group.trials if trial.state is State.RUNNING}
+            for event in group.events.values() if running else ():
+                if event.trial_id in running and event.time:
+                    last[event.trial_id] = max(event.time, last.get(event.trial_id, ""), key=_moment)
+        return last
+
+
+def _moment(time: str) -> float:
+    parsed = parse_time(time)
+    return parsed.timestamp() if parsed is not None else -math.inf
 
 
 def _connected_components(events: Mapping[str, Event]) -> Iterable[dict[str, Event]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
@@ -34,11 +34,13 @@ class StoreSnapshot:
         trials: trials in the order of their first objects.
         warnings: objects that cannot be read, one sentence per cause.
         directories: path of each folder -> its listing.
+        last_events: id of a running trial -> time of its last event; without those that came from the cached index.
     """
 
     trials: list[Trial]
     warnings: tuple[str, ...]
     directories: Mapping[str, Directory]
+    last_events: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[], bool]) -> StoreSnapshot:
@@ -74,6 +76,7 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
         trials=index.groups.trials(),
         warnings=skipped_warnings(store.url, skipped),
         directories=index.objects.directories,
+        last_events=index.groups.last_events(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Answers of Ray's job server, read by a client that stands in for Ray's; ``tests/schedulers/test_ray.py`` has a real one."""
+"""Answers of Ray's job server, by a client that stands in for Ray's; ``tests/schedulers/test_ray.py`` has the real one."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_job_server_that_does_not_answer_knows_nothing(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     query = RayQuery(ADDRESS)
     assert query.look(f"{ADDRESS}-train-1") is None
-    assert query.find(["launch-a-0001"]) == {}
+    assert query.find(["launch-a-0001"]) is None
     assert not query.cancel(f"{ADDRESS}-train-1")
 
 

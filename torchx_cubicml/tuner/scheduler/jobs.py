@@ -21,6 +21,7 @@ from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.tuner.scheduler.devices import list_devices, usable_devices
 from torchx_cubicml.tuner.scheduler.docker import DockerQuery
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.kubernetes import LAUNCH_LABEL, KubernetesQuery
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
 from torchx_cubicml.tuner.scheduler.ray import RayQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from types import TracebackType
 
+    from kubernetes.client import ApiClient
     from torchx.runner import Runner
     from torchx.specs import AppDef
 
@@ -98,17 +100,24 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if runner is None:
             config.apply(scheduler=scheduler, cfg=self._cfg)
         self._logs = log_dir if scheduler == "local_cwd" and not self._cfg.get("log_dir") else ""
-        self._query: SchedulerQuery | None = None
-        if scheduler == "slurm":
-            self._query = SlurmQuery()
-        elif scheduler == "local_cwd":
-            self._query = LocalQuery(self._logs)
-        elif scheduler == "local_docker":
-            self._query = DockerQuery()
-        elif scheduler == _RAY:
+        self._query = self._new_query()
+        self._answered = True  # the last search for jobs
+
+    def _new_query(self) -> SchedulerQuery | None:
+        if self._scheduler == "slurm":
+            return SlurmQuery()
+        if self._scheduler == "local_cwd":
+            return LocalQuery(self._logs)
+        if self._scheduler == "local_docker":
+            return DockerQuery()
+        if self._scheduler == "kubernetes":
+            return KubernetesQuery(self._api_client, str(self._cfg.get("namespace") or "default"))
+        if self._scheduler == _RAY:
             for handler in logging.getLogger(_RAY).handlers:
-                handler.setLevel(logging.WARNING)  # as above
-            self._query = RayQuery(str(options.resolve(self._cfg).get("dashboard_address") or ""))
+                handler.setLevel(logging.WARNING)  # of its client, as for TorchX's
+            options = self._runner.scheduler_run_opts(_RAY).resolve(self._cfg)
+            return RayQuery(str(options.get("dashboard_address") or ""))
+        return None
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -153,7 +162,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             app.roles[0].image = self.image
         workspace, typed = None if self.image else self._workspace or None, app.roles[0].image
         try:
-            handle = str(self._runner.run(app, self._scheduler, cfg=cfg, workspace=workspace))
+            handle = self._run(app, cfg, workspace, launch_id=launch_id)
         except interruptions() as error:
             raise KeyboardInterrupt from error
         except Exception as error:
@@ -161,6 +170,14 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if app.roles[0].image != typed and self._scheduler != _RAY:
             self.image = app.roles[0].image
         return handle
+
+    def _run(self, app: AppDef, cfg: Mapping[str, object], workspace: str | None, *, launch_id: str) -> str:
+        if self._scheduler != "kubernetes":
+            return str(self._runner.run(app, self._scheduler, cfg=cfg, workspace=workspace))
+        info = self._runner.dryrun(app, self._scheduler, cfg=cfg, workspace=workspace)
+        with suppress(AttributeError, KeyError, TypeError):  # a later TorchX may word its request otherwise
+            info.request.resource["metadata"].setdefault("labels", {})[LAUNCH_LABEL] = launch_id
+        return str(self._runner.schedule(info))
 
     def _options_of(self, launch_id: str, options: Mapping[str, str]) -> dict[str, object]:
         given = ",".join(f"{name}={text}" for name, text in options.items())
@@ -193,7 +210,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         app_id = handle.rpartition("/")[2]
         if isinstance(self._query, RayQuery):
             return self._query.look(app_id) or self._torchx_state(handle)
-        if _ADOPTED in handle or isinstance(self._query, DockerQuery):
+        if _ADOPTED in handle or isinstance(self._query, DockerQuery | KubernetesQuery):
             return (self._query.look(app_id) if self._query else None) or JobState(phase=JobPhase.UNKNOWN)
         state = self._torchx_state(handle)
         if isinstance(self._query, SlurmQuery) and state.phase is not JobPhase.RUNNING:
@@ -203,8 +220,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def cancel(self, handle: str) -> None:
         """Request the end of a job from the scheduler."""
         app_id = handle.rpartition("/")[2]
-        asks_query = isinstance(self._query, SlurmQuery | DockerQuery | RayQuery) or _ADOPTED in handle
-        if asks_query and self._query is not None:
+        is_asked = isinstance(self._query, SlurmQuery | DockerQuery | KubernetesQuery | RayQuery)
+        if self._query is not None and (is_asked or _ADOPTED in handle):
             self._query.cancel(app_id)
             return
         with suppress(Exception):  # TorchX may fail to read the job's status; the scheduler's own time limit remains
@@ -216,7 +233,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             return {}
         inner = _ADOPTED if isinstance(self._query, LocalQuery) else "torchx/"
         found = self._query.find(launch_ids)
-        return {launch_id: f"{self._scheduler}://{inner}{app_id}" for launch_id, app_id in found.items()}
+        self._answered = found is not None
+        return {launch_id: f"{self._scheduler}://{inner}{app_id}" for launch_id, app_id in (found or {}).items()}
 
     @property
     def is_local(self) -> bool:
@@ -251,8 +269,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
 
     @property
     def finds(self) -> bool:
-        """Return whether ``find`` can establish that a launch has no job."""
-        return self._query is not None
+        """Return whether ``find`` can establish that a launch has no job, and did so at its last call."""
+        return self._query is not None and self._answered
 
     def submitting(self, launch_ids: Collection[str]) -> bool:
         """Return whether a killed process may still submit one of the launches."""
@@ -261,6 +279,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def last_lines(self, handle: str, role: str, *, count: int = 60) -> tuple[str, ...]:
         """Return the last lines that a job's first replica wrote to stderr; empty if there are none.
 
+        On Kubernetes, which keeps one log for both streams, they include those of stdout.
         TorchX's readers wait for the end of a job, and a job that cannot be cancelled never ends. For a job that TorchX
         does not report as ended, the lines are those of the scheduler's own logs.
         """
@@ -269,6 +288,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
 
         if isinstance(self._query, RayQuery):
             return self._query.lines(handle.rpartition("/")[2])[-count:]
+        if isinstance(self._query, KubernetesQuery):
+            return self._query.lines(handle.rpartition("/")[2], role, count=count)
         try:
             scheduler, app_id = self._runner._scheduler(self._scheduler), handle.rpartition("/")[2]
             status = scheduler.describe(app_id)
@@ -287,6 +308,9 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if not isinstance(self._query, SlurmQuery):
             return ()
         return self._query.lines(handle.rpartition("/")[2], str(self._cfg.get("job_dir") or "."))
+
+    def _api_client(self) -> ApiClient:
+        return self._runner._scheduler(self._scheduler)._api_client()  # with the user's kubeconfig, as TorchX reads it
 
     def _torchx_state(self, handle: str) -> JobState:
         from torchx.specs import AppState

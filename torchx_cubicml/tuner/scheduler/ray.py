@@ -59,9 +59,11 @@ class RayQuery:
             self._placed.add(submission_id)
         return state
 
-    def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
+    def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search all jobs that the cluster has had since it started."""
-        jobs = _ask(self._address, lambda client: client.list_jobs()) or ()
+        jobs = _ask(self._address, lambda client: client.list_jobs())
+        if jobs is None:
+            return None
         names = [str(job.submission_id) for job in jobs if job.submission_id]
         return {
             launch_id: f"{self._address}-{name}"

@@ -39,7 +39,7 @@ from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import kept_line, not_permitted
 from torchx_cubicml.launch.scheduler import (
     check_takes_command,
-    is_contained,
+    folder_doubt,
     is_dry_run,
     is_on_this_machine,
     scheduler_of_process,
@@ -343,13 +343,13 @@ def _cache_folder(options: Options) -> Path | None:
 def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
     from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
+    doubt = folder_doubt(launch.scheduler)
     protocol, path = split_url(store)
-    if not is_contained(launch.scheduler) or protocol not in LOCAL_PROTOCOLS:
+    if not doubt or protocol not in LOCAL_PROTOCOLS:
         return ()
     if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
         return ()
-    text = f"{store} may not be visible to jobs on {launch.scheduler}, or end with their container"
-    return (f"{text}; use a shared store ({options.flags}store URL)",)
+    return (f"{store} {doubt}; use a shared store ({options.flags}store URL)",)
 
 
 def _with_block(

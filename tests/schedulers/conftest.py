@@ -1,18 +1,31 @@
-"""Results of the scenarios as a table: date, versions, and how each scenario ended."""
+"""A tune that two scenarios share, and the results as a table: date, versions, and how each scenario ended."""
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 if TYPE_CHECKING:
-    import pytest
+    from tests.schedulers.scenarios import Site
 
 HEADING = "Five scenarios on real schedulers, run by scripts/test-schedulers; Linux, x86_64, CPU"
 _LONGEST = 300
+
+
+@pytest.fixture(scope="module")
+def tuned(site: Site) -> dict[str, Any]:
+    """Return the result of a tune of five launches on the scheduler of a file."""
+    site.write_files()
+    done = site.run(*site.tune("tune", ["--seconds", "1.2"], "--budget", "5 launches", "--repeats", "2"))
+    assert done.returncode == 0, done.stderr[-4000:]
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

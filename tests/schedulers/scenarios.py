@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = (ROOT / "examples" / "train_gpt.py", ROOT / "tests" / "tune" / "quick.py")
 TRAINING = "--n_layer 2 --n_embd 32 --block_size 32 --steps 12 --batch_size 2 --accumulate 2 --sharding FULL_SHARD"
+REFUSED = TRAINING.replace("FULL_SHARD", "NONE")
+"""The same with a value that the script refuses, by exit status 2."""
 SPACE = """
 objective = "samples_per_second"
 
@@ -37,6 +39,8 @@ changes_training = true
 """
 LONGEST_S = 900.0
 """Seconds that a command may take: only a hang takes so long."""
+ENDED_WITHIN_S = 300.0
+"""Seconds until the trial of a job that is over tells its end; likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +65,19 @@ class Site:
     store: str
     limits_memory: bool = False
 
+    def write_files(self) -> None:
+        """Write the scripts and the space file into the folder."""
+        for script in SCRIPTS:
+            (self.folder / script.name).write_text(script.read_text())
+        (self.folder / "space.toml").write_text(SPACE)
+
     def launch(self, store: str, script: str, args: Sequence[str], *, space: str = "") -> Ended:
         """Launch a script by `torchx run`, recorded, and wait until its trial has ended."""
         rewrite = ("--space", space) if space else ()
         before = {trial.trial_id for trial in self.trials(store)}
         words = ("run", "--wait", *self.options, "cubicml", *rewrite, "--store", f"{self.store}/{store}")
         done = self.run("torchx", *words, *self.command(script, args, processes=1 if "quick" in script else 2))
-        end = time.monotonic() + LONGEST_S
+        end = time.monotonic() + ENDED_WITHIN_S
         while time.monotonic() < end:
             new = [trial for trial in self.trials(store) if trial.trial_id not in before]
             if new and all(trial.state.ended for trial in new):
@@ -115,25 +125,12 @@ class Ended:
 
 
 class Scenarios:
-    """The scenarios of one scheduler, whose fixture ``site`` returns a `Site`."""
-
-    @pytest.fixture(scope="class", autouse=True)
-    def _files(self, site: Site) -> None:
-        for script in SCRIPTS:
-            (site.folder / script.name).write_text(script.read_text())
-        (site.folder / "space.toml").write_text(SPACE)
+    """The scenarios of one scheduler, whose fixture ``site`` returns a `Site`; ``conftest.py`` has the others."""
 
     @pytest.fixture(autouse=True)
     def _told(self, site: Site, record_property: Callable[[str, object], None]) -> None:
+        site.write_files()
         record_property("site", site.version)
-
-    @pytest.fixture(scope="class")
-    def tuned(self, site: Site, _files: None) -> dict[str, Any]:
-        """Return the result of a tune of five launches."""
-        done = site.run(*site.tune("tune", ["--seconds", "1.2"], "--budget", "5 launches", "--repeats", "2"))
-        assert done.returncode == 0, done.stderr[-4000:]
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
 
     def test_record(self, site: Site, record_property: Callable[[str, object], None]) -> None:
         args = [*TRAINING.split(), "--out_dir"]
@@ -173,7 +170,7 @@ class Scenarios:
         record_property("ran", "the job got the tune's winner in place of the typed value")
 
     def test_resume(self, site: Site, record_property: Callable[[str, object], None]) -> None:
-        words = site.tune("resume", ["--seconds", "8"], "--budget", "3 launches", "--repeats", "1")
+        words = site.tune("resume", ["--seconds", "8"], "--budget", "2 launches", "--repeats", "1")
         with (site.folder / "killed.log").open("wb") as log:
             tune = subprocess.Popen(words, cwd=site.folder, stdout=log, stderr=log, start_new_session=True)
         end = time.monotonic() + LONGEST_S
@@ -190,18 +187,18 @@ class Scenarios:
         assert {state for state, *_ in states.values()} == {State.COMPLETED}, (states, done.stderr[-4000:])
         assert states[running][1] == 1
         assert Counter(launch_id for launch_id, _ in site.ran("resume")) == dict.fromkeys(states, 1)
-        assert json.loads(done.stdout)["launches"] == len(states) == 3
+        assert json.loads(done.stdout)["launches"] == len(states) >= 2
         record_property("ran", "killed by SIGKILL while a job ran; the second tune took it over, no launch ran twice")
 
     def test_failure(self, site: Site, record_property: Callable[[str, object], None]) -> None:
         eaten = ["--eat_mib", "2500"] if site.limits_memory else ["--eat_mib", "16000", "--limit_mib", "8000"]
         memory = "1000" if site.limits_memory else "4000"
-        done = site.run(*site.tune("failure", eaten, "--budget", "3 launches", "--repeats", "1", memory=memory))
+        done = site.run(*site.tune("failure", eaten, "--budget", "2 launches", "--repeats", "1", memory=memory))
         assert done.returncode in {0, 1}, done.stderr[-4000:]
         found = {trial.config["micro_batch_size"]: trial for trial in site.trials("failure")}
         states = {size: trial.state for size, trial in found.items()}
         assert states == {1: State.COMPLETED, 4: State.OUT_OF_MEMORY}, found
-        ended = site.launch("refused", "train_gpt.py", [*TRAINING.split(), "--sharding", "NONE"])
+        ended = site.launch("refused", "train_gpt.py", REFUSED.split())
         (trial,) = ended.trials
         assert (trial.state, trial.reason) == (State.USER_ERROR, "exit status 2")
         cause = "memory limit of the job" if site.limits_memory else "address space"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from torchx import specs
 
-from tests.schedulers.scenarios import ROOT, TRAINING, Scenarios, Site
+from tests.schedulers.scenarios import REFUSED, ROOT, Scenarios, Site
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
@@ -117,9 +117,9 @@ def programs() -> list[Path]:
 class TestDocker(Scenarios):
     def test_exit_status(self, site: Site, client: Any) -> None:
         """The container of a failed launch ends as the same command outside does."""
-        refused = [*TRAINING.split(), "--sharding", "NONE"]
-        outside = site.run("torchrun", "--nproc_per_node", "2", "train_gpt.py", *refused)
-        site.launch("status", "train_gpt.py", refused)
+        outside = site.run("torchrun", "--nproc_per_node", "2", "train_gpt.py", *REFUSED.split())
+        ended = site.launch("status", "train_gpt.py", REFUSED.split())
+        assert ended.returncode == outside.returncode
         newest = client.containers.list(all=True, limit=1)[0]
         assert newest.attrs["State"]["ExitCode"] == outside.returncode != 0
 
@@ -155,7 +155,7 @@ class TestAnswers:
             (["true"], JobState(phase=JobPhase.ENDED, end=JobEnd.SUCCEEDED)),
             (["bash", "-c", "exit 7"], JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code 7")),
             (
-                ["bash", "-c", "kill -9 $BASHPID"],
+                ["bash", "-c", "(kill -9 $BASHPID); exit $?"],
                 JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code 137"),
             ),
             (

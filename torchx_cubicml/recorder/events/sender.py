@@ -44,7 +44,7 @@ class EventSender:
         OSError: the writer process cannot be started.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each names one part of the training process
         self,
         store: str,
         *,

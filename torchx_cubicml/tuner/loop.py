@@ -27,7 +27,7 @@ from torchx_cubicml.records.workload import collapsed, is_same_workload, without
 from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
-from torchx_cubicml.tuner.duration import duration_lines
+from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
@@ -180,7 +180,7 @@ class _Loop:
             )
             if self._sharing.text:
                 yield Notice(text=self._sharing.text)
-            yield from (Notice(text=text) for text in [*notices, *self._duration_lines(made)])
+            yield from (Notice(text=text) for text in filter(None, [*notices, self._duration_text(made)]))
             yield from self._budget_notice()
             yield from self._rounds()
         except interruptions():
@@ -204,8 +204,8 @@ class _Loop:
         """Return notices on what stays as typed, and on hooks; ``made`` is the number of launches."""
         return [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch()]
 
-    def _duration_lines(self, made: int) -> list[str]:
-        return [] if made else duration_lines(self._prepared, self._evidence().before)
+    def _duration_text(self, made: int) -> str:
+        return "" if made else duration_text(self._prepared, self._evidence().before)
 
     def _hook_notices(self, made: int) -> list[str]:
         """Return notices on the hooks of the space before the first launch; ``made`` is the number of launches."""

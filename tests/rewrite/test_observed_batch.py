@@ -110,14 +110,15 @@ OWN = {"micro_batch_size": 2, "gradient_accumulation_steps": 1}
         (
             160.0,
             MICRO + DERIVED,
-            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; give accum "
-            "choices in place of derive, with changes_training = true, to allow it",
+            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; it is another "
+            "training, so yours stays (changes_training = true on accum, with choices in place of derive, would allow "
+            "it)",
         ),
         (
             160.0,
             MICRO,
-            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; set "
-            "changes_training = true on micro_batch_size to allow it",
+            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; it is another "
+            "training, so yours stays (changes_training = true on micro_batch_size would allow it)",
         ),
         (104.0, MICRO + DERIVED, ""),
     ],

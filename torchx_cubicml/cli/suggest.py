@@ -20,7 +20,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import run_words, with_scheduler
-from torchx_cubicml.cli.progress_bar import progress
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 
 if TYPE_CHECKING:
@@ -59,13 +59,15 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.errors import LaunchError
     from torchx_cubicml.launch import ComponentLaunch, workload_of
     from torchx_cubicml.launch.scheduler import recorded_scheduler
+    from torchx_cubicml.store import absolute_url
 
     if args.count < 1:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
     name, component_args = split_command(args.command)
     typed = ComponentLaunch.parse(name, component_args)
-    with progress("reading the store", is_json=args.json):
-        recorded = _recorded(args)
+    # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
+    recorded, _ = read_store(absolute_url(store_url(args)), is_json=args.json, may_be_absent=not args.store)
+    with progress("comparing the launches", is_json=args.json):
         args.scheduler = args.scheduler or recorded_scheduler(recorded, workload_of(typed.launch))
         component = with_scheduler(typed, args)
         context = _read_context(component, args, recorded)
@@ -186,10 +188,16 @@ def _print_text(
     console.print()
     say(console, "Configs worth trying:" if proposals else _NOTHING_LEFT)
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):
-        say(console, f"{number:3d}. {suggestion.reason}", indent="     ")
+        say(console, f"{number:3d}. {_reason_text(suggestion)}", indent="     ")
         console.print("\n".join(command_lines(command, console.width, indent="     ")), soft_wrap=True)
         for line in (*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, context)):
             say(console, f"     {line}")
+
+
+def _reason_text(suggestion: Suggestion) -> str:
+    """Return the reason without the most similar trial, which the lines below it show."""
+    nearest = suggestion.nearest[0].differs if suggestion.nearest else ""
+    return suggestion.reason.replace(f"; most similar trial: {nearest}", "", 1) if nearest else suggestion.reason
 
 
 def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> list[str]:
@@ -219,15 +227,6 @@ def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[s
     known = {each.trial_id: {"efficiency": efficiency_json(each)} for each in context.trials if each.trial_id in ids}
     nearest = [{**asdict(each), **known.get(each.trial_id, {})} for each in suggestion.nearest]
     return {**suggestion.to_json(), "nearest": nearest}
-
-
-def _recorded(args: argparse.Namespace) -> list[Trial]:
-    from torchx_cubicml.store import absolute_url, read_trials
-    from torchx_cubicml.store.presence import read_recorded
-
-    url = absolute_url(store_url(args))
-    # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
-    return (read_recorded(url) if args.store else read_trials(url, deadline_s=60.0))[0]
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded: Sequence[Trial]) -> DecisionContext:

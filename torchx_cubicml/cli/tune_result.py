@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner import Prepared, TuneResult
     from torchx_cubicml.tuner.comparison import Repeats
 
+_MOST_SURE = 0.99  # probability beyond which a model of few launches is not to be trusted
 _NOISY = 1.2  # ratio of the highest to the lowest repeat from which a machine is called noisy
 
 
@@ -47,9 +48,10 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
     say(console, str(comparison))
     if seen is not None and seen.crowding:
         say(console, f"{seen.why} {seen.advice}")
-    if result.confidence is not None:
-        than = better_word(comparison.objective)
-        say(console, f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
+    if result.confidence is not None and result.others_measured > 1:
+        than, share = better_word(comparison.objective), min(result.confidence, _MOST_SURE)
+        least = "at least " if result.confidence > share else ""
+        say(console, f"Probability that no other measured config is more than 1 % {than}: {least}{share:.0%}")
     if result.sensitivities:
         console.print()
         make = partial(sensitivity_table, result.sensitivities)

@@ -205,7 +205,8 @@ def apply_rules(case: DecisionContext, suggestion: Suggestion, *, unsure: str = 
         LaunchError: the suggested config may not run.
     """
     config = _from_own_literals(case, case.frozen_space(), suggestion.config)
-    same = f"no recorded launch suggests a {better_word(case.space.objective)} config" if config is case.current else ""
+    better = f"no recorded launch suggests a {better_word(case.space.objective)} config that this launch may run"
+    same = better if config is case.current else ""
     why = _changed_batch(case, config) or (same and unsure) or same or rejection_reason(suggestion, case.space.rewrite)
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, rejection_reason=why)
 

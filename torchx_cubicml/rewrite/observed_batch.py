@@ -53,7 +53,10 @@ def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Wor
         words = f"had {ratio} the {space.objective} of the best"
     elif space.objective not in OBJECTIVES:
         words = f"was {ratio} as good {per_cost_text(space.objective)} as the best"
-    return f"a launch with a global batch size of {batch} {words} with yours, {typed}; {_cure(space)} to allow it"
+    return (
+        f"a launch with a global batch size of {batch} {words} with yours, {typed}; it is another training, so yours "
+        f"stays ({_cure(space)} would allow it)"
+    )
 
 
 def _is_permitted(space: SearchSpace) -> bool:
@@ -64,9 +67,10 @@ def _is_permitted(space: SearchSpace) -> bool:
 def _cure(space: SearchSpace) -> str:
     derived = [item for item in space.parameters if item.derive is not None and _BATCH in item.derive.names]
     if derived:
-        return f"give {derived[0].label or derived[0].name} choices in place of derive, with changes_training = true,"
+        name = derived[0].label or derived[0].name
+        return f"changes_training = true on {name}, with choices in place of derive,"
     names = [item.label or item.name for item in space.parameters if item.name in IN_BATCH]
-    return f"set changes_training = true on {' and '.join(names) or 'what changes it'}"
+    return f"changes_training = true on {' and '.join(names) or 'what changes it'}"
 
 
 def _key(config: Config, names: Iterable[str]) -> Hashable:

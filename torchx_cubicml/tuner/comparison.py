@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Config
 
 FEWEST_TO_CLAIM = 2  # measurements of each side: a single one has no spread
+_IMPRECISE = "the measurements are too imprecise (see the uncertainty of one launch)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +110,11 @@ class Comparison:
         if self.claims_gain:
             return " ".join(filter(None, (f"Gain {self.gain:.2f}x", per_cost_text(self.objective), span)))
         if lacking := self.launches_lacking:
-            return f"Ratio {self.gain:.2f}x; {too_few_text(lacking)}"
+            doubt = f"; {_IMPRECISE}" if self.is_imprecise else ""
+            return f"Ratio {self.gain:.2f}x; {too_few_text(lacking)}{doubt}"
         why = "within the spread between repeats"
         if self.is_imprecise:
-            why = "the measurements are too imprecise (see the uncertainty of one launch)"
+            why = _IMPRECISE
         return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: {why}"
 
 
@@ -138,9 +140,9 @@ def launches_lacking(*counts: int) -> int:
 
 
 def too_few_text(lacking: int) -> str:
-    """Return the sentence on a comparison for which so many launches lack."""
-    more = f"{lacking} more launch{'es' if lacking > 1 else ''} would do"
-    return f"no gain is claimed: too few measurements ({more})"
+    """Return the sentence on a comparison for which so many launches lack; a small gain takes more than these."""
+    more = f"at least {lacking} more launch{'es' if lacking > 1 else ''}"
+    return f"no gain is claimed: too few measurements (it takes {more})"
 
 
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:

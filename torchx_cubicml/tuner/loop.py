@@ -91,7 +91,8 @@ def tune(
         advisor: proposer that replaces the advisor.
 
     Raises:
-        LaunchError: the first launch fails by the user's own error or measures nothing, or one failure repeats.
+        LaunchError: TorchX can make no request of the command, the first launch fails by the user's own error or
+            measures nothing, or one failure repeats.
         StoreError: the store cannot be read or written for minutes; the tune can be resumed.
         KeyboardInterrupt: the user ends the tune; launches in flight are cancelled and recorded first.
     """
@@ -106,6 +107,7 @@ def tune(
     )
     if options := prepared.space.scheduler_options:
         runner.check_options(options.values())
+    runner.check_request(prepared.component.build())
     lease = Lease.take(journal, request, clock, space_text=Path(request.space).read_text(encoding="utf-8"))
     try:
         with runner:

@@ -12,7 +12,7 @@ from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.component import ComponentLaunch
-from torchx_cubicml.launch.scheduler import scheduler_options
+from torchx_cubicml.launch.scheduler import check_takes_command, scheduler_options
 from torchx_cubicml.records.objective_units import PER_CURRENCY
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url
@@ -150,6 +150,7 @@ def prepare(request: TuneRequest) -> Prepared:
         CubicMLError: the request, the space file or the command is not legal, or nothing is left to tune because each
             other config changes the training.
     """
+    check_takes_command(request.scheduler)
     space = load_space(request.space)
     parsed = ComponentLaunch.parse(request.component, request.component_args)
     launch = replace(

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 from torch.distributed.run import get_args_parser
 
 from tests.spaces import BATCH_SIZES
-from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options
+from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options, usage_error
 from torchx_cubicml.records.contract import (
     CONTRACT_VARIABLE,
     SECOND_ATTEMPT_VARIABLE,
@@ -388,6 +388,14 @@ def test_without_a_script_one_line_shows_how_to_give_it(
     usage, error = capsys.readouterr().err.splitlines()
     assert usage.startswith("usage: cubicrun ")
     assert error == "cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
+
+
+@pytest.mark.parametrize("name", ["accelerate", "mpirun", "python3"])
+def test_a_launcher_without_the_hyphens_gets_a_hint(folder: Path, name: str) -> None:
+    assert usage_error([name, "launch", "t.py"]).endswith(f"as in: cubicrun -- {name} launch ...")
+    (folder / name).touch()
+    assert usage_error([name, "launch", "t.py"]) == "", "a script of that name"
+    assert usage_error(["train.py"]) == ""
 
 
 def test_a_command_that_is_not_there_ends_as_in_a_shell(

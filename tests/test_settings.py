@@ -147,8 +147,9 @@ def test_without_a_home_directory_a_store_must_be_named(monkeypatch: pytest.Monk
             (3, 1, 4, 2, 1),
         ),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (0, 0, 1, 1, 0)),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0"}, (1, 1, 2, 1, 0)),
     ],
-    ids=["none", "deepspeed", "torchrun in a step", "mpirun", "srun", "a batch script"],
+    ids=["none", "deepspeed", "torchrun in a step", "mpirun", "srun", "a batch script", "lightning"],
 )
 def test_ranks_come_from_the_launcher_that_has_set_them(
     variables: dict[str, str], place: tuple[int, int, int, int, int]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PREFIX = "TORCHX_CUBICML_"
 ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
+STARTER_VARIABLE = f"{PREFIX}STARTER"
+"""Variable by which a process that starts ranks of its own names itself to them; see ``RankStarter``."""
 KEEP_COMMAND = "keep_command"  # option
 PRINT_TRIAL = "print_trial"  # option: the job prints its trial, wherever it is recorded
 DEFAULT_STORE = "~/.torchx-cubicml"
@@ -62,6 +64,7 @@ class JobEnvironment:
         temporary: folders that the scheduler may clear at the end of the job.
         attempt_folder: folder for notes of a rewritten launch, which is started as typed if it fails early; empty for
             other launches.
+        starter: encoded ``RankStarter`` of a process that a recorded one has started as a rank; empty for others.
     """
 
     contract: str
@@ -85,6 +88,7 @@ class JobEnvironment:
     step: str = ""
     step_process: int = 0
     temporary: tuple[str, ...] = ()
+    starter: str = ""
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
@@ -122,6 +126,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         step=f"{slurm_job}.{source.get('SLURM_STEP_ID', 'batch')}" if slurm_job else "",
         step_process=_count(source, "SLURM_TASK_PID", 0) if slurm_job else 0,
         temporary=tuple(filter(None, map(source.get, _TEMPORARY_VARIABLES))),
+        starter=source.get(STARTER_VARIABLE, ""),
     )
 
 
@@ -268,6 +273,8 @@ def _rank_of(source: Mapping[str, str]) -> _Place:
     if "RANK" in source or "WORLD_SIZE" in source:
         if "CROSS_SIZE" in source:  # DeepSpeed's launcher
             names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CROSS_SIZE", "CROSS_RANK")
+        elif "RANK" not in source and source.get("NODE_RANK") == "0":  # Lightning, whose first node has the first ranks
+            names = ("LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "", "NODE_RANK")
     elif "OMPI_COMM_WORLD_RANK" in source:  # Open MPI; it gives no index of the node
         world = "OMPI_COMM_WORLD"
         names = (f"{world}_RANK", f"{world}_LOCAL_RANK", f"{world}_SIZE", "OMPI_MCA_orte_num_nodes", "")

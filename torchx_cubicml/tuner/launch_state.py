@@ -35,6 +35,9 @@ _END_TEXTS = {
 _INFRASTRUCTURE_ENDS = {
     JobEnd.NODE_FAILED,
     JobEnd.PREEMPTED,
+    JobEnd.NO_ROOM,
+    JobEnd.EVICTED,
+    JobEnd.REJECTED,
     JobEnd.LOST,
     JobEnd.CANCELLED,
 }
@@ -82,7 +85,8 @@ def end_state_of(
     never_started = state.end is JobEnd.UNWATCHED and trial.state is State.PLANNED
     if state.end in _INFRASTRUCTURE_ENDS or never_started:
         return State.INFRASTRUCTURE, f"the job {_end_text(state.end)}{why}"
-    no_result = State.UNKNOWN, f"{NO_RESULT}the job {_end_text(state.end)}{NO_REPORT}"
+    detail = why if state.end is JobEnd.FAILED and not state.why.isupper() else ""  # Slurm tells a bare "FAILED"
+    no_result = State.UNKNOWN, f"{NO_RESULT}the job {_end_text(state.end)}{NO_REPORT}{detail}"
     return None if trial.state.ended else no_result
 
 

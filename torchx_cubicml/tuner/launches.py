@@ -266,6 +266,8 @@ class PendingLaunches:
         tune_state.trial_log.refresh()
         trial = self._trial(pending)
         lines = self._jobs.last_lines(pending.handle, self._role()) if pending.handle else ()
+        if state.end is JobEnd.NODE_FAILED and pending.handle:
+            self._jobs.cancel(pending.handle)  # its scheduler may start it again on another node
         end_state = end_state_of(pending, state, trial, out_of_memory=self._is_out_of_memory(pending, state, lines))
         if end_state is None and pending.cancellation is None and (reason := explained_exit(trial, lines)):
             end_state = trial.state, reason

@@ -6,10 +6,11 @@ import hashlib
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.project import project_of
+from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 from torchx_cubicml.records.contract import Contract, decode_contract
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, new_id
 from torchx_cubicml.records.values import MAX_TEXT
@@ -47,6 +48,8 @@ class Assignment:
         trial_id: name of the trial; empty on a rank that must read it from rank 0.
         program: script or module that this process runs; ``None`` if its arguments are too long to be recorded.
         write_deadline_s: seconds that the end of the process may wait for the store.
+        starter: recorded process that has started this one as a rank, and has recorded the start of the launch;
+            ``None`` for other processes.
     """
 
     job: JobEnvironment
@@ -55,6 +58,7 @@ class Assignment:
     trial_id: str
     program: Program | None = None
     write_deadline_s: float = WRITE_DEADLINE_S
+    starter: RankStarter | None = None
 
     @property
     def leads(self) -> bool:
@@ -86,6 +90,33 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
         trial_id=trial_id,
         program=program if _is_recordable(program.arguments) else None,
         write_deadline_s=seconds_option("write_deadline_s", WRITE_DEADLINE_S, environment),
+        starter=RankStarter.decode(job.starter, job.contract) if job.starter and job.contract else None,
+    )
+
+
+def rank_assignment(
+    starter: RankStarter, *, rank: int, world_size: int, environment: Mapping[str, str] | None = None
+) -> Assignment:
+    """Return the recording assignment of a rank that multiprocessing has started, in the environment of its starter.
+
+    Args:
+        starter: process that has started it.
+        rank: rank in its process group.
+        world_size: size of that group.
+        environment: used in place of the process's own.
+
+    Raises:
+        ContractError: the starter's contract is damaged.
+    """
+    contract = decode_contract(starter.contract)
+    suffix = SECOND_ATTEMPT_SUFFIX if contract.is_second_attempt else ""
+    return Assignment(
+        job=replace(read_job_environment(environment), rank=rank, local_rank=rank, world_size=world_size),
+        contract=contract,
+        declared=True,
+        trial_id=f"{contract.trial_id}{suffix}",
+        write_deadline_s=seconds_option("write_deadline_s", WRITE_DEADLINE_S, environment),
+        starter=starter,
     )
 
 

@@ -210,5 +210,5 @@ def test_all_containers_of_a_job_are_asked_before_one_is_waited_for(daemon: Stan
 def test_a_daemon_that_does_not_answer_knows_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     query = DockerQuery()
-    assert (query.look("app"), query.find(["launch-1"]), query.cancel("app")) == (None, {}, False)
+    assert (query.look("app"), query.find(["launch-1"]), query.cancel("app")) == (None, None, False)
     gc.collect()

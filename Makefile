@@ -7,6 +7,7 @@ TORCHREC := $(CURDIR)/.venv-torchrec
 RELEASES := $(addprefix $(CURDIR)/.venv-,deepspeed torchtitan megatron)
 RELEASES_PYTHON ?= $(PYTHON)
 NIGHTLY := $(CURDIR)/.venv-nightly
+RAY := $(CURDIR)/.venv-ray
 TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cubicml.py launch/test_component.py \
     launch/test_scheduler.py launch/test_schedulers.py)
 export PATH := $(BIN):$(PATH)
@@ -96,7 +97,7 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .venv-axe .venv-packages-* .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) $(RAY) .venv-axe .venv-packages-* .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'
@@ -133,6 +134,12 @@ $(CURDIR)/.venv-megatron/.ready: LIBRARIES := megatron-core[training]
 $(addsuffix /.ready,$(RELEASES)): pyproject.toml constraints.txt
 	$(RELEASES_PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install -q -c constraints.txt -e '.[torchx]' $(LIBRARIES) pytest
+	@touch $@
+
+# Ray's own dependencies would constrain those of the tests, and TorchX offers its scheduler only beside it.
+$(RAY)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install -q -c constraints.txt -e '.[torchx]' 'ray[default]' pytest
 	@touch $@
 
 # The nightly build provides the same module as TorchX's release, so the extra that asks for the release is left out.

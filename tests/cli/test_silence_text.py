@@ -51,7 +51,7 @@ def test_a_list_names_the_trials_whose_next_event_is_overdue(
 ) -> None:
     time = f"{NOW - timedelta(days=7):%Y-%m-%d %H:%M} UTC"
     text = shown(capsys, "list", "--store", store.url)
-    assert f"no word from gone (since {time}): a job that counts as running may have been killed" in text
+    assert f"no word from trial-gone (since {time}): a job that counts as running may have been killed" in text
     found = {trial["trial_id"]: trial for trial in json.loads(shown(capsys, "list", "--store", store.url, "--json"))}
     assert {name: trial.get("is_silent") for name, trial in found.items()} == {
         "trial-done": None,
@@ -74,5 +74,5 @@ def test_many_silent_trials_are_counted(tmp_path: Path, capsys: pytest.CaptureFi
     store = TrialStore(str(tmp_path / "store"))
     for number in range(5):
         record(store, f"trial-{number}", EventKind.STARTED, days_ago=5 + number)
-    assert "no word from 0 (since" in (text := shown(capsys, "list", "--store", store.url))
+    assert "no word from trial-0 (since" in (text := shown(capsys, "list", "--store", store.url))
     assert " and 2 more: a job" in text

@@ -8,6 +8,7 @@ JSON.
 from __future__ import annotations
 
 import ast
+import base64
 import dataclasses
 import json
 import os
@@ -139,13 +140,23 @@ def structured(scheduler: str, request: str) -> str:
     """Return a request with its texts whole: one value a line."""
     if scheduler in {"slurm", "lsf"} or not request:
         return request
-    if scheduler == "local_cwd":
+    if scheduler == "gcp_batch":
+        content = gcp_job(request)
+    elif scheduler == "local_cwd":
         content = ast.literal_eval(request.strip())
     else:
         loader = type("Loader", (yaml.SafeLoader,), {})
         loader.add_multi_constructor("tag:yaml.org,2002:python/", _mapping)
         content = yaml.load(request, Loader=loader)
     return json.dumps(content, indent=1)
+
+
+def gcp_job(request: str) -> object:
+    """Return the job in a request to GCP Batch, which TorchX prints as the bytes of a protocol buffer."""
+    from google.cloud.batch_v1 import Job
+
+    (data,) = re.findall(r"!!binary \|\n((?:  .+\n?)+)", request)
+    return json.loads(Job.to_json(Job.deserialize(base64.b64decode(data))))
 
 
 def _mapping(loader: yaml.SafeLoader, _: str, node: yaml.MappingNode) -> dict[object, object]:

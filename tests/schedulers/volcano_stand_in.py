@@ -1,8 +1,8 @@
 """A stand-in for Volcano's batch controller: it makes the pods of a Volcano job, and writes the job's status.
 
-It follows Volcano's rules for a job without policies and without ``minAvailable``, which TorchX leaves out and no webhook
-fills in here: such a job is completed once all pods have ended, whether or not they failed. It binds pods to the one node
-itself, and has neither queues nor retries. https://volcano.sh/en/docs/vcjob/ describes the job.
+It follows Volcano's rules for a job without policies and without ``minAvailable``, which TorchX leaves out and no
+webhook fills in here: such a job is completed once all pods have ended, whether or not they failed. It binds pods to
+the one node itself, and has neither queues nor retries. https://volcano.sh/en/docs/vcjob/ describes the job.
 """
 
 from __future__ import annotations

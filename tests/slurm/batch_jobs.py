@@ -40,6 +40,12 @@ def node_of(number: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
+def state_of_node(node: str) -> str:
+    """Return the state of a node in the default partition, such as ``idle``."""
+    words = ["sinfo", "-h", "-n", node, "-p", "debug", "-o", "%t"]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
 def until(is_true: Callable[[], bool], what: str) -> None:
     """Wait until something is true; else show the logs of the jobs.
 

@@ -53,12 +53,7 @@ def restart(slurm: Path, way: list[str]) -> None:
     batch_jobs.until(lambda: file.exists() and file.read_text().strip() not in {"", str(before)}, "it does not start")
     time.sleep(1)  # it registers
     subprocess.run(["scontrol", "update", f"nodename={SMALL}", "state=resume"], check=False, timeout=30)
-    batch_jobs.until(lambda: node_state() == "idle", "the node stays away")
-
-
-def node_state() -> str:
-    words = ["sinfo", "-h", "-n", SMALL, "-p", "debug", "-o", "%t"]
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    batch_jobs.until(lambda: batch_jobs.state_of_node(SMALL) == "idle", "the node stays away")
 
 
 def control(*words: str) -> None:

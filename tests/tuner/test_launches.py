@@ -280,6 +280,13 @@ class TestWatch:
         assert watched.jobs.cancelled == []
         assert watched.cost() == (29.0 + 52.0, 42.0)
 
+    def test_a_job_that_lost_its_node_cannot_start_again(self, prepared: Prepared) -> None:
+        watched = Watched(prepared, {0: RUNNING, 20: over(JobEnd.NODE_FAILED)})
+        watched.tells(EventKind.STARTED, 0)
+        second, finished = watched.end()
+        assert finished.trial.state is State.INFRASTRUCTURE
+        assert watched.jobs.cancelled == [second]
+
     def test_a_job_without_a_handle_is_as_its_trial(self, prepared: Prepared) -> None:
         watched = Watched(prepared, {}, handle="")
         watched.at(10)

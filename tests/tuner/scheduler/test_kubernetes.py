@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 kubernetes = pytest.importorskip("kubernetes")
+pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")  # of the client itself
 JOBS, PODS = "/apis/batch.volcano.sh/v1alpha1/namespaces/team/jobs", "/api/v1/namespaces/team/pods"
 POD = {
     "metadata": {

@@ -83,7 +83,7 @@ def test_the_most_specific_end_of_several_pods_counts(pods: list[dict[str, Any]]
         (job("Completed", failed=1), JobEnd.FAILED),
         (job("Failed"), JobEnd.FAILED),
         (job("Terminated"), JobEnd.FAILED),
-        (job("Aborted", failed=1), JobEnd.FAILED),
+        (job("Aborted", failed=1), JobEnd.CANCELLED),
         (job("Aborted"), JobEnd.CANCELLED),
     ],
 )

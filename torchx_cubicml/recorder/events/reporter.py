@@ -13,7 +13,7 @@ from torchx_cubicml.errors import StoreError
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.events.sender import EventSender
-from torchx_cubicml.recorder.own_ranks.starter import LAST_SEQUENCE
+from torchx_cubicml.recorder.own_ranks.rank_starter import LAST_SEQUENCE
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.process.repeatable_command import repeatable_command
 from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind

@@ -10,7 +10,7 @@ from torchx_cubicml.recorder.process.assignment import rank_assignment
 from torchx_cubicml.recorder.session import Session
 
 if TYPE_CHECKING:
-    from torchx_cubicml.recorder.own_ranks.starter import RankStarter
+    from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 
 _RAISED_BY_TORCH = "torch.multiprocessing.spawn"  # module that turns an error of a rank into an exit
 _AFTER_ALL_OTHERS = -100  # priority of a finalizer of multiprocessing

@@ -113,8 +113,9 @@ def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Conf
     if change is None:
         return ""
     return (
-        f"the best known config changes the global batch size {change}; "
-        "derive gradient_accumulation_steps in the space file to keep it, or set changes_training = true to allow it"
+        f"the best known config changes the global batch size {change}; to keep it, put "
+        'derive = "global_batch_size / (micro_batch_size * dp_degree)" under [parameters.gradient_accumulation_steps] '
+        "in place of choices, or set changes_training = true to allow it"
     )
 
 

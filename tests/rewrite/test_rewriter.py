@@ -224,7 +224,9 @@ def test_the_best_config_known_stays(options: Options) -> None:
     typed = "--n_layer 2 --batch_size 8 --accumulate 2 --sharding NO_SHARD"
     best = replace(LAUNCH, script_args=tuple(shlex.split(typed)))
     assert_as_typed(
-        rewrite(best, options), r"no recorded launch suggests a faster config \(8 launches known\)", launch=best
+        rewrite(best, options),
+        r"no recorded launch suggests a faster config that this launch may run \(8 launches known\)",
+        launch=best,
     )
 
 
@@ -622,9 +624,9 @@ def test_the_measurement_error_is_reported(
 ) -> None:
     fill(options)
     monkeypatch.setattr(advisor, "best_known", lambda *_, **__: promise(doubt=doubt))
-    told = [line for line in rewrite(LAUNCH, options).lines if "measurement error" in line]
+    told = [line for line in rewrite(LAUNCH, options).lines if "error of a single launch" in line]
     assert len(told) == bool(words)
-    assert all(f"{words} for the most precise launch of each config" in line for line in told)
+    assert all(line.endswith(f"{words} at best; the interval above pools 9 launches") for line in told)
 
 
 @pytest.mark.parametrize(("variable", "think_s"), [("", 10.0), ("2.5", 2.5)])

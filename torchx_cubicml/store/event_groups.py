@@ -15,7 +15,7 @@ from torchx_cubicml.records.trial import State
 from torchx_cubicml.store.backend import path_sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torchx_cubicml.records.event import Event
     from torchx_cubicml.records.trial import Trial
@@ -85,12 +85,15 @@ class EventGroups:
         """Return those numbers of groups whose events are not in memory."""
         return {number for number in numbers if number in self.by_number and not self.by_number[number].events}
 
-    def regroup(self, numbers: Iterable[int], events: Mapping[str, Event]) -> dict[str, int]:
+    def regroup(
+        self, numbers: Iterable[int], events: Mapping[str, Event], *, report: Callable[[int], None] = lambda _done: None
+    ) -> dict[str, int]:
         """Group the events of some groups anew, with others; return path -> number of the group of each.
 
         Args:
             numbers: groups, which are replaced.
             events: path -> event: new ones, and those of the groups that are not in memory.
+            report: takes the number of events folded by now.
         """
         events = dict(events)
         for number in numbers:
@@ -104,6 +107,7 @@ class EventGroups:
             self.by_number[number] = group
             self._number_of |= dict.fromkeys(group.ids, number)
             numbered |= dict.fromkeys(component, number)
+            report(len(numbered))
         return numbered
 
     def trials(self) -> list[Trial]:

@@ -94,11 +94,16 @@ def _end_text(end: JobEnd | None) -> str:
     return "ended" if end is None else _END_TEXTS.get(end, str(end))
 
 
-def state_by_trial(trial: Trial | None) -> JobState:
-    """Return the job state implied by a trial, for a launch whose job cannot be queried."""
+def state_by_trial(trial: Trial | None, *, can_wait: bool = True) -> JobState:
+    """Return the job state implied by a trial, for a launch whose job cannot be queried.
+
+    Args:
+        trial: trial of the launch; ``None`` where it has no event.
+        can_wait: whether its scheduler has a queue.
+    """
     if trial is not None and trial.state.ended:
         return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED)
-    running = trial is not None and trial.state is State.RUNNING
+    running = not can_wait or (trial is not None and trial.state is State.RUNNING)
     return JobState(phase=JobPhase.RUNNING if running else JobPhase.QUEUED)
 
 

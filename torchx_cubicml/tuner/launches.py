@@ -181,7 +181,10 @@ class PendingLaunches:
     def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
         trial = self._tune_state.trial_log.of_launch(pending.launch_id)
-        state = self._jobs.look(pending.handle) if pending.handle else state_by_trial(trial)
+        if self._jobs.can_look(pending.handle):
+            state = self._jobs.look(pending.handle)
+        else:
+            state = state_by_trial(trial, can_wait=not pending.handle)  # a local job, which no queue holds
         pending.state = state
         if state.phase is JobPhase.ENDED:
             pending.ended = pending.ended or (state, now)

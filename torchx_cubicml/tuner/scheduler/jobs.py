@@ -271,7 +271,15 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     @property
     def finds(self) -> bool:
         """Return whether ``find`` can establish that a launch has no job, and did so at its last call."""
-        return self._query is not None and self._answered
+        return self._query is not None and self._answered and not (self._is_blind and not self._logs)
+
+    def can_look(self, handle: str) -> bool:
+        """Return whether the state of a job can be queried; not that of a local job whose processes are not seen."""
+        return bool(handle) and not (_ADOPTED in handle and self._is_blind)
+
+    @property
+    def _is_blind(self) -> bool:
+        return isinstance(self._query, LocalQuery) and not self._query.sees_processes
 
     def submitting(self, launch_ids: Collection[str]) -> bool:
         """Return whether a killed process may still submit one of the launches."""

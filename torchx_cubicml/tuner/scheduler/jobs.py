@@ -115,6 +115,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if self._scheduler == _RAY:
             for handler in logging.getLogger(_RAY).handlers:
                 handler.setLevel(logging.WARNING)  # of its client, as for TorchX's
+            logging.getLogger("torchx.schedulers.ray_scheduler").setLevel(logging.ERROR)  # it warns of ports each time
             options = self._runner.scheduler_run_opts(_RAY).resolve(self._cfg)
             return RayQuery(str(options.get("dashboard_address") or ""))
         return None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch import Launch, TorchrunLaunch
     from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
+    from torchx_cubicml.records.contract import Contract
     from torchx_cubicml.rewrite.rewriter import Options
 
     AnyLaunch = TorchrunLaunch | CommandLaunch
@@ -247,7 +248,7 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_
     if rewritten.contract is None:
         return Plan(args=command.args, lines=lines)
     # Where each node or rank runs cubicrun, only rank 0 can choose a trial id for all of them.
-    trial_id = new_id("trial") if command.starts_all else ""
+    trial_id = _trial_id(launch, rewritten.contract) if command.starts_all else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     plan = Plan(
         args=tuple(_wrapped(command, launch)),
@@ -261,6 +262,16 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_
     if isinstance(command, TorchrunLaunch):
         return replace(plan, second_args=tuple(second_args), env=env)
     return replace(plan, args=tuple(command.with_second_attempt(plan.args, second_args)), env=env)
+
+
+def _trial_id(launch: Launch, contract: Contract) -> str:
+    """Return the trial id of a launch; a Slurm job that is requeued derives the same again."""
+    from torchx_cubicml.recorder.process.assignment import trial_id_of_step
+    from torchx_cubicml.settings import read_job_environment
+
+    words = launch.program, *launch.script_args
+    found = trial_id_of_step(read_job_environment(), words, contract.config, process=os.getpid())
+    return found or new_id("trial")
 
 
 def _wrapped(command: AnyLaunch, launch: Launch) -> list[str]:

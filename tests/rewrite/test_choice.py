@@ -119,7 +119,7 @@ def test_frozen_parameters_stay_and_others_change() -> None:
 def test_all_frozen_runs_the_users_config() -> None:
     choice = chosen(replace(SPACE, rewrite=RewriteRules(freeze=("micro_batch_size",))))
     assert choice.config == CURRENT
-    assert choice.rejection_reason == "no recorded launch suggests a faster config"
+    assert choice.rejection_reason == "no recorded launch suggests a faster config that this launch may run"
 
 
 def test_a_gain_under_the_limit_changes_nothing() -> None:

@@ -38,6 +38,7 @@ class Sender:
         self.events: list[Event] = []
         self.problems: list[str] = []
         self.has_written = True
+        self.outcome = ""
         self.abandoned = 0
 
     def send(self, message: dict[str, Any]) -> None:
@@ -258,6 +259,56 @@ def test_the_leading_rank_prints_its_end(
         assert Event.from_json(json.loads(text)) == sender.events[-1]
         assert '": ' not in text
         assert text.endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "shows"),
+    [
+        ({"store": "s3://team/cubicml"}, "torchx cubicml history show t-1 --store s3://team/cubicml"),
+        ({"store": "s3://team/cubicml", "RANK": "1"}, ""),
+        (
+            {"store": "/tmp/store", "scheduler": "slurm"},
+            "the store may end with this job, so the line above holds the trial, too",
+        ),
+    ],
+    ids=["recorded", "another rank", "a store that may be lost"],
+)
+def test_the_leading_rank_ends_with_the_outcome(
+    given: dict[str, str], shows: str, made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made(**given)
+    sender.outcome = "recorded 5 tokens/s"
+    reporter.ended(State.COMPLETED, "")
+    reporter.close()
+    last = capsys.readouterr().err.splitlines()[-1:]
+    assert last == ([f"torchx-cubicml: recorded 5 tokens/s; {shows}"] if shows else [])
+
+
+def test_a_long_random_part_names_a_trial_of_the_default_store(
+    made: Callable[..., tuple[Reporter, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "default_store_url", lambda: "/home/me/.torchx-cubicml")
+    for trial_id, has_torchx, shows in (
+        ("local_cwd-train-bk3wbd6d4pxlnd", True, "torchx cubicml history show bk3wbd6d4pxlnd"),
+        ("slurm-cluster-1234", True, "torchx cubicml history show slurm-cluster-1234"),
+        ("slurm-cluster-1234", False, "trial slurm-cluster-1234"),
+    ):
+        monkeypatch.setattr("importlib.util.find_spec", lambda _, found=has_torchx: found or None)
+        reporter, sender = made(store="/home/me/.torchx-cubicml")
+        reporter._trial_id, sender.outcome = trial_id, "recorded 5 tokens/s"
+        reporter.ended(State.COMPLETED, "")
+        reporter.close()
+        assert capsys.readouterr().err == f"torchx-cubicml: recorded 5 tokens/s; {shows}\n"
+
+
+def test_what_is_only_partly_recorded_has_no_outcome(
+    made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made()
+    sender.problems, sender.outcome = ["slow"], "recorded 5 tokens/s"
+    reporter.ended(State.COMPLETED, "")
+    reporter.close()
+    assert "recorded 5" not in capsys.readouterr().err
 
 
 def printed(made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str], **given: str) -> bool:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_REASON = 400
 _MOST_SHOWN = 3
-_DESCRIPTORS = Path("/proc/self/fd")
+_DESCRIPTORS = (Path("/proc/self/fd"), Path("/dev/fd"))  # on Linux; on macOS
 
 
 def begin_attempt() -> FirstAttempt | None:
@@ -186,10 +186,8 @@ def _agreed_failure(report: NodeReport, process: RankProcess) -> tuple[str, Node
 
 def open_descriptors() -> frozenset[int]:
     """Return the open file descriptors of this process; empty where the system does not list them."""
-    try:
-        listed = [int(file.name) for file in _DESCRIPTORS.iterdir()]
-    except OSError:  # not on this system
-        return frozenset()
+    folder = next((each for each in _DESCRIPTORS if each.is_dir()), None)
+    listed = [int(file.name) for file in folder.iterdir()] if folder is not None else []
     return frozenset(filter(_is_open, listed))
 
 

@@ -25,10 +25,10 @@ from torchx_cubicml.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.recorder.process.run_program import Program
-    from torchx_cubicml.records.values import Value
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.settings import JobEnvironment
 
 WRITE_DEADLINE_S = 10.0
@@ -80,7 +80,7 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
     contract = decode_contract(job.contract) if job.contract else _own_contract(program, job, environment)
     trial_id = trial_id_of(job) or contract.trial_id or _trial_id_of_run(job)
     if not trial_id and job.rank == 0:
-        trial_id = _trial_id_of_folder(job) or new_id("trial")
+        trial_id = _trial_id_of_task(job, program, contract.config) or _trial_id_of_folder(job) or new_id("trial")
     if trial_id and contract.is_second_attempt:
         trial_id = f"{trial_id}{SECOND_ATTEMPT_SUFFIX}"
     return Assignment(
@@ -132,6 +132,24 @@ def trial_id_of(job: JobEnvironment) -> str:
     return _UNSAFE.sub("-", "-".join(filter(None, (scheme, job.cluster, app_id))))[:200]
 
 
+def trial_id_of_step(job: JobEnvironment, words: Sequence[str], config: Config, *, process: int) -> str:
+    """Return the trial id that each run of a requeued Slurm job derives; empty unless a task is this launch alone.
+
+    A process that Slurm did not start itself may be one of several launches of its task, which nothing tells apart.
+
+    Args:
+        job: facts of the job from the environment.
+        words: name and arguments of the program, with which a later run of the job counts as the same launch.
+        config: requested config.
+        process: id of the process that the whole launch descends from.
+    """
+    if not job.step or process != job.step_process:
+        return ""
+    settings = (f"{name}={config[name]!r}" for name in sorted(config))
+    launch = "\n".join((job.cluster, job.step, str(job.world_size), *words, "", *settings))
+    return f"trial-{hashlib.sha256(os.fsencode(launch)).hexdigest()[:16]}"
+
+
 def known_at_start(assignment: Assignment) -> dict[str, Value]:
     """Return the facts that are known before the program runs."""
     job = assignment.job
@@ -157,6 +175,12 @@ def _trial_id_of_run(job: JobEnvironment) -> str:
     The run id is random under ``--standalone``; a run id that a user has chosen may be shared by many launches.
     """
     return f"torchrun-{job.run_id}" if _RANDOM_ID.fullmatch(job.run_id) else ""
+
+
+def _trial_id_of_task(job: JobEnvironment, program: Program, config: Config) -> str:
+    """Return the trial id that rank 0 derives from its Slurm task; torchrun's agent is the parent of its ranks."""
+    process = os.getppid() if job.run_id else os.getpid()
+    return trial_id_of_step(job, (program.name, *program.arguments), config, process=process)
 
 
 def _trial_id_of_folder(job: JobEnvironment) -> str:

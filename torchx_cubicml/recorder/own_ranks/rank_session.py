@@ -25,7 +25,7 @@ def record_rank(starter: RankStarter, *, rank: int, world_size: int) -> None:
     session = Session(rank_assignment(starter, rank=rank, world_size=world_size))
     # Neither ``atexit`` nor an exception reaches the end of a process that multiprocessing has forked.
     Finalize(None, _end, args=(session,), exitpriority=_AFTER_ALL_OTHERS)
-    session.begin(at_exit=None)
+    session.begin(closes_at_exit=False)
 
 
 def _end(session: Session) -> None:

@@ -1,6 +1,6 @@
 """A Kubernetes of one node on this machine: etcd, API server, Docker and kubelet, started and ended by process id.
 
-`scripts/build-kubernetes` makes the programs. Pods have no network but their own loopback.
+`scripts/build-kubernetes` makes the programs. Pods share the network of the host.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class KubernetesCluster:
             "--service-cluster-ip-range=10.254.0.0/24",
             "--disable-admission-plugins=ServiceAccount",
             "--endpoint-reconciler-type=none",
+            "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged",
         )
         words = ["curl", "-skf", "-H", f"Authorization: Bearer {_TOKEN}", f"{self._server}/readyz"]
@@ -175,7 +176,8 @@ class KubernetesCluster:
             time.sleep(0.5)
 
     def _write_kubeconfig(self) -> None:
-        named = {"cluster": {"server": self._server, "insecure-skip-tls-verify": True}}
+        authority = str(self._folder / "certificates" / "apiserver.crt")  # the API server writes it at its start
+        named = {"cluster": {"server": self._server, "certificate-authority": authority}}
         context = {"cluster": "here", "user": "admin", "namespace": "default"}
         config = {
             "apiVersion": "v1",

@@ -106,7 +106,8 @@ def _pods_of(job: Mapping[str, Any], node: str) -> list[dict[str, Any]]:
         for index in range(task["replicas"]):
             own = {"name": f"{metadata['name']}-{task['name']}-{index}", "namespace": metadata["namespace"]}
             labels = {**template["metadata"].get("labels", {}), JOB_NAME: metadata["name"]}
-            spec = {**template["spec"], "nodeName": node, "enableServiceLinks": False}
+            # The kubelet makes a pod anew that has no address of its own, unless it shares the host's network.
+            spec = {**template["spec"], "nodeName": node, "hostNetwork": True, "enableServiceLinks": False}
             pods.append({"metadata": {**own, "labels": labels}, "spec": spec})
     return pods
 

@@ -7,7 +7,7 @@ import pytest
 
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.tuner import Budget
-from torchx_cubicml.tuner.duration import duration_lines
+from torchx_cubicml.tuner.duration import duration_text, more_work_text
 
 if TYPE_CHECKING:
     from torchx_cubicml.tuner import Prepared
@@ -39,9 +39,9 @@ def with_request(prepared: Prepared, **changes: object) -> Prepared:
 )
 def test_own_launches_tell_the_time(prepared: Prepared, changes: dict[str, object], expected: str) -> None:
     prepared = with_request(prepared, **changes)
-    lines = duration_lines(prepared, [ran(prepared, seconds) for seconds in (14, 15, 40)])
-    assert lines[0].startswith("your command ran for about 15 s: ")
-    assert expected in lines[0]
+    text = duration_text(prepared, [ran(prepared, seconds) for seconds in (14, 15, 40)])
+    assert text.startswith("your command ran for about 15 s: ")
+    assert expected in text
 
 
 def test_other_launches_tell_nothing(prepared: Prepared) -> None:
@@ -52,11 +52,10 @@ def test_other_launches_tell_nothing(prepared: Prepared) -> None:
         ran(prepared, 10, ended_at=""),
         ran(prepared, 0),
     ]
-    assert not any(line.startswith("your command ran") for line in duration_lines(prepared, trials))
+    assert duration_text(prepared, trials) == ""
 
 
 def test_a_permitted_batch_says_how_much_more_work_it_is(prepared: Prepared) -> None:
-    (line,) = duration_lines(prepared, [])
-    assert line.startswith("changes_training lets a step do up to 64 times the work of yours")
+    assert more_work_text(prepared).startswith("changes_training lets a step do up to 64 times the work of yours")
     small = tuple(replace(item, changes_training=False) for item in prepared.space.parameters)
-    assert duration_lines(replace(prepared, space=replace(prepared.space, parameters=small)), []) == []
+    assert more_work_text(replace(prepared, space=replace(prepared.space, parameters=small))) == ""

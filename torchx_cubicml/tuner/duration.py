@@ -22,17 +22,13 @@ _FACTORS = ("micro_batch_size", "gradient_accumulation_steps")
 _WORTH_SAYING = 1.5  # times the work of the user's own step
 
 
-def duration_lines(prepared: Prepared, before: Sequence[Trial]) -> list[str]:
-    """Return how long the tune will take, as far as earlier launches tell, and how much more work a config may do.
+def duration_text(prepared: Prepared, before: Sequence[Trial]) -> str:
+    """Return how long the tune will take; empty where no earlier launch tells.
 
     Args:
         prepared: the checked request.
         before: trials of the workload from before this tune.
     """
-    return list(filter(None, (_time_text(prepared, before), _work_text(prepared))))
-
-
-def _time_text(prepared: Prepared, before: Sequence[Trial]) -> str:
     runs_s = [seconds for trial in before if (seconds := _run_s(prepared, trial)) is not None]
     if not runs_s:
         return ""
@@ -51,8 +47,8 @@ def _time_text(prepared: Prepared, before: Sequence[Trial]) -> str:
     return f"{ran}: {request.budget} are enough for about {launches:,} such launches{steps}"
 
 
-def _work_text(prepared: Prepared) -> str:
-    """Return how much more work than the user's own a step may do, where the space file permits another batch."""
+def more_work_text(prepared: Prepared) -> str:
+    """Return how much more work a step may do than the user's own; empty where the batch stays."""
     free = [item for item in prepared.space.parameters if item.name in _FACTORS and item.derive is None]
     times = 1.0
     for item in free:

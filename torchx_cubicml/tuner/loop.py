@@ -20,14 +20,14 @@ from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import batch_parameters, is_same_training, observed_batch_line
 from torchx_cubicml.launch.same_work import with_same_work
-from torchx_cubicml.launch.scheduler import with_option_texts
+from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import collapsed, is_same_workload, without_refused_values
 from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
-from torchx_cubicml.tuner.duration import duration_lines
+from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
@@ -182,7 +182,7 @@ class _Loop:
             )
             if self._sharing.text:
                 yield Notice(text=self._sharing.text)
-            yield from (Notice(text=text) for text in [*notices, *self._duration_lines(made)])
+            yield from (Notice(text=text) for text in filter(None, [*notices, self._duration_text(made)]))
             yield from self._budget_notice()
             yield from self._rounds()
         except interruptions():
@@ -203,11 +203,13 @@ class _Loop:
         self._tune_state.finished({"result": result.to_record()})
 
     def _notices(self, made: int) -> list[str]:
-        """Return notices on what stays as typed, and on hooks; ``made`` is the number of launches."""
-        return [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch()]
+        """Return notices on what stays as typed, on hooks and the store; ``made`` is the number of launches."""
+        doubt = "" if made else store_doubt(self._prepared.store_url, self._prepared.component.launch)
+        of_store = [f"{doubt}; use a shared store (--store URL)"] if doubt else []
+        return [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch(), *of_store]
 
-    def _duration_lines(self, made: int) -> list[str]:
-        return [] if made else duration_lines(self._prepared, self._evidence().before)
+    def _duration_text(self, made: int) -> str:
+        return "" if made else duration_text(self._prepared, self._evidence().before)
 
     def _hook_notices(self, made: int) -> list[str]:
         """Return notices on the hooks of the space before the first launch; ``made`` is the number of launches."""

@@ -81,6 +81,6 @@ def test_a_tune_over_the_features_of_nodes_records_the_node_of_each_launch(unequ
     assert done.returncode == 0, done.stderr[-4000:]
     names = {"small": SMALL, "large": os.uname().nodename}
     found = list(TrialStore(str(unequal / "store")))
-    assert [trial.state for trial in found] == [State.COMPLETED] * 3, found
+    assert {trial.state for trial in found} == {State.COMPLETED}, found
     assert {trial.config["constraint"] for trial in found} == set(names)
     assert all(trial.observed["host"] == names[str(trial.config["constraint"])] for trial in found)

@@ -7,13 +7,14 @@ TORCHREC := $(CURDIR)/.venv-torchrec
 RELEASES := $(addprefix $(CURDIR)/.venv-,deepspeed torchtitan megatron)
 RELEASES_PYTHON ?= $(PYTHON)
 NIGHTLY := $(CURDIR)/.venv-nightly
+RAY := $(CURDIR)/.venv-ray
 TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cubicml.py launch/test_component.py \
     launch/test_scheduler.py launch/test_schedulers.py)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # hundreds of processes load the same modules
 
-.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill
+.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill test-schedulers
 .PHONY: test-docs test-report screenshots test-integrations test-torchrec test-releases test-nightly test-packages check
 .PHONY: setup format bench clean
 
@@ -55,6 +56,9 @@ test-slurm: setup ## whole tunes on a Slurm that is started on this machine (roo
 test-slurm-short: setup ## the same without the real trainings on machines of two speeds, and without the nightly TorchX
 	scripts/test-slurm --short
 
+test-schedulers: setup ## five scenarios on real schedulers of this machine (root; what is missing is installed; SCHEDULERS="docker slurm")
+	scripts/test-schedulers $(SCHEDULERS)
+
 test-docs: setup ## each command, TOML and Python block of README.md and docs/, executed (those of trainers where their .venv-* are)
 	PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist load --maxschedchunk 1 tests/documentation/test_pages.py
 
@@ -94,7 +98,7 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .venv-axe .venv-packages-* .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) $(RAY) .venv-axe .venv-packages-* .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'
@@ -132,6 +136,12 @@ $(CURDIR)/.venv-megatron/.ready: LIBRARIES := megatron-core[training]
 $(addsuffix /.ready,$(RELEASES)): pyproject.toml constraints.txt
 	$(RELEASES_PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install -q -c constraints.txt -e '.[torchx]' $(LIBRARIES) pytest
+	@touch $@
+
+# Ray's own dependencies would constrain those of the tests, and TorchX offers its scheduler only beside it.
+$(RAY)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install -q -c constraints.txt -e '.[torchx]' 'ray[default]' pytest
 	@touch $@
 
 # The nightly build provides the same module as TorchX's release, so the extra that asks for the release is left out.

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.explained.generated import generated
-from lib.explained.launches import HERE, ROOT, launch_all, launch_public, launched_commands, launched_public
+from lib.explained.launches import (
+    HERE,
+    ROOT,
+    copy_earlier,
+    launch_all,
+    launch_public,
+    launched_commands,
+    launched_public,
+)
 from lib.explained.public import public_commands
 from lib.explained.scoring import Score, facts_lines, score, table
 
@@ -34,7 +42,7 @@ from torchx_cubicml.settings import child_environment
 from torchx_cubicml.store.digest_key import digest_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lib.explained.generated import Command
     from lib.explained.public import PublicCommand
@@ -77,9 +85,9 @@ def explained(command: Command, trial: Trial, launches: Sequence[Trial], keys: S
     return score(command.kind, found.to_json(), trial)
 
 
-def explained_by_command_line(command: PublicCommand, trial: Trial, *, python: str, store: Path) -> Score:
+def explained_by_command_line(command: PublicCommand, size: int, trial: Trial, *, python: str, store: Path) -> Score:
     """Return the score of what ``explain`` prints of a public command, in the environment that runs it."""
-    words = ["-j", f"1x{command.processes}", "--script", command.script, "--", *command.words]
+    words = command.launcher_words(size)
     torchx = str(Path(python).with_name("torchx"))
     done = subprocess.run(
         [torchx, "cubicml", "explain", "--json", "--store", str(store), "-s", "local_cwd", "--", "dist.ddp", *words],
@@ -129,22 +137,38 @@ def public_lines(folder: Path, args: argparse.Namespace, others: Path) -> list[s
     commands = public_commands(args.scripts, folder, list(pythons))
     if not args.as_is:
         launch_public(commands, folder, pythons=pythons, stand_in=str(args.stand_in))
-    launched = launched_public(commands, folder)
-    with tempfile.TemporaryDirectory() as empty:
-        scores = {
-            name: [
-                explained_by_command_line(command, trial, python=pythons[command.library], store=store)
-                for command, trial in launched
-            ]
-            for name, store in (("without any launch", Path(empty)), (_OTHERS, others))
-        }
-    return ["", f"{len(launched)} of {len(commands)} public commands ran to their end.", "", *_tables(scores)]
+    lines = []
+    for size in range(max(len(command.sizes) for command in commands)):
+        launched = launched_public(commands, folder, size)
+        n_all = sum(size < len(command.sizes) for command in commands)
+        lines += ["", f"{len(launched)} of {n_all} public commands ran to their end with size {size + 1}.", ""]
+        with tempfile.TemporaryDirectory() as temporary:
+            stores: dict[str, Callable[[Trial], Path]] = {
+                "without any launch": lambda _, empty=Path(temporary): empty,
+                _OTHERS: lambda _: others,
+            }
+            if size:
+                for _, trial in launched:
+                    copy_earlier(folder / "store", trial, Path(temporary, trial.trial_id))
+                name = f"after the launches with {size} other {'size' if size == 1 else 'sizes'}"
+                stores = {name: lambda trial, copies=temporary: Path(copies, trial.trial_id)}
+            scores = {
+                name: [
+                    explained_by_command_line(
+                        command, size, trial, python=pythons[command.library], store=store_of(trial)
+                    )
+                    for command, trial in launched
+                ]
+                for name, store_of in stores.items()
+            }
+        lines += _tables(scores, with_facts=size == 0)
+    return lines
 
 
-def _tables(scores: Mapping[str, Sequence[Score]]) -> list[str]:
-    """Return one table per store, and lines on the facts without any launch."""
+def _tables(scores: Mapping[str, Sequence[Score]], *, with_facts: bool = True) -> list[str]:
+    """Return one table per store, and lines on the facts that the first one tells."""
     lines = [line for name, chosen in scores.items() for line in (name, *table(chosen), "")]
-    return [*lines, *facts_lines(next(iter(scores.values())))]
+    return [*lines, *(facts_lines(next(iter(scores.values()))) if with_facts else ())]
 
 
 def _named(text: str) -> tuple[str, str]:

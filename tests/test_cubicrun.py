@@ -20,7 +20,7 @@ from torch.distributed.run import get_args_parser
 
 from tests.forked_programs import ForkedProgram
 from tests.spaces import BATCH_SIZES
-from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options
+from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options, usage_error
 from torchx_cubicml.records.contract import (
     CONTRACT_VARIABLE,
     SECOND_ATTEMPT_VARIABLE,
@@ -176,6 +176,19 @@ def test_a_command_that_is_not_rewritten_has_no_second_attempt(folder: Path) -> 
         plan = planned(*line)
         assert plan.second_args == ()
         assert set(plan.env) == {CONTRACT_VARIABLE}
+
+
+def test_a_task_that_slurm_starts_again_is_the_same_launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trial_id(*words: str) -> str:
+        return decode_contract(planned(*words).env[CONTRACT_VARIABLE]).trial_id
+
+    typed, rewritten = ("--nproc_per_node", "1", *COMMAND), ("--cubicml-space", "space.toml", *COMMAND)
+    for name, value in (("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_TASK_PID", "1")):
+        monkeypatch.setenv(name, value)
+    assert trial_id(*typed) != trial_id(*typed)  # one of several launches of a script, perhaps
+    monkeypatch.setenv("SLURM_TASK_PID", str(os.getpid()))
+    assert trial_id(*typed) == trial_id(*typed)
+    assert trial_id(*rewritten) == trial_id(*rewritten) != trial_id(*typed)
 
 
 def test_a_command_whose_output_is_remote_stays_as_typed(folder: Path) -> None:
@@ -376,6 +389,14 @@ def test_without_a_script_one_line_shows_how_to_give_it(
     usage, error = capsys.readouterr().err.splitlines()
     assert usage.startswith("usage: cubicrun ")
     assert error == "cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
+
+
+@pytest.mark.parametrize("name", ["accelerate", "mpirun", "python3"])
+def test_a_launcher_without_the_hyphens_gets_a_hint(folder: Path, name: str) -> None:
+    assert usage_error([name, "launch", "t.py"]).endswith(f"as in: cubicrun -- {name} launch ...")
+    (folder / name).touch()
+    assert usage_error([name, "launch", "t.py"]) == "", "a script of that name"
+    assert usage_error(["train.py"]) == ""
 
 
 def test_a_command_that_is_not_there_ends_as_in_a_shell(

@@ -19,6 +19,8 @@ UNDER_TORCHRUN = {
     "MASTER_PORT": "29500",
     "TORCHX_JOB_ID": "slurm://torchx/12",
     "SLURM_JOB_ID": "12",
+    "SLURM_STEP_ID": "0",
+    "SLURM_TASK_PID": "345",
     "SLURM_RESTART_COUNT": "1",
     "SLURM_CLUSTER_NAME": "east",
     "SLURM_TMPDIR": "/local/12",
@@ -45,8 +47,22 @@ def test_a_job_learns_its_place() -> None:
         run_folder="/tmp/x/none_abcd1234",
         stderr_file="/tmp/x/none_abcd1234/attempt_2/1/stderr.log",
         is_batch_job=True,
+        step="12.0",
+        step_process=345,
         temporary=("/local/12",),
     )
+
+
+def test_a_batch_script_is_a_step_of_its_own() -> None:
+    job = settings.read_job_environment({"SLURM_JOB_ID": "12", "SLURM_TASK_PID": "345"})
+    assert (job.step, job.step_process) == ("12.batch", 345)
+    outside = settings.read_job_environment({"SLURM_TASK_PID": "345"})
+    assert (outside.step, outside.step_process) == ("", 0)
+
+
+@pytest.mark.parametrize(("number", "restarts"), [("1", 0), ("3", 2), ("0", 0), ("", 0)])
+def test_attempts_of_aws_batch_count_from_one(number: str, restarts: int) -> None:
+    assert settings.read_job_environment({"AWS_BATCH_JOB_ATTEMPT": number}).attempt == (restarts, 0)
 
 
 def test_a_job_of_a_cluster_knows_its_temporary_folders() -> None:
@@ -131,8 +147,9 @@ def test_without_a_home_directory_a_store_must_be_named(monkeypatch: pytest.Monk
             (3, 1, 4, 2, 1),
         ),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (0, 0, 1, 1, 0)),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0"}, (1, 1, 2, 1, 0)),
     ],
-    ids=["none", "deepspeed", "torchrun in a step", "mpirun", "srun", "a batch script"],
+    ids=["none", "deepspeed", "torchrun in a step", "mpirun", "srun", "a batch script", "lightning"],
 )
 def test_ranks_come_from_the_launcher_that_has_set_them(
     variables: dict[str, str], place: tuple[int, int, int, int, int]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch import Launch, TorchrunLaunch
     from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
+    from torchx_cubicml.records.contract import Contract
     from torchx_cubicml.rewrite.rewriter import Options
 
     AnyLaunch = TorchrunLaunch | CommandLaunch
@@ -146,7 +147,7 @@ def usage_error(args: Sequence[str]) -> str:
         return "give a command behind --, as in: cubicrun -- accelerate launch train.py"
     option, joined, _ = args[0].partition("=")
     if not option.startswith(FLAGS):
-        return ""
+        return _launcher_hint(args)
     name = option.removeprefix(FLAGS)
     if name in _OPTIONS:
         return f"option {option} lacks its value"
@@ -154,6 +155,15 @@ def usage_error(args: Sequence[str]) -> str:
         return f"option {option} takes no value"
     legal = ", ".join(f"{FLAGS}{each.replace('_', '-')}" for each in (*_OPTIONS, *_SWITCHES))
     return f"unknown option {option}; choose from {legal}"
+
+
+def _launcher_hint(args: Sequence[str]) -> str:
+    """Return the error of a command that lacks the ``--`` in front of its launcher; empty if it names a script."""
+    from torchx_cubicml.launch.launchers.table import is_launcher
+
+    if not is_launcher(args[0]) or Path(args[0]).is_file():
+        return ""
+    return f"put -- in front of another launcher, as in: cubicrun -- {' '.join(args[:2])} ..."
 
 
 def plan_launch(given: Mapping[str, str], args: Sequence[str], *, is_dry_run: bool = False) -> Plan:
@@ -221,6 +231,7 @@ def _plan_command(words: Sequence[str], options: Options, *, is_dry_run: bool) -
 
 
 def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_dry_run: bool) -> Plan:
+    from torchx_cubicml.launch import TorchrunLaunch
     from torchx_cubicml.launch.torchrun_command import RECORDER
     from torchx_cubicml.rewrite.rewriter import dry_run_estimates, rewrite
     from torchx_cubicml.store.obstacle import folder_obstacle, write_obstacle
@@ -237,7 +248,7 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_
     if rewritten.contract is None:
         return Plan(args=command.args, lines=lines)
     # Where each node or rank runs cubicrun, only rank 0 can choose a trial id for all of them.
-    trial_id = new_id("trial") if command.starts_all else ""
+    trial_id = _trial_id(launch, rewritten.contract) if command.starts_all else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     plan = Plan(
         args=tuple(_wrapped(command, launch)),
@@ -246,11 +257,21 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_
     )
     if second is None:
         return plan
-    return replace(
-        plan,
-        second_args=tuple(command.wrapped(command.launch.script_args, recorder=RECORDER)),
-        env={**plan.env, SECOND_ATTEMPT_VARIABLE: encode_contract(replace(second, trial_id=trial_id))},
-    )
+    env = {**plan.env, SECOND_ATTEMPT_VARIABLE: encode_contract(replace(second, trial_id=trial_id))}
+    second_args = command.wrapped(command.launch.script_args, recorder=RECORDER)
+    if isinstance(command, TorchrunLaunch):
+        return replace(plan, second_args=tuple(second_args), env=env)
+    return replace(plan, args=tuple(command.with_second_attempt(plan.args, second_args)), env=env)
+
+
+def _trial_id(launch: Launch, contract: Contract) -> str:
+    """Return the trial id of a launch; a Slurm job that is requeued derives the same again."""
+    from torchx_cubicml.recorder.process.assignment import trial_id_of_step
+    from torchx_cubicml.settings import read_job_environment
+
+    words = launch.program, *launch.script_args
+    found = trial_id_of_step(read_job_environment(), words, contract.config, process=os.getpid())
+    return found or new_id("trial")
 
 
 def _wrapped(command: AnyLaunch, launch: Launch) -> list[str]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PREFIX = "TORCHX_CUBICML_"
 ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
+STARTER_VARIABLE = f"{PREFIX}STARTER"
+"""Variable by which a process that starts ranks of its own names itself to them; see ``RankStarter``."""
 KEEP_COMMAND = "keep_command"  # option
 PRINT_TRIAL = "print_trial"  # option: the job prints its trial, wherever it is recorded
 DEFAULT_STORE = "~/.torchx-cubicml"
@@ -57,9 +59,12 @@ class JobEnvironment:
         ends_at: end of the job by the scheduler's time limit, as set at its start, in seconds since 1970; 0 where
             unknown.
         is_batch_job: whether Slurm or Kubernetes runs the job.
+        step: Slurm's name of the job's step, such as ``1234.0``; empty outside of Slurm.
+        step_process: id of the process that Slurm started for this task of the step; 0 outside of Slurm.
         temporary: folders that the scheduler may clear at the end of the job.
         attempt_folder: folder for notes of a rewritten launch, which is started as typed if it fails early; empty for
             other launches.
+        starter: encoded ``RankStarter`` of a process that a recorded one has started as a rank; empty for others.
     """
 
     contract: str
@@ -80,7 +85,10 @@ class JobEnvironment:
     attempt_folder: str = ""
     node: int = 0
     is_batch_job: bool = False
+    step: str = ""
+    step_process: int = 0
     temporary: tuple[str, ...] = ()
+    starter: str = ""
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
@@ -104,7 +112,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         nnodes=place.nnodes,
         torchx_job_id=source.get("TORCHX_JOB_ID", ""),
         scheduler_job_id=f"slurm-{slurm_job}" if slurm_job else "",
-        attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
+        attempt=(_scheduler_restarts(source), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
         store_address=(host, port) if host and port and is_agent_store else None,
         cluster=source.get("SLURM_CLUSTER_NAME", "") or source.get("SLURM_SUBMIT_HOST", ""),
         partition=source.get("SLURM_JOB_PARTITION", ""),
@@ -115,7 +123,10 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         attempt_folder=source.get(ATTEMPT_VARIABLE, ""),
         node=place.node,
         is_batch_job=bool(slurm_job or source.get("KUBERNETES_SERVICE_HOST")),
+        step=f"{slurm_job}.{source.get('SLURM_STEP_ID', 'batch')}" if slurm_job else "",
+        step_process=_count(source, "SLURM_TASK_PID", 0) if slurm_job else 0,
         temporary=tuple(filter(None, map(source.get, _TEMPORARY_VARIABLES))),
+        starter=source.get(STARTER_VARIABLE, ""),
     )
 
 
@@ -262,6 +273,8 @@ def _rank_of(source: Mapping[str, str]) -> _Place:
     if "RANK" in source or "WORLD_SIZE" in source:
         if "CROSS_SIZE" in source:  # DeepSpeed's launcher
             names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CROSS_SIZE", "CROSS_RANK")
+        elif "RANK" not in source and source.get("NODE_RANK") == "0":  # Lightning, whose first node has the first ranks
+            names = ("LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "", "NODE_RANK")
     elif "OMPI_COMM_WORLD_RANK" in source:  # Open MPI; it gives no index of the node
         world = "OMPI_COMM_WORLD"
         names = (f"{world}_RANK", f"{world}_LOCAL_RANK", f"{world}_SIZE", "OMPI_MCA_orte_num_nodes", "")
@@ -275,6 +288,11 @@ def _rank_of(source: Mapping[str, str]) -> _Place:
         nnodes=_count(source, nnodes, 1),
         node=_count(source, node, 0),
     )
+
+
+def _scheduler_restarts(source: Mapping[str, str]) -> int:
+    """Return how often the scheduler has started this job again; AWS Batch numbers its attempts from 1."""
+    return _count(source, "SLURM_RESTART_COUNT", max(_count(source, "AWS_BATCH_JOB_ATTEMPT", 1) - 1, 0))
 
 
 def _run_folder(error_file: str) -> str:

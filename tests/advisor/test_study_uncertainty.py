@@ -70,7 +70,7 @@ def test_a_run_that_speeds_up_promises_little() -> None:
 @pytest.mark.parametrize("doubt", [0.05, None], ids=["known", "unknown"])
 def test_two_launches_of_a_noisy_job_promise_little(doubt: float | None) -> None:
     choice = chosen(run(OWN, 100.0, doubt), run(OTHER, 110.0, doubt))
-    assert choice.rejection_reason == "no recorded launch suggests a faster config"
+    assert choice.rejection_reason == "no recorded launch suggests a faster config that this launch may run"
 
 
 def test_many_quiet_runs_support_a_claim() -> None:

@@ -272,7 +272,8 @@ def test_init_writes_a_space_that_suggest_reads(tmp_path: Path, command: tuple[s
 
 def test_tune_asks_before_it_writes_to_the_users_outputs(tmp_path: Path, command: tuple[str, ...]) -> None:
     space = tmp_path / "space.toml"
-    space.write_text('[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    batch = '[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\nchanges_training = true\n'
+    space.write_text(batch)
     for words in (
         command,
         (*command, "--out_dir", "precious"),

@@ -102,7 +102,7 @@ def test_a_bar_tells_the_time_left_where_the_parts_are_counted(tmp_path: Path) -
     assert any(re.search(r"^counting .* about [\d.]+ s left", line) for line in lines), lines
     searching = [line for line in lines if line.startswith("searching")]
     assert searching
-    assert all(re.search(r" \d+ s$", line.rstrip()) for line in searching)
+    assert all(re.search(r" \d+ s so far$", line.rstrip()) for line in searching)
     assert max(map(len, lines)) <= 80
 
 

@@ -185,7 +185,7 @@ def test_without_a_finished_tune_the_records_are_compared_with_their_doubt(tmp_p
     assert status == 0, stderr
     text = text_of(page)
     assert 'class="gain muted"' in page
-    assert "no gain is claimed: too few measurements (1 more launch would do)" in text
+    assert "no gain is claimed: too few measurements (it takes at least 1 more launch)" in text
     assert "No finished tune has confirmed this" in text
 
 

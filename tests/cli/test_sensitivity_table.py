@@ -42,16 +42,16 @@ def test_each_other_value_has_a_row() -> None:
     out = StringIO()
     Console(file=out, width=160).print(table)
     title, heading, _, *rows = (line.rstrip() for line in out.getvalue().splitlines() if line.strip())
-    assert title == "Changing one parameter of the best config"
+    assert title == "Changing one parameter of the best measured config (1x)"
     assert heading.split()[0] == "parameter"
     assert [" ".join(row.split()) for row in rows] == [
-        "batch 8 best",
+        "batch 8 1x",
         "1 0.80x 0.75x to 0.85x 0.81x",
         "16, may not fit 0.80x 0.75x to 0.85x",
         "32, does not fit 0.80x 0.75x to 0.85x",
-        "sharding NO_SHARD in 2, FULL_SHARD in 1 layers best",
+        "sharding NO_SHARD in 2, FULL_SHARD in 1 layers 1x",
         "FULL_SHARD in all layers 0.80x 0.75x to 0.85x",
-        "rows a in all tables best",
+        "rows a in all tables 1x",
         "a in 1, b in 1 tables 0.80x 0.75x to 0.85x",
-        "backend a best, no other legal value",
+        "backend a no other legal value",
     ]

@@ -16,8 +16,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch_size", type=int)
 parser.add_argument("--accumulate", type=int)
 parser.add_argument("--fail", default="")
+parser.add_argument("--local_rank")
 args = parser.parse_args()
-rank, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+rank, restarts = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 shown = {"batch": args.batch_size, "restarts": restarts, "agent": os.getppid(), "text": os.environ.get("TEXT")}
 shown_in = Path(os.environ["SHOWN"])
 with shown_in.open("a") as file:

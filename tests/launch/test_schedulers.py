@@ -8,6 +8,7 @@ JSON.
 from __future__ import annotations
 
 import ast
+import base64
 import dataclasses
 import json
 import os
@@ -55,6 +56,15 @@ SCHEDULERS = {
     "slurm": [],
     "kubernetes": ["-cfg", "queue=default" + (",validate_spec=False" if IS_NIGHTLY else "")],
 }
+ONLY_IN_THE_RELEASE = {
+    "lsf": ["-cfg", "jobdir=/shared/jobs"],
+    "aws_batch": ["-cfg", "queue=default,user=me"],
+    "gcp_batch": ["-cfg", "project=team"],
+    "aws_sagemaker": ["-cfg", "role=me,instance_type=ml.p5,source_dir=/here,user=me"],
+}
+SCHEDULERS |= {} if IS_NIGHTLY else ONLY_IN_THE_RELEASE
+NEEDS = {"kubernetes": "kubernetes", "gcp_batch": "google.cloud.batch_v1", "aws_sagemaker": "sagemaker"}
+IN_CONTAINERS = {"local_docker", "kubernetes", "lsf", "aws_batch", "gcp_batch"}
 OURS = ["--space", "space.toml", "--store", "/shared/store, of a team", "--mode", "record"]
 TRAINERS = Path(__file__).parents[2] / "components" / "trainers"
 TITAN_ARGS = "--module llama3 --config llama3_8b --training.local_batch_size 2 --training.global_batch_size 64 "
@@ -70,9 +80,20 @@ COMPONENTS = {
     "megatron-lm": [f"{TRAINERS / 'megatron_lm.py'}:pretrain_gpt", "-j", "2x8", *OURS, "--", *LM_ARGS.split()],
 }
 RUNS = {scheduler: (scheduler, ["cubicml", *OURS, TORCHRUN, *ARGS]) for scheduler in SCHEDULERS}
+if "aws_sagemaker" in RUNS:  # it takes a script and named arguments, no command
+    script = ["utils.python", "--script", "train.py", "--", "--batch_size", "2", "--text", "a b, it's 100 $$"]
+    RUNS["aws_sagemaker"] = ("aws_sagemaker", ["cubicml", *OURS, *script])
 RUNS |= {trainer: ("slurm", words) for trainer, words in COMPONENTS.items()}
 MAIN = "import sys; from torchx.cli.main import main; main(sys.argv[1:])"
-needs_kubernetes = pytest.mark.skipif(find_spec("kubernetes") is None, reason="the package kubernetes is not installed")
+
+
+def lacks(name: str) -> str:
+    """Return the package that TorchX needs for requests to a scheduler, if it is not installed; else nothing."""
+    package = NEEDS.get(name, "")
+    try:
+        return "" if not package or find_spec(package) else package
+    except ModuleNotFoundError:  # of a package around it
+        return package
 
 
 def torchx_release() -> str:
@@ -88,7 +109,7 @@ def dry_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
     """Start one dry run per scheduler and one per trainer's component, all at once."""
     started = {}
     for name, (scheduler, component) in RUNS.items():
-        if scheduler == "kubernetes" and find_spec("kubernetes") is None:
+        if lacks(scheduler):
             continue
         folder = tmp_path_factory.mktemp(name)
         of_trainer = f'trainer = "{name}"\n[parameters]\ntp_degree = "auto"\nmicro_batch_size = [1, 2, 4]\n'
@@ -117,18 +138,33 @@ def requests(dry_runs: dict[str, tuple[Path, subprocess.Popen[str]]]) -> dict[st
 
 def structured(scheduler: str, request: str) -> str:
     """Return a request with its texts whole: one value a line."""
-    if scheduler == "slurm" or not request:
+    if scheduler in {"slurm", "lsf"} or not request:
         return request
-    if scheduler == "local_cwd":
+    if scheduler == "gcp_batch":
+        content = gcp_job(request)
+    elif scheduler == "local_cwd":
         content = ast.literal_eval(request.strip())
     else:
         loader = type("Loader", (yaml.SafeLoader,), {})
-        loader.add_multi_constructor("tag:yaml.org,2002:python/", _mapping)
+        loader.add_multi_constructor("tag:yaml.org,2002:python/", _plain)
         content = yaml.load(request, Loader=loader)
     return json.dumps(content, indent=1)
 
 
-def _mapping(loader: yaml.SafeLoader, _: str, node: yaml.MappingNode) -> dict[object, object]:
+def gcp_job(request: str) -> object:
+    """Return the job in a request to GCP Batch, which TorchX prints as the bytes of a protocol buffer."""
+    from google.cloud.batch_v1 import Job
+
+    (data,) = re.findall(r"!!binary \|\n((?:  .+\n?)+)", request)
+    job = Job.deserialize(base64.b64decode(data))
+    return json.loads(Job.to_json(job, sort_keys=True, always_print_fields_with_no_presence=False))
+
+
+def _plain(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> object:
+    """Return a Python object of a request as a mapping: its attributes, or the items that an ordered one is made of."""
+    if isinstance(node, yaml.SequenceNode):
+        (items,) = loader.construct_sequence(node, deep=True)
+        return dict(items)
     return loader.construct_mapping(node, deep=True)
 
 
@@ -140,9 +176,11 @@ def readable(text: str, folder: Path) -> str:
     probe = PROBE.replace('"', '\\"') if '\\"' in text else PROBE
     text = text.replace(probe, "<does its Python have the recorder?>").replace(str(folder), "<here>")
     text = re.sub(r"/tmp/torchx_\w+", "<logs>", text)
-    text = re.sub(r"\b(?:train|pretrain_gpt|pretrain-gpt)-[a-z0-9]{12,}\b", "<app>", text)
+    text = re.sub(r"\b(?:train|pretrain_gpt|pretrain-gpt|torchx_utils_python)-[a-z0-9]{12,}\b", "<app>", text)
     text = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<session>", text)
     text = text.replace(torchx_version(), "<torchx>")
+    if not contracts:
+        return text
     (contract,) = contracts
     said = {name: value for name, value in dataclasses.asdict(decode_contract(contract)).items() if value}
     contract_text = json.dumps(said, indent=1)
@@ -158,10 +196,10 @@ def torchx_version() -> str:
     raise AssertionError("no TorchX is installed")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs_kubernetes if name == "kubernetes" else ()) for name in RUNS]
-)
+@pytest.mark.parametrize("name", RUNS)
 def test_each_scheduler_gets_the_request_that_is_kept(requests: dict[str, str], name: str) -> None:
+    if lacks(name):
+        pytest.skip(f"{lacks(name)} is not installed")
     kept = GOLDEN / torchx_release() / f"{name}.txt"
     if os.environ.get("RENEW_GOLDEN"):
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +211,15 @@ def test_each_scheduler_gets_the_request_that_is_kept(requests: dict[str, str], 
 
 def test_a_store_outside_the_container_gives_a_warning(requests: dict[str, str]) -> None:
     warned = {name for name, request in requests.items() if "may not be visible to jobs on" in request}
-    assert warned == {name for name in requests if name in {"local_docker", "kubernetes"}}
+    assert warned == IN_CONTAINERS & set(requests)
+
+
+def test_a_scheduler_that_takes_no_command_gets_the_request_as_typed(requests: dict[str, str]) -> None:
+    if "aws_sagemaker" not in requests:
+        pytest.skip("SageMaker's package is not installed")
+    told, _, request = requests["aws_sagemaker"].partition("\n\n")
+    assert told.endswith("starts the script by a launcher of its own, so no recorder can precede it")
+    assert "torchx_cubicml" not in request
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ OF_MODULES = [
     "torch._dynamo.utils.counters",
     "torch.distributed.device_mesh.DeviceMesh",
     "torch.nn.utils.clip_grads_with_norm_",
+    "torch.distributed.distributed_c10d._update_default_pg",
 ]
 OF_CLASSES = [
     ("torch.nn", "Module", "_compiled_call_impl"),

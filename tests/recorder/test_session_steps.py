@@ -580,17 +580,17 @@ def test_a_forked_child_ends_nothing() -> None:
     session = made()
     session._pid += 1
     session.completed()
-    session._close()
+    session.close()
     assert session._reporter.made == []
 
 
 def test_the_store_is_waited_for_at_exit(capsys: pytest.CaptureFixture[str]) -> None:
     session = made()
     session._peers = Peers()
-    session._close()
+    session.close()
     assert (session._peers.made, session._reporter.made) == ([("close",)], [("close",)])
     session._reporter.close = failing
-    session._close()
+    session.close()
     assert capsys.readouterr().err == ("torchx-cubicml: warning: the end of this launch was not recorded: broken\n")
 
 

@@ -132,3 +132,13 @@ def test_a_dry_run_names_a_hook_that_the_source_has_no_call_for(
         (folder / "train.py").write_text(text)
         rewrite_component(DDP, options)
         assert (f"torchx-cubicml: {kept}" in capsys.readouterr().err) is is_told
+
+
+def test_a_scheduler_that_takes_no_command_gets_the_app_as_typed(
+    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    component = shlex.split("utils.python --script train.py -- --batch_size 2")
+    monkeypatch.setattr(sys, "argv", ["torchx", "run", "-s", "aws_sagemaker", "cubicml", *component])
+    (role,) = rewrite_component(component, options).roles
+    assert (role.entrypoint, role.args) == ("python", ["train.py", "--batch_size", "2"])
+    assert "aws_sagemaker starts the script by a launcher of its own" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_templates_are_found() -> None:
     assert len(found) > 60
     assert "the shell line has a comment" in found
     assert "the best predicted gain, …, is within the noise" in found
-    assert "no recorded launch suggests a … config" in found
+    assert "no recorded launch suggests a … config that this launch may run" in found
     assert "…, not surely …: …" in found
     assert "this launch explores (explore = …): …" in found
 

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.launch.same_training import batch_parameters
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.choice import DecisionContext, advise
-from torchx_cubicml.rewrite.observed_batch import batch_parameters, faster_batch_note
+from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
@@ -56,6 +57,30 @@ def test_a_permitted_parameter_may_change_the_batch() -> None:
     assert batch_parameters(space, [knobs(1, 0, batch=8), knobs(2, 0, batch=16)]) == ()
 
 
+def test_launches_of_an_earlier_space_file_differ_in_what_is_derived_now() -> None:
+    derived = """
+[parameters.gradient_accumulation_steps]
+derive = "global_batch_size / micro_batch_size"
+flag = "--accum"
+
+[parameters.micro_batch_size]
+choices = [1, 2]
+flag = "--micro"
+"""
+    space = parse_space(KNOBS + derived, where="space.toml")
+    config = {"knob": 1, "workers": 0, "micro_batch_size": 2, "gradient_accumulation_steps": 4}
+    trials = [trial_of(config, 1.0, 8), trial_of({**config, "knob": 2, "gradient_accumulation_steps": 16}, 1.0, 32)]
+    assert batch_parameters(space, trials) == ()
+    assert batch_parameters(space, [trials[0], trial_of({**config, "knob": 2}, 1.0, 32)]) == ("knob",)
+
+
+def test_what_is_derived_from_a_parameter_may_follow_it() -> None:
+    text = "[parameters.buckets]\nderive = 'knob * 2'\nflag = '--buckets'\n"
+    space = parse_space(f"{KNOBS}{text}", where="space.toml")
+    trials = [trial_of({"knob": knob, "workers": 0, "buckets": 2 * knob}, 1.0, 8 * knob) for knob in (1, 2)]
+    assert batch_parameters(space, trials) == ("knob",)
+
+
 def test_an_ordinary_launch_keeps_a_batch_of_any_name() -> None:
     trials = [knobs(knob, 0, 100.0 * knob, batch=8 * knob) for knob in (1, 2, 4) for _ in range(3)]
     trials += [knobs(1, 4, 130.0, batch=8) for _ in range(3)]
@@ -85,14 +110,15 @@ OWN = {"micro_batch_size": 2, "gradient_accumulation_steps": 1}
         (
             160.0,
             MICRO + DERIVED,
-            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; give accum "
-            "choices in place of derive, with changes_training = true, to allow it",
+            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; it is another "
+            "training, so yours stays (changes_training = true on accum, with choices in place of derive, would allow "
+            "it)",
         ),
         (
             160.0,
             MICRO,
-            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; set "
-            "changes_training = true on micro_batch_size to allow it",
+            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; it is another "
+            "training, so yours stays (changes_training = true on micro_batch_size would allow it)",
         ),
         (104.0, MICRO + DERIVED, ""),
     ],

@@ -224,7 +224,9 @@ def test_the_best_config_known_stays(options: Options) -> None:
     typed = "--n_layer 2 --batch_size 8 --accumulate 2 --sharding NO_SHARD"
     best = replace(LAUNCH, script_args=tuple(shlex.split(typed)))
     assert_as_typed(
-        rewrite(best, options), r"no recorded launch suggests a faster config \(8 launches known\)", launch=best
+        rewrite(best, options),
+        r"no recorded launch suggests a faster config that this launch may run \(8 launches known\)",
+        launch=best,
     )
 
 
@@ -273,7 +275,7 @@ def test_a_suggestion_of_another_batch_size_is_not_used(options: Options) -> Non
         config: dict[str, Value] = {"micro_batch_size": batch}
         store.add(Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=1000.0 * batch))
     Path(options.space).write_text(SPACE[: SPACE.index("[parameters.grad")])
-    assert_as_typed(rewrite(LAUNCH, options), "the global batch size from 4 to 16; derive gradient_accumulation")
+    assert_as_typed(rewrite(LAUNCH, options), "the global batch size by a factor of 4; derive gradient_accumulation")
 
 
 def test_parameters_that_change_the_training_stay(options: Options) -> None:
@@ -622,9 +624,9 @@ def test_the_measurement_error_is_reported(
 ) -> None:
     fill(options)
     monkeypatch.setattr(advisor, "best_known", lambda *_, **__: promise(doubt=doubt))
-    told = [line for line in rewrite(LAUNCH, options).lines if "measurement error" in line]
+    told = [line for line in rewrite(LAUNCH, options).lines if "error of a single launch" in line]
     assert len(told) == bool(words)
-    assert all(f"{words} for the most precise launch of each config" in line for line in told)
+    assert all(line.endswith(f"{words} at best; the interval above pools 9 launches") for line in told)
 
 
 @pytest.mark.parametrize(("variable", "think_s"), [("", 10.0), ("2.5", 2.5)])
@@ -678,10 +680,19 @@ def test_a_store_outside_of_the_containers_is_reported(
     launch = replace(LAUNCH, scheduler=scheduler, mounted=folders)
     rewritten = rewrite(launch, replace(options, store=str(tmp_path / "store"), mode="record", flags="--our-"))
     line = f"{tmp_path}/store may not be visible to jobs on {scheduler}, or end with their container"
-    lines = [each for each in rewritten.lines if "may not be visible" in each]
+    lines = [each for each in rewritten.lines if "visible" in each]
     assert lines == ([f"torchx-cubicml: {line}; use a shared store (--our-store URL)"] if warned else [])
     assert rewritten.contract is not None
     assert rewritten.contract.scheduler == scheduler
+
+
+def test_on_ray_the_nodes_must_share_a_folder(options: Options, tmp_path: Path) -> None:
+    launch = replace(LAUNCH, scheduler="ray")
+    shared = rewrite(launch, replace(options, store="s3://team/cubicml", mode="record", flags="--"))
+    assert not any("visible" in line for line in shared.lines)
+    folder = rewrite(launch, replace(options, store=str(tmp_path / "store"), mode="record", flags="--"))
+    said = f"{tmp_path}/store is visible to jobs on ray only if all nodes of the cluster share this folder"
+    assert f"torchx-cubicml: {said}; use a shared store (--store URL)" in folder.lines
 
 
 def test_a_known_launch_is_counted_in_the_singular(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

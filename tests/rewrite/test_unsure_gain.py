@@ -27,7 +27,7 @@ LAUNCH = Launch(program="train.py", script_args=("--batch", "32"), world_size=2,
 WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}
 BUSY: dict[str, Value] = {"host_cpus": 2, "other_busy_cpus": 1.7, "idle_cpus": 0.02}
 CROWDED = "within a factor of 5.2 (crowded: other processes kept 1.7 of 2 processors busy)"
-NOTHING = "no recorded launch suggests a faster config"
+NOTHING = "no recorded launch suggests a faster config that this launch may run"
 
 
 def ran(batch: int, speed: float, *, error: float = 0.01, is_busy: bool = False, is_steady: bool = True) -> Trial:

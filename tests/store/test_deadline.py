@@ -8,6 +8,7 @@ import pytest
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.store import deadline
+from torchx_cubicml.store.backend import unheard
 from torchx_cubicml.store.deadline import read_trials, read_with_deadline, within
 from torchx_cubicml.store.reader import StoreSnapshot
 
@@ -25,7 +26,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path | None, Calla
     """The arguments of each reading, which finds nothing."""
     calls: list[tuple[str, Path | None, Callable[[], bool]]] = []
 
-    def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[], bool]) -> StoreSnapshot:
+    def read_store(
+        store: TrialStore, *, cache: Path | None, out_of_time: Callable[[], bool], report: Callable[[int, int], None]
+    ) -> StoreSnapshot:
+        assert report is unheard
         calls.append((store.url, cache, out_of_time))
         return EMPTY
 

@@ -269,6 +269,17 @@ def test_an_interrupted_reading_continues(tmp_path: Path, filled: Path) -> None:
     assert read_store(store, cache=cache, out_of_time=until(24)).trials == list(store)
 
 
+def test_the_parts_done_are_reported_up_to_all_of_them(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the 100 objects is read, then folded; time goes on while they are folded."""
+    monkeypatch.setattr("torchx_cubicml.store.reader._OBJECTS_PER_REPORT", 10)
+    told: list[tuple[int, int]] = []
+    store = TrialStore(str(filled / "store"))
+    read_store(store, cache=None, out_of_time=lambda: False, report=lambda *parts: told.append(parts))
+    assert told[:3] == [(0, 200), (10, 200), (20, 200)]
+    assert told == sorted(told)
+    assert told[-1] == (200, 200)
+
+
 def test_without_a_cache_no_progress_is_kept_or_promised(filled: Path) -> None:
     with pytest.raises(StoreError, match=r"read 50 of 100 objects$"):
         read_store(TrialStore(str(filled / "store")), cache=None, out_of_time=until(50))

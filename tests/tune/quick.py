@@ -16,7 +16,7 @@ parser.add_argument("--steps", type=int, default=12)
 args = parser.parse_args()
 if args.ledger:  # who ran is written outside of the store
     with open(args.ledger, "a") as ledger:
-        ledger.write(os.environ["TORCHX_CUBICML_LAUNCH"] + "\n")
+        ledger.write(f"{os.environ['TORCHX_CUBICML_LAUNCH']} --batch_size {args.batch_size}\n")
 if args.limit_mib:
     import resource
 

@@ -86,6 +86,12 @@ def test_the_reason_says_how_the_job_ended(end: JobEnd | None, state: State, out
     assert found[1] == words
 
 
+@pytest.mark.parametrize(("why", "detail"), [("exit status 7", " (exit status 7)"), ("FAILED", ""), ("", "")])
+def test_a_failed_job_has_its_schedulers_explanation_unless_that_is_its_state(why: str, detail: str) -> None:
+    found = told(JobEnd.FAILED, State.RUNNING, why=why)
+    assert found == (State.UNKNOWN, f"no result: the job failed without reporting{detail}")
+
+
 def test_what_ended_by_itself_is_no_victim_of_memory_or_time() -> None:
     assert told(JobEnd.FAILED, State.COMPLETED, out_of_memory=True) is None
     assert told(JobEnd.TIMED_OUT, State.USER_ERROR) is None
@@ -112,6 +118,8 @@ def test_a_job_that_nobody_can_ask_for_is_as_its_trial(state: State | None, phas
     found = state_by_trial(trial)
     assert found.phase is phase
     assert found.end is (JobEnd.UNWATCHED if phase is JobPhase.ENDED else None)
+    without_queue = JobPhase.RUNNING if phase is JobPhase.QUEUED else phase
+    assert state_by_trial(trial, can_wait=False).phase is without_queue
 
 
 def test_the_time_that_a_job_ran_leaves_out_its_waits() -> None:

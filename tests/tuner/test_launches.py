@@ -85,6 +85,10 @@ class Jobs:
         self.looked: list[float] = []
         self.found: dict[str, str] = {}
         self.refuses = False
+        self.is_blind = False
+
+    def can_look(self, handle: str) -> bool:
+        return bool(handle) and not self.is_blind
 
     def look(self, handle: str) -> JobState:
         assert handle == HANDLE
@@ -276,6 +280,13 @@ class TestWatch:
         assert watched.jobs.cancelled == []
         assert watched.cost() == (29.0 + 52.0, 42.0)
 
+    def test_a_job_that_lost_its_node_cannot_start_again(self, prepared: Prepared) -> None:
+        watched = Watched(prepared, {0: RUNNING, 20: over(JobEnd.NODE_FAILED)})
+        watched.tells(EventKind.STARTED, 0)
+        second, finished = watched.end()
+        assert finished.trial.state is State.INFRASTRUCTURE
+        assert watched.jobs.cancelled == [second]
+
     def test_a_job_without_a_handle_is_as_its_trial(self, prepared: Prepared) -> None:
         watched = Watched(prepared, {}, handle="")
         watched.at(10)
@@ -287,6 +298,23 @@ class TestWatch:
         assert watched.launches.under_way == []
         (trial,) = watched.tune_state.own_trials()
         assert (trial.state, trial.reason) == (State.STOPPED_EARLY, "the tune ended")
+
+    def test_a_job_that_nobody_can_look_at_is_as_its_trial(self, short: Prepared) -> None:
+        watched = Watched(short, {})
+        watched.jobs.is_blind = True
+        watched.tells(EventKind.STARTED, 0)
+        assert watched.at(99) == []
+        assert watched.jobs.looked == watched.jobs.cancelled == []
+        watched.tells(EventKind.ENDED, 99, State.COMPLETED)
+        assert watched.end()[1].trial.state is State.COMPLETED
+
+    def test_a_local_job_that_never_starts_is_given_up(self, short: Prepared) -> None:
+        watched = Watched(short, {})
+        watched.jobs.is_blind = True
+        second, finished = watched.end()
+        assert watched.jobs.cancelled[0] == 101.0  # it has no queue to wait in
+        assert second == 402.0 + 5.0
+        assert finished.trial.state is State.TIMEOUT
 
     def test_a_run_that_nobody_saw_counts_by_its_own_clock(self, prepared: Prepared) -> None:
         watched = Watched(prepared, {0: over()})

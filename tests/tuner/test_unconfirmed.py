@@ -41,7 +41,7 @@ def test_a_crowded_one_tells_the_error_its_cause_and_the_cure() -> None:
 @pytest.mark.parametrize(
     ("own", "best", "why"),
     [
-        ((100.0,), (150.0,), "2 more launches of the two would be needed"),
+        ((100.0,), (150.0,), "it takes at least 2 more launches of the two"),
         ((100.0, 130.0), (120.0, 125.0), "the difference is within the spread between repeats"),
         ((100.0, 100.1), (200.0, 200.1), "it was chosen by these same measurements, and no further ones confirmed it"),
     ],

@@ -26,9 +26,9 @@ def against_baseline(gain: float, low: float, high: float) -> str:
     >>> against_baseline(1.4, 1.25, 1.57)
     '1.40x your config (1.25x to 1.57x)'
     >>> against_baseline(1.01, 0.98, 1.04)
-    '1.01x your config (0.98x to 1.04x, within the noise)'
+    '1.01x your config (0.98x to 1.04x, so it may be slower)'
     """
-    note = ", within the noise" if low < 1.0 < high else ""
+    note = ", so it may be slower" if low < 1.0 < high else ""
     return f"{gain:.2f}x your config ({low:.2f}x to {high:.2f}x{note})"
 
 

@@ -15,7 +15,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import is_launcher_command, read_command, with_scheduler
-from torchx_cubicml.cli.progress_bar import progress
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import open_console
 
 if TYPE_CHECKING:
@@ -52,14 +52,15 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.launch.launch import workload_of
     from torchx_cubicml.records.redaction import printable
     from torchx_cubicml.records.workload import PROJECT
+    from torchx_cubicml.store import absolute_url
 
     name, words = split_command(args.command)
     launch = _launch(name, words, args)
     known = facts_of_command(launch, stated=_stated(args.fact), device=args.device)
     workload = workload_of(launch)
     program = str(workload["program"])
+    trials, _ = read_store(absolute_url(store_url(args)), is_json=args.json, may_be_absent=not args.store)
     with progress("estimating time and memory", is_json=args.json):
-        trials = _trials(args)
         if "embedding_rows" in known.facts:
             trials = with_command_facts(trials, launch)
         known = _completed(known, launch, trials, program, args)
@@ -116,16 +117,6 @@ def _stated(texts: Sequence[str]) -> dict[str, Value]:
             raise LaunchError(f"--fact {name} has no legal value in {text!r:.60}")
         stated[name] = found
     return stated
-
-
-def _trials(args: argparse.Namespace) -> list[Trial]:
-    """Return the recorded launches; none where the default store does not exist yet."""
-    from torchx_cubicml.store import absolute_url, read_trials
-    from torchx_cubicml.store.presence import read_recorded
-
-    url = absolute_url(store_url(args))
-    trials, _ = read_recorded(url) if args.store else read_trials(url, deadline_s=60.0)
-    return trials
 
 
 def _completed(

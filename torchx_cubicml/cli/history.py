@@ -22,8 +22,9 @@ from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial, short_ids
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.observed_config import observed_config
-from torchx_cubicml.cli.progress_bar import read_store
+from torchx_cubicml.cli.progress_bar import read_snapshot
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
+from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
@@ -100,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
     if args.history_action in _ACTIONS:
         return _ACTIONS[args.history_action].run(args)
     url = store_url(args)
-    trials, warnings = read_store(url, is_json=args.json)
+    snapshot = read_snapshot(url, is_json=args.json)
+    trials, warnings, last = snapshot.trials, snapshot.warnings, snapshot.last_events
     for warning in warnings:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if not trials and args.history_action == "list" and not (warnings or args.json):
@@ -113,11 +115,11 @@ def run(args: argparse.Namespace) -> int:
             print_command(trial)
             return 0
         beside = mean_launches_beside(trials).get(id(trial), 0.0)
-        _show(trial, crowding=crowding_text(trial, beside=beside), as_json=args.json)
+        _show(trial, crowding=crowding_text(trial, beside=beside), last=last, as_json=args.json)
     else:
         chosen = filtered(trials, args)
         chosen = chosen[-args.limit :] if args.limit > 0 else chosen
-        _list(chosen[::-1], of=trials, url=url, as_json=args.json)
+        _list(chosen[::-1], of=trials, url=url, last=last, as_json=args.json)
     return 0
 
 
@@ -131,9 +133,9 @@ def _efficiency(trial: Trial) -> dict[str, object]:
     return {"efficiency": found} if found else {}
 
 
-def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bool) -> None:
+def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mapping[str, str], as_json: bool) -> None:
     if as_json:
-        print_json([{**trial_json(trial), **_efficiency(trial)} for trial in trials])
+        print_json([{**trial_json(trial), **_efficiency(trial), **silence_json(trial, last)} for trial in trials])
         return
     title = f"{len(trials)} of {len(of)} trials in {mask(url)}, the newest first"
     rows = _rows(trials, of)
@@ -142,6 +144,8 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bo
         say(console, f"0 of {len(of)} trials in {mask(url)} pass the filters")
         return
     console.print(fitted(console, partial(_trial_table, rows, title, console.width), (*_LESS_IMPORTANT, _CONFIG)))
+    for line in silence_lines(trials, last, ids=short_ids(of)):
+        say(console, line)
 
 
 def _rows(trials: Sequence[Trial], of: Sequence[Trial]) -> list[dict[str, str]]:
@@ -205,9 +209,9 @@ def _widths(rows: Sequence[Mapping[str, str]], width: int, without: Collection[s
     return widths | ({_CONFIG: min(config, max(room - sum(widths.values()), least))} if config else {})
 
 
-def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
+def _show(trial: Trial, *, crowding: str, last: Mapping[str, str], as_json: bool) -> None:
     if as_json:
-        print_json({**trial_json(trial), **_efficiency(trial)})
+        print_json({**trial_json(trial), **_efficiency(trial), **silence_json(trial, last)})
         return
     from rich.table import Table
     from rich.text import Text
@@ -225,6 +229,8 @@ def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
                 table.add_row(Text(printable(label)), Text(printable(text)))
         else:
             table.add_row(Text(name), Text(value_text(value)))
+        if name == "state" and (silence := silence_line(trial, last)):
+            table.add_row(Text(""), Text(silence))
     for index, line in enumerate(repeat_lines(trial)):
         table.add_row(Text("" if index else "to repeat"), Text(printable(line)))
     open_console().print(table)

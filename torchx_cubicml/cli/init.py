@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     name, words = split_command(args.command)
     launch = _launch(name, words)
     text = starter_space(launch, script_help(launch, report=_report))
-    if not args.output:
+    if args.output in {"", "-"}:
         sys.stdout.write(text)
         return 0
     path = Path(args.output)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
+from torchx_cubicml.launch.messages import interval_text, measured_rate_text, statistic_text
 from torchx_cubicml.records.job_time import OVERHEADS, overheads_text
-from torchx_cubicml.records.objective_units import OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +23,7 @@ def throughput_text(measurement: Measurement | None) -> str:
     >>> throughput_text(Measurement(tokens_per_second=1830.0, relative_error=0.024, is_steady=False))
     '1,830 tokens/s ± 4 %, not steady'
     """
-    rate = _rate(measurement, "{}") if measurement is not None else ""
+    rate = measured_rate_text(measurement) if measurement is not None else ""
     if measurement is None or not rate:
         return "-"
     words = (rate, interval_text(measurement.uncertainty), statistic_text(measurement.statistic))
@@ -45,7 +44,7 @@ def measurement_lines(measurement: Measurement | None, *, observed: Mapping[str,
     paused = [("evaluation", measurement.evaluation_s), ("saving", measurement.checkpoint_s)]
     excluded = ", ".join(f"{seconds:,.1f} s of {name}" for name, seconds in paused if seconds)
     before = overheads_text({name: observed.get(name, getattr(measurement, name, None)) for name in OVERHEADS})
-    overall, other = _rate(measurement, "{}_overall"), _rate(measurement, "other_{}")
+    overall, other = (measured_rate_text(measurement, name) for name in ("{}_overall", "other_{}"))
     lines = [
         throughput_text(measurement),
         left_out,
@@ -56,11 +55,3 @@ def measurement_lines(measurement: Measurement | None, *, observed: Mapping[str,
         f"{measurement.other_source} reports {other}" if measurement.other_source and other else "",
     ]
     return [line for line in lines if line]
-
-
-def _rate(measurement: Measurement, name: str) -> str:
-    """Return the throughput in the first known unit, by a pattern such as ``{}_overall``; empty if unknown."""
-    found = ((objective, getattr(measurement, name.format(objective), None)) for objective in OBJECTIVES)
-    uncertainty = measurement.uncertainty
-    rates = (rate_text(value, each, uncertainty=uncertainty) for each, value in found if value is not None)
-    return next(rates, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from threading import Timer
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.terminal import open_console
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task
 
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.store.reader import StoreSnapshot
 
 DELAY_S = 2.0
 """Seconds of work before the bar is shown."""
+_READ_DEADLINE_S = 60.0
+_UPDATE_S = 0.05
 
 
 @contextmanager
@@ -44,24 +48,49 @@ def progress(what: str, *, is_json: bool = False) -> Iterator[Callable[[int, int
     timer = Timer(DELAY_S, bar.start)
     timer.daemon = True
     timer.start()
+    updated = -_UPDATE_S
+
+    def update(done: int, total: int) -> None:
+        nonlocal updated
+        now = monotonic()
+        if done >= total or now - updated >= _UPDATE_S:  # an update takes longer than a part of quick work
+            updated = now
+            bar.update(task, completed=done, total=total)
+
     try:
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield update
     finally:
         timer.cancel()
         timer.join()
         bar.stop()
 
 
-def read_store(url: str, *, is_json: bool) -> tuple[list[Trial], tuple[str, ...]]:
-    """Return the trials of an existing store and warnings about unreadable objects, with a bar while it is read.
+def read_store(url: str, *, is_json: bool, may_be_absent: bool = False) -> tuple[list[Trial], tuple[str, ...]]:
+    """Return the trials of a store and warnings about unreadable objects, with a bar while it is read.
+
+    Args:
+        url: URL as ``TrialStore`` accepts it.
+        is_json: whether the result is printed as JSON.
+        may_be_absent: whether a store that does not exist yet is empty.
 
     Raises:
         StoreError: there is no store at the URL, or it cannot be read.
     """
-    from torchx_cubicml.store.presence import read_recorded
+    if not may_be_absent:
+        snapshot = read_snapshot(url, is_json=is_json)
+        return snapshot.trials, snapshot.warnings
+    from torchx_cubicml.store import read_trials
 
-    with progress("reading the store", is_json=is_json):
-        return read_recorded(url)
+    with progress("reading the store", is_json=is_json) as report:
+        return read_trials(url, deadline_s=_READ_DEADLINE_S, report=report)
+
+
+def read_snapshot(url: str, *, is_json: bool) -> StoreSnapshot:
+    """Return the snapshot of an existing store; see ``read_store``."""
+    from torchx_cubicml.store.presence import recorded_snapshot
+
+    with progress("reading the store", is_json=is_json) as report:
+        return recorded_snapshot(url, deadline_s=_READ_DEADLINE_S, report=report)
 
 
 def _bar() -> Progress:
@@ -81,7 +110,7 @@ def _bar() -> Progress:
 def _time_text(task: Task) -> str:
     if task.total is not None and task.time_remaining is not None:
         return f"about {seconds_text(task.time_remaining)} left"
-    return f"{task.elapsed or 0.0:.0f} s"
+    return f"{task.elapsed or 0.0:.0f} s so far"
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

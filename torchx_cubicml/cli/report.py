@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_store, store_url
 from torchx_cubicml.cli.option_choices import REPORT_FORMATS, add_choice
-from torchx_cubicml.cli.progress_bar import progress
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.records.redaction import mask, printable
 
@@ -42,12 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the report, and print how to open it."""
     from torchx_cubicml.cli.report_formats import STDOUT, check_packages, content, format_and_file
+    from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.collector import without_collector
 
     kind, out = format_and_file(args.format, args.out)
     check_packages(kind)
-    with progress("writing the report") as report, without_collector():
-        made = content(kind, _report(args, report))
+    space, url = _space(args.space), absolute_url(store_url(args))
+    with without_collector():
+        recorded = read_store(url, is_json=False)
+        with progress("writing the report") as report:
+            made = content(kind, _report(args, url, space, recorded, report=report))
     if out == STDOUT:
         sys.stdout.buffer.write(made)
         return 0
@@ -57,19 +61,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(args: argparse.Namespace, report: Callable[[int, int], None]) -> StoreReport:
-    """Return the part of the store that the options choose; ``report`` takes the sections made, and all."""
+def _report(
+    args: argparse.Namespace,
+    url: str,
+    space: SearchSpace | None,
+    recorded: tuple[list[Trial], tuple[str, ...]],
+    *,
+    report: Callable[[int, int], None],
+) -> StoreReport:
+    """Return the part of the store that the options choose.
+
+    Args:
+        args: the options.
+        url: of the store.
+        space: of the space file; ``None`` without one.
+        recorded: trials of the store, and warnings about unreadable objects.
+        report: takes the sections made, and all.
+    """
     from torchx_cubicml.cli.report_formats.store_report import StoreReport
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.report.sections.figures import Colours, missing_renderer
-    from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.predictor_choice import latest_choice
-    from torchx_cubicml.store.presence import read_recorded
     from torchx_cubicml.tuner.results import read_results
 
-    url = absolute_url(store_url(args))
-    space = _space(args.space)
-    trials, warnings = read_recorded(url)
+    trials, warnings = recorded
     _check_config(args.config, trials, where=mask(url))
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()

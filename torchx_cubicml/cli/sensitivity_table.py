@@ -21,7 +21,7 @@ OPTIONAL = (_INTERVAL,)
 """Columns that a narrow terminal does without."""
 FLEXIBLE = "value"
 """Column that takes the room which the others leave."""
-_BEST = "best"
+_REFERENCE = "1x"  # the best measured config itself, which another value may be predicted to surpass
 _LIKELY_TO_FIT = 0.5  # probability to fit in memory below which an alternative is marked
 
 
@@ -32,7 +32,7 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity], without: Co
         sensitivities: to each parameter.
         without: those of ``OPTIONAL`` that are left out, where the table would be too wide.
     """
-    title = "Changing one parameter of the best config"
+    title = "Changing one parameter of the best measured config (1x)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     names = [each.name for each in sensitivities]
     table.add_column("parameter", no_wrap=True)
@@ -40,10 +40,10 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity], without: Co
     for heading in ("predicted", *(() if _INTERVAL in without else (_INTERVAL,)), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:
-        nothing = "best, has no effect" if each.is_ineffective else "best, no other legal value"
-        note = _BEST if each.alternatives else nothing
+        nothing = "no effect" if each.is_ineffective else "no other legal value"
+        reference = _REFERENCE if each.alternatives else nothing
         rows = [
-            (short_name(each.name, names), entries_text(each.value, each.entries), note),
+            (short_name(each.name, names), entries_text(each.value, each.entries), reference),
             *(("", *_cells(other, each.entries, without)) for other in each.alternatives),
         ]
         for cells in rows:

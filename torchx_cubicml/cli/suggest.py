@@ -20,7 +20,7 @@ from torchx_cubicml.cli.base import (
     store_url,
 )
 from torchx_cubicml.cli.component_command import run_words, with_scheduler
-from torchx_cubicml.cli.progress_bar import progress
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 
 if TYPE_CHECKING:
@@ -59,13 +59,15 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.errors import LaunchError
     from torchx_cubicml.launch import ComponentLaunch, workload_of
     from torchx_cubicml.launch.scheduler import recorded_scheduler
+    from torchx_cubicml.store import absolute_url
 
     if args.count < 1:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
     name, component_args = split_command(args.command)
     typed = ComponentLaunch.parse(name, component_args)
-    with progress("reading the store", is_json=args.json):
-        recorded = _recorded(args)
+    # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
+    recorded, _ = read_store(absolute_url(store_url(args)), is_json=args.json, may_be_absent=not args.store)
+    with progress("comparing the launches", is_json=args.json):
         args.scheduler = args.scheduler or recorded_scheduler(recorded, workload_of(typed.launch))
         component = with_scheduler(typed, args)
         context = _read_context(component, args, recorded)
@@ -108,7 +110,7 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    lines += [*context.lines, *legality_lines(study.posterior.space)]
+    lines = [*dict.fromkeys([*lines, *context.lines]), *legality_lines(study.posterior.space)]
     _print_text(next_command, lines, sensitivities, proposals, context)
     _print_lines(breakdown_lines(breakdowns))
     return 0
@@ -186,10 +188,16 @@ def _print_text(
     console.print()
     say(console, "Configs worth trying:" if proposals else _NOTHING_LEFT)
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):
-        say(console, f"{number:3d}. {suggestion.reason}", indent="     ")
+        say(console, f"{number:3d}. {_reason_text(suggestion)}", indent="     ")
         console.print("\n".join(command_lines(command, console.width, indent="     ")), soft_wrap=True)
         for line in (*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, context)):
             say(console, f"     {line}")
+
+
+def _reason_text(suggestion: Suggestion) -> str:
+    """Return the reason without the most similar trial, which the lines below it show."""
+    nearest = suggestion.nearest[0].differs if suggestion.nearest else ""
+    return suggestion.reason.replace(f"; most similar trial: {nearest}", "", 1) if nearest else suggestion.reason
 
 
 def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> list[str]:
@@ -221,20 +229,15 @@ def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[s
     return {**suggestion.to_json(), "nearest": nearest}
 
 
-def _recorded(args: argparse.Namespace) -> list[Trial]:
-    from torchx_cubicml.store import absolute_url, read_trials
-    from torchx_cubicml.store.presence import read_recorded
-
-    url = absolute_url(store_url(args))
-    # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
-    return (read_recorded(url) if args.store else read_trials(url, deadline_s=60.0))[0]
-
-
 def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded: Sequence[Trial]) -> DecisionContext:
-    """Return the input of the decision; parameters that no hook can set keep their own values."""
+    """Return the input of the decision on configs that keep the training, with its messages.
+
+    Parameters that no hook can set keep their own values.
+    """
     from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
     from torchx_cubicml.launch.present_command import PresentCommand
+    from torchx_cubicml.launch.same_training import observed_batch_line
     from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.fixed import with_fixed_values
@@ -242,6 +245,7 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.predictor_choice import latest_choice
+    from torchx_cubicml.tuner.kept_training import keep_training
 
     space = load_space(args.space)
     workload, current = read_config(component.launch, space)
@@ -253,7 +257,10 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
     case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
     check = HookCheck.of(component.launch, space, current, recorded=recorded, own=case.own_trials())
-    return replace(case, space=with_fixed_values(space, current, check.unserved), lines=tuple(check.texts()))
+    kept = keep_training(space, component.launch, workload=workload, current=current, where=args.space)
+    batch = case.batch_parameters()
+    fixed = with_fixed_values(kept.space, current, {*check.unserved, *batch})
+    return replace(case, space=fixed, lines=(*check.texts(), *kept.notices, *map(observed_batch_line, batch)))
 
 
 def _study(context: DecisionContext, seed: int) -> Study:

@@ -22,7 +22,7 @@ from torchx_cubicml.cli.base import (
     split_command,
     store_url,
 )
-from torchx_cubicml.cli.progress_bar import progress
+from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import LaunchError
 
@@ -75,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the tune, with progress on stderr and the result on stdout."""
     from torchx_cubicml.cli.tune_display import open_display
-    from torchx_cubicml.store import read_trials
     from torchx_cubicml.tuner import Ended, TuneResult, prepare, tune
     from torchx_cubicml.tuner.scheduler.jobs import interruptions
 
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     prepared = prepare(_request(args))
     if args.write_config:
         _check_default(Path(args.write_config), prepared)
-    trials = read_trials(prepared.store_url, deadline_s=60.0)[0]
+    trials, _ = read_store(prepared.store_url, is_json=args.json, may_be_absent=True)
     awaits_checkpoint = _confirm(prepared, trials, yes=args.yes, console=console)
     prepared = _with_chosen_predictor(prepared, trials, console)
     _print_first_launch(prepared, trials, console)
@@ -123,8 +122,9 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
 
 def _print_first_launch(prepared: Prepared, trials: Sequence[Trial], console: Console) -> None:
     from torchx_cubicml.cli.first_launch_lines import first_launch_lines
+    from torchx_cubicml.tuner.duration import more_work_text
 
-    for line in first_launch_lines(prepared, trials):
+    for line in filter(None, [*first_launch_lines(prepared, trials), more_work_text(prepared)]):
         say(console, line)
 
 

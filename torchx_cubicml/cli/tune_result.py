@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.component_command import winner_words
+from torchx_cubicml.cli.component_command import named_store, winner_words
 from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
 from torchx_cubicml.cli.terminal import command_lines, fitted, say
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner import Prepared, TuneResult
     from torchx_cubicml.tuner.comparison import Repeats
 
+_MOST_SURE = 0.99  # probability beyond which a model of few launches is not to be trusted
 _NOISY = 1.2  # ratio of the highest to the lowest repeat from which a machine is called noisy
 
 
@@ -39,17 +40,18 @@ def print_result(console: Console, result: TuneResult, prepared: Prepared) -> No
 
 
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
-    comparison, seen, statistic = result.comparison, result.unconfirmed, prepared.space.statistic
+    comparison, seen = result.comparison, result.unconfirmed
     if comparison is None or comparison.best.config == comparison.baseline.config:
-        _print_none_confirmed(console, result, statistic)
+        _print_none_confirmed(console, result, prepared)
         return
-    console.print(comparison_table(comparison, statistic=statistic))
+    console.print(comparison_table(comparison, statistic=prepared.space.statistic, prepared=prepared))
     say(console, str(comparison))
     if seen is not None and seen.crowding:
         say(console, f"{seen.why} {seen.advice}")
-    if result.confidence is not None:
-        than = better_word(comparison.objective)
-        say(console, f"Probability that no other measured config is more than 1 % {than}: {result.confidence:.0%}")
+    if result.confidence is not None and result.others_measured > 1:
+        than, share = better_word(comparison.objective), min(result.confidence, _MOST_SURE)
+        least = "at least " if result.confidence > share else ""
+        say(console, f"Probability that no other measured config is more than 1 % {than}: {least}{share:.0%}")
     if result.sensitivities:
         console.print()
         make = partial(sensitivity_table, result.sensitivities)
@@ -59,14 +61,14 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
     _print_command(console, result, prepared)
 
 
-def _print_none_confirmed(console: Console, result: TuneResult, statistic: str) -> None:
+def _print_none_confirmed(console: Console, result: TuneResult, prepared: Prepared) -> None:
     """Print the end of a tune without a winner besides the user's own config."""
     comparison = result.comparison
     lack = "" if result.compares else "no config besides your own was measured, so nothing was compared"
     if result.unconfirmed is not None:
-        print_unconfirmed(console, result.unconfirmed, statistic=statistic)
+        print_unconfirmed(console, result.unconfirmed, prepared=prepared)
     elif comparison is not None:
-        console.print(comparison_table(comparison, statistic=statistic))
+        console.print(comparison_table(comparison, statistic=prepared.space.statistic, prepared=prepared))
         none = f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
         if text := " ".join(filter(None, (none, _noise_text(comparison.baseline)))):
             say(console, text)
@@ -78,10 +80,15 @@ def _print_none_confirmed(console: Console, result: TuneResult, statistic: str) 
 
 def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:
     if result.claims_gain:
-        request = prepared.request
-        words = winner_words(request.scheduler, result.scheduler_args, store=prepared.store_url, command=result.command)
-        lines = ["Command to run:", *command_lines(words, console.width)]
-        console.print("\n".join(lines), soft_wrap=True)
+        from torchx_cubicml.cli.next_launch import next_launch
+
+        scheduler, store = prepared.request.scheduler, named_store(prepared.store_url)
+        words = winner_words(scheduler, result.scheduler_args, store=store, command=result.command)
+        console.print("\n".join(["Command to run:", *command_lines(words, console.width)]), soft_wrap=True)
+        following = next_launch(prepared, result.best.config, store=store) if result.best is not None else None
+        if following is not None:
+            say(console, following.text)
+            console.print("\n".join(command_lines(following.words, console.width)), soft_wrap=True)
 
 
 def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.measurement import Measurement
     from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.space import SearchSpace
 
@@ -137,6 +138,23 @@ def rate_text(value: float, objective: str, *, uncertainty: float = 0.0) -> str:
         return f"done in {worth_text(value, objective)}"
     work, _, per = objective.partition("_per_")
     return f"{number_text(value, uncertainty=uncertainty)} {work}/{'s' if per == 'second' else per.replace('_', ' ')}"
+
+
+def measured_rate_text(measurement: Measurement, name: str = "{}") -> str:
+    """Return the throughput of a measurement in the first known unit, with its unit; empty if none is known.
+
+    Args:
+        measurement: of a launch.
+        name: pattern of the field, such as ``{}_overall``, for each of ``OBJECTIVES``.
+
+    >>> from torchx_cubicml.records.measurement import Measurement
+    >>> measured_rate_text(Measurement(samples_per_second=1834.0, relative_error=0.024))
+    '1,830 samples/s'
+    """
+    found = ((objective, getattr(measurement, name.format(objective), None)) for objective in OBJECTIVES)
+    uncertainty = measurement.uncertainty
+    rates = (rate_text(value, each, uncertainty=uncertainty) for each, value in found if value is not None)
+    return next(rates, "")
 
 
 def per_cost_text(objective: str) -> str:

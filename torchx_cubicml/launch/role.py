@@ -99,6 +99,8 @@ class RoleCommand:
         if nproc is not None and not self.left_open:
             nnodes = self.replicas if self.parts.nnodes is None else self.parts.nnodes
             world_size = nnodes * nproc
+        elif self.parts.n_processes is not None and not self.left_open and self.replicas == 1:
+            world_size = self.parts.n_processes
         return Launch(
             program=self.parts.program,
             is_module=self.parts.is_module,

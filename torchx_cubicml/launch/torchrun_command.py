@@ -22,6 +22,8 @@ RECORDER = "torchx_cubicml.recorder"
 _RECORDER_OPTION = f"-m{RECORDER}"
 TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
 """Module that runs torchrun, and runs it again as typed if a rewritten launch fails early."""
+LAUNCHER_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.launcher"
+"""Module that does the same with another launcher in Python."""
 
 TORCHRUN_WITH_VALUE = frozenset(
     {
@@ -67,6 +69,7 @@ class LaunchCommand:
             may stand for the program.
         size_place: place of the typed number of processes; ``None`` where it cannot be changed there.
         starts_all_nodes: whether the command is given once for all nodes.
+        n_processes: processes of the job where only the job knows on how many nodes they run; else ``None``.
     """
 
     program: str
@@ -86,6 +89,14 @@ class LaunchCommand:
     module_switch: str = ""
     size_place: ValuePlace | None = None
     starts_all_nodes: bool = False
+    n_processes: int | None = None
+
+    @property
+    def world_size(self) -> int | None:
+        """Processes of the job; ``None`` if the command leaves their number open."""
+        if self.n_processes is not None:
+            return self.n_processes
+        return self.nnodes * self.nproc_per_node if self.nnodes and self.nproc_per_node else None
 
     @property
     def launcher_options(self) -> slice:
@@ -313,7 +324,7 @@ class TorchrunLaunch:
             is_module=parts.is_module,
             script_args=tuple(word.value for word in self._script_words),
             env=self.env,
-            world_size=parts.nnodes * parts.nproc_per_node if parts.nnodes and parts.nproc_per_node else None,
+            world_size=parts.world_size,
             nnodes=parts.nnodes if known else None,
             nproc_per_node=parts.nproc_per_node,
             resizable=frozenset({"nproc_per_node"} if known and parts.nnodes == 1 else ()),

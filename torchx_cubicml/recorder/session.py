@@ -104,23 +104,39 @@ class Session:
         is_rewritten = assignment.contract.origin in {Origin.REWRITE, Origin.EXPLORE}
         self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
+        self._has_started_processes = False
 
-    def begin(self) -> None:
-        """Report the start of the program, and install the hooks as soon as it imports torch."""
-        if self._assignment.leads:
-            self._reporter = Reporter(self._assignment, self._assignment.trial_id)
-            self._reporter.started(known_at_start(self._assignment))
+    def begin(self, *, at_exit: Callable[[Callable[[], None]], object] | None = atexit.register) -> None:
+        """Report the start of the program, and install the hooks as soon as it imports torch.
+
+        Args:
+            at_exit: registers ``close``; ``None`` where the caller calls it.
+        """
+        if self._assignment.leads and self._assignment.starter is None:
+            self._open_reporter()
         self._began = time.perf_counter()  # time before is the queue's
+        if self._assignment.starter is not None:
+            self._began -= self._assignment.starter.age_s()
         if self._attempt is not None:
             self._attempt.began(self._assignment.job)
             watch_new_paths(self._attempt.new_paths_file)
         os.register_at_fork(after_in_child=self._disable_in_fork)
-        atexit.register(self._close)
+        if at_exit is not None:
+            at_exit(self.close)
         measure.listen(self.guarded(self._on_record_step))
         # Trainers print on the first rank, or on the last one, where a pipeline computes its loss.
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
             self.guarded(self._read_log_lines)()
         once_torch_is_imported(self.guarded(self._on_torch))
+
+    @property
+    def assignment(self) -> Assignment:
+        """Recording assignment of this process."""
+        return self._assignment
+
+    def note_started_process(self) -> None:
+        """Note that the program starts a process that may be a rank."""
+        self._has_started_processes = True
 
     def lose_sight(self) -> None:
         """Note that checkpoints are no longer seen, so that a rewritten launch is not started again without them."""
@@ -153,6 +169,11 @@ class Session:
 
         return call
 
+    def _open_reporter(self) -> None:
+        """Begin to report the whole launch; a rank that a recorded program has started does so once it trains."""
+        self._reporter = Reporter(self._assignment, self._assignment.trial_id)
+        self._reporter.started(known_at_start(self._assignment))
+
     def _read_log_lines(self) -> None:
         job, contract = self._assignment.job, self._assignment.contract
         self._lines = LogLines(self.guarded, devices=job.world_size, on_news=self._on_lines, declared=contract.log)
@@ -164,6 +185,8 @@ class Session:
         measurement = self._measure_log({})
         if self._attempt is not None and has_throughput(measurement):
             self._attempt.stepped()
+        if self._reporter is None and self._assignment.leads:
+            self._open_reporter()
         if self._reporter is not None:
             self._reporter.learn({}, measurement)
             self._reporter.measured()
@@ -291,16 +314,26 @@ class Session:
             self._attempt.stepped()
         self._energy.reported(training)
         facts = self._facts(training)
+        if self._reporter is None and self._assignment.leads:
+            self._open_reporter()
         if self._reporter is not None:
-            measured = self._energy.added_to(training.measurement(), None)
+            measured = self._with_power(training.measurement(), facts, None)
             self._reporter.learn(facts, self._merged_with_log(measured, self._measured_by_log(facts)))
             self._reporter.measured()
         elif self._peers is not None:
             self._post_work(self._peers, training)
 
+    def _with_power(
+        self, measured: Measurement | None, facts: Mapping[str, Value], others: RankWork | None
+    ) -> Measurement | None:
+        """Return a measurement with the job's power; without it if other processes train that this one has started."""
+        n_ranks = self._assignment.job.world_size
+        return self._energy.added_to(measured, others) if facts.get("world_size", n_ranks) == n_ranks else measured
+
     def _facts(self, training: Training, *, within_s: float = 0.0) -> dict[str, Value]:
         """Return the facts of the training; rank 0 of a pipeline adds up the facts that each stage's rank posts."""
-        self._release_hooks()
+        if not self._only_starts_ranks:
+            self._release_hooks()
         facts = training.facts() | self._hook_facts
         if self._peers is None or not training.n_stages:
             return facts
@@ -312,7 +345,7 @@ class Session:
         return facts | combine_stages(words)
 
     def _end(self, describe: Callable[[], tuple[State, str]]) -> None:
-        """Report the end of the program; ``_close`` waits for the store."""
+        """Report the end of the program; ``close`` waits for the store."""
         if os.getpid() != self._pid:
             return  # a forked child that ran the program to its end
         if self._lines is not None:
@@ -332,7 +365,7 @@ class Session:
         if self._reporter is not None:
             others = self._work_of_others(training) if training is not None else None
             measured = training.measurement(others=others) if training is not None else None
-            measured = self._energy.added_to(measured, others)
+            measured = self._with_power(measured, facts, others)
             is_declared = self._lines is not None and self._lines.is_declared
             is_open = is_declared or not has_throughput(measured)
             logged = self._measured_by_log(facts, within_s=_SHORT_QUERY_S if is_open else 0.0)
@@ -410,7 +443,13 @@ class Session:
         if self._reporter is None and state is not State.COMPLETED:
             self._reporter = self._failure_reporter()
         if self._reporter is not None:
-            self._reporter.ended(state, reason)
+            self._reporter.ended(state, reason, is_starter=self._only_starts_ranks)
+
+    @property
+    def _only_starts_ranks(self) -> bool:
+        """True if this process has started others and did not train itself, so that they may be the ranks."""
+        has_trained = self._training is not None and self._training.steps > 0
+        return self._has_started_processes and not has_trained and self._measure_log({}) is None
 
     def _failure_reporter(self) -> Reporter | None:
         """Return a reporter for a failing rank other than 0; ``None`` if rank 0's trial id cannot be read."""
@@ -432,13 +471,14 @@ class Session:
             self._post_work(self._peers, training, has_ended=True, within_s=_QUERY_S)
             self._peers.meet(within_s=_MEET_S)
         self._end(lambda: (State.COMPLETED, STEP_LIMIT))
-        self._close()
+        self.close()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(0)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Wait for the store within its limits, before this process ends."""
         if os.getpid() != self._pid:
             return
         try:
@@ -451,6 +491,8 @@ class Session:
 
     def _disable_in_fork(self) -> None:
         self._is_disabled = True
+        if self._lines is not None:
+            self._lines.release()
         if self._reporter is not None:
             self._reporter.abandon()
 

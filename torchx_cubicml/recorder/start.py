@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.process.import_path import unload_shadowed_modules
 from torchx_cubicml.recorder.process.run_program import execute, hide_own_frames, parse_program, prepare_main
 
 if TYPE_CHECKING:
@@ -46,35 +46,21 @@ def main(arguments: Sequence[str], *, before: frozenset[str], path: Sequence[str
         session.completed()
 
 
-def unload_shadowed_modules(before: frozenset[str]) -> None:
-    """Remove from ``sys.modules`` those loaded since ``before`` that the program shadows with files of its own.
-
-    Such files are in the program's folder or on PYTHONPATH. The program then imports its own file, as it does without
-    the recorder. The recorder keeps its references to the library's modules.
-    """
-    library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib is not needed yet
-    first = sys.path.index(library) if library in sys.path else 1
-    shadowed = {name.partition(".")[0] for entry in sys.path[: max(first, 1)] for name in _names_in(entry)}
-    for name in set(sys.modules) - before:
-        top = name.partition(".")[0]
-        if top in shadowed and top not in {"torchx_cubicml", "__main__"}:
-            del sys.modules[name]
-
-
-def _names_in(entry: str) -> list[str]:
-    try:
-        return os.listdir(entry or os.curdir)  # noqa: PTH208 - only names are needed
-    except OSError:  # an archive
-        return []
-
-
 def _load() -> Callable[[Program], Session | None] | None:
     try:
+        from torchx_cubicml.recorder.own_ranks.watch import watch_own_ranks
         from torchx_cubicml.recorder.session import open_session
     except Exception as error:  # noqa: BLE001 - a recorder failure must not stop a launch
         _warn(error)
         return None
-    return open_session
+
+    def open_watched(program: Program) -> Session | None:
+        session = open_session(program)
+        if session is not None:
+            session.guarded(watch_own_ranks)(session)
+        return session
+
+    return open_watched
 
 
 def _with_config_files(program: Program) -> Program:

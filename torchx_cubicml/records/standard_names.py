@@ -53,19 +53,29 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 }
 """Parameter -> values under which it is observed; a config with other values is compared as requested."""
 
+_ACCUMULATION = ("accum", "accumulate", "accumulation", "grad_accum", "grad_accumulate", "grad_accumulation")
+_ACCUMULATION_UNITS = ("", "_steps", "_step", "_iters", "_iter", "_batches", "_factor")
+
 FLAG_ALIASES: dict[str, str] = {
+    **{
+        f"{stem}{unit}": "gradient_accumulation_steps"
+        for stem in (*_ACCUMULATION, "gradient_accumulation")
+        for unit in _ACCUMULATION_UNITS
+    },
+    "accumulate_grad_batches": "gradient_accumulation_steps",
     "batch_size": "micro_batch_size",
+    "batch_size_per_device": "micro_batch_size",
+    "batch_size_per_gpu": "micro_batch_size",
+    "device_batch_size": "micro_batch_size",
+    "local_batch_size": "micro_batch_size",
+    "micro_batch": "micro_batch_size",
     "micro_batch_size": "micro_batch_size",
     "per_device_batch_size": "micro_batch_size",
     "per_device_train_batch_size": "micro_batch_size",
+    "per_gpu_batch_size": "micro_batch_size",
+    "per_gpu_train_batch_size": "micro_batch_size",
     "train_batch_size_per_gpu": "micro_batch_size",
     "train_micro_batch_size_per_gpu": "micro_batch_size",
-    "accumulate": "gradient_accumulation_steps",
-    "accumulation_steps": "gradient_accumulation_steps",
-    "accumulate_grad_batches": "gradient_accumulation_steps",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "grad_accum": "gradient_accumulation_steps",
-    "grad_accum_steps": "gradient_accumulation_steps",
     "sharding": "sharding_strategy",
     "sharding_strategy": "sharding_strategy",
     "fsdp_sharding_strategy": "sharding_strategy",

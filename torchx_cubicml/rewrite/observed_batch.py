@@ -1,4 +1,4 @@
-"""Global batch size as past launches had it: parameters that change it, and faster launches of another batch."""
+"""Faster launches of another global batch size than that of a command."""
 
 from __future__ import annotations
 
@@ -16,23 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Config, Value, Workload
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
 
 _WORTH_SAYING = 1.05  # ratio of throughputs from which a launch of another batch is mentioned
 _BATCH = "global_batch_size"
-
-
-def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...]:
-    """Return the parameters that change the global batch size without permission, as launches of the workload show.
-
-    Launches that differ in such a parameter alone were observed with different global batch sizes. Parameters whose
-    names tell as much are left out: other rules keep their product.
-    """
-    free = [item for item in space.parameters if item.derive is None]
-    observing = [trial for trial in own if _BATCH in trial.observed]
-    doubtful = (item.name for item in free if item.name not in IN_BATCH and not item.changes_training)
-    return tuple(name for name in doubtful if _changes_batch(name, [item.name for item in free], observing))
 
 
 def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Workload, current: Config) -> str:
@@ -65,7 +53,10 @@ def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Wor
         words = f"had {ratio} the {space.objective} of the best"
     elif space.objective not in OBJECTIVES:
         words = f"was {ratio} as good {per_cost_text(space.objective)} as the best"
-    return f"a launch with a global batch size of {batch} {words} with yours, {typed}; {_cure(space)} to allow it"
+    return (
+        f"a launch with a global batch size of {batch} {words} with yours, {typed}; it is another training, so yours "
+        f"stays ({_cure(space)} would allow it)"
+    )
 
 
 def _is_permitted(space: SearchSpace) -> bool:
@@ -76,18 +67,10 @@ def _is_permitted(space: SearchSpace) -> bool:
 def _cure(space: SearchSpace) -> str:
     derived = [item for item in space.parameters if item.derive is not None and _BATCH in item.derive.names]
     if derived:
-        return f"give {derived[0].label or derived[0].name} choices in place of derive, with changes_training = true,"
+        name = derived[0].label or derived[0].name
+        return f"changes_training = true on {name}, with choices in place of derive,"
     names = [item.label or item.name for item in space.parameters if item.name in IN_BATCH]
-    return f"set changes_training = true on {' and '.join(names) or 'what changes it'}"
-
-
-def _changes_batch(name: str, free: Iterable[str], observing: Iterable[Trial]) -> bool:
-    batches: defaultdict[Hashable, dict[Hashable, Value]] = defaultdict(dict)
-    for trial in observing:
-        if name in trial.config:
-            rest = _key(trial.config, (each for each in free if each != name))
-            batches[rest].setdefault(value_key(trial.config[name]), trial.observed[_BATCH])
-    return any(len(set(found.values())) > 1 for found in batches.values())
+    return f"changes_training = true on {' and '.join(names) or 'what changes it'}"
 
 
 def _key(config: Config, names: Iterable[str]) -> Hashable:

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
@@ -36,12 +36,14 @@ from torchx_cubicml.launch.messages import (
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_training import kept_line, not_permitted
 from torchx_cubicml.launch.scheduler import (
-    is_contained,
+    check_takes_command,
     is_dry_run,
     is_on_this_machine,
     scheduler_of_process,
     scheduler_options_of_process,
+    store_doubt,
 )
 from torchx_cubicml.launch.torchx_config import own_section
 from torchx_cubicml.records.contract import Contract, encode_contract
@@ -49,7 +51,7 @@ from torchx_cubicml.records.job_time import parts_text, seconds_text
 from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
-from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs, not_permitted
+from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs
 from torchx_cubicml.settings import KEEP_COMMAND, cache_folder, default_store_url, is_on, option, seconds_option
 from torchx_cubicml.store.obstacle import folder_obstacle
 
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
     from torchx.specs import AppDef
 
+    from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.launch import Launch, MaterializedComponent
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.rewrite.choice import Choice
@@ -167,6 +170,7 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
     schedulers, scheduler_options = [""], [dict[str, str]()]
     _failure_of(lambda: schedulers.append(scheduler_of_process()))
     _failure_of(lambda: scheduler_options.append(scheduler_options_of_process()))
+    check_takes_command(schedulers[-1])
     launch = replace(component.launch, scheduler=schedulers[-1], scheduler_options=scheduler_options[-1])
     rewritten = rewrite(
         launch, options, find_obstacle=folder_obstacle if is_on_this_machine(launch.scheduler) else None
@@ -229,7 +233,7 @@ def _steps(
     if launch.why_not_rewritten:
         raise LaunchError(launch.why_not_rewritten)
     check_batch_size(workload=contract.workload, current=contract.config)
-    reached = reached.with_lines(*map(_not_permitted_line, not_permitted(space)))
+    reached = reached.with_lines(*map(kept_line, not_permitted(space)))
     yield reached
     decision = _decide(launch, contract, space, _cache_folder(options))
     reached = reached.with_lines(*decision.lines)
@@ -337,15 +341,8 @@ def _cache_folder(options: Options) -> Path | None:
 
 
 def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
-    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
-
-    protocol, path = split_url(store)
-    if not is_contained(launch.scheduler) or protocol not in LOCAL_PROTOCOLS:
-        return ()
-    if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
-        return ()
-    text = f"{store} may not be visible to jobs on {launch.scheduler}, or end with their container"
-    return (f"{text}; use a shared store ({options.flags}store URL)",)
+    doubt = store_doubt(store, launch)
+    return (f"{doubt}; use a shared store ({options.flags}store URL)",) if doubt else ()
 
 
 def _with_block(
@@ -354,7 +351,6 @@ def _with_block(
     suggestion, rows = choice.suggestion, change_rows(space, current, choice.config)
     gain = {name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")}
     words = "predicted gain", per_cost_text(space.objective), statistic_text(space.statistic)
-    doubt = interval_text(suggestion.doubt)
     rows = [
         *rows,
         (
@@ -363,13 +359,21 @@ def _with_block(
         ),
         *_time_rows(choice, space),
         *_baseline_rows(choice),
-        *([("measurement error", f"{doubt} for the most precise launch of each config")] if doubt else []),
+        *_error_rows(suggestion),
         ("to switch this off", f"{options.flags}mode record"),
     ]
     known = _launches(suggestion.n_trials)
     why = f"based on {known} of this workload" if choice.origin is Origin.REWRITE else f"to explore: {known} known"
     with_heading = changed.with_lines(f"arguments rewritten, {why}")
     return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
+
+
+def _error_rows(suggestion: Suggestion) -> list[tuple[str, str]]:
+    """Return the row on the error of one launch; the interval of the gain may be narrower, as it pools several."""
+    doubt = interval_text(suggestion.doubt)
+    pools = suggestion.gain_low is not None and suggestion.n_trials > 1
+    pooled = f"; the interval above pools {_launches(suggestion.n_trials)}" if pools else ""
+    return [("error of a single launch", f"{doubt} at best{pooled}")] if doubt else []
 
 
 def _time_rows(choice: Choice, space: SearchSpace) -> list[tuple[str, str]]:
@@ -386,10 +390,6 @@ def _baseline_rows(choice: Choice) -> list[tuple[str, str]]:
     return [
         ("your own config", "measured once, so the gain is uncertain" if n_baseline else "not measured, but predicted")
     ]
-
-
-def _not_permitted_line(name: str) -> str:
-    return f"keeping {name}: it changes what is trained (set changes_training = true in the space file to allow it)"
 
 
 def _launches(count: int) -> str:

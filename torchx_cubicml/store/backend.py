@@ -21,6 +21,10 @@ def never() -> bool:
     return False
 
 
+def unheard(_done: int, _total: int) -> None:
+    """Take a number of parts done and of all parts: the default ``report`` of a caller that shows no progress."""
+
+
 def presence_of(names: Collection[str]) -> Presence:
     """Return the presence of a store in a folder with entries of these names."""
     if not names:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.store.backend import unheard
 from torchx_cubicml.store.collector import without_collector
 from torchx_cubicml.store.trial_store import TrialStore
 
@@ -56,21 +57,26 @@ _SAVE_SHARE = 0.4  # share of the time reserved for caching what was read, where
 _GRACE_S = 1.0  # after the deadline: the caller is gone, and the thread need not go on
 
 
-def read_trials(url: str, *, deadline_s: float = 5.0) -> tuple[list[Trial], tuple[str, ...]]:
+def read_trials(
+    url: str, *, deadline_s: float = 5.0, report: Callable[[int, int], None] = unheard
+) -> tuple[list[Trial], tuple[str, ...]]:
     """Return the trials of a store and warnings about unreadable objects; a store that does not exist yet is empty.
 
     Args:
         url: URL as ``TrialStore`` accepts it.
         deadline_s: see ``read_with_deadline``.
+        report: see ``read_store``.
 
     Raises:
         StoreError: the store cannot be reached or read, or not before the deadline.
     """
-    reading = read_with_deadline(url, deadline_s=deadline_s)
+    reading = read_with_deadline(url, deadline_s=deadline_s, report=report)
     return reading.trials, reading.warnings
 
 
-def read_with_deadline(url: str, *, deadline_s: float, cache: Path | None = None) -> StoreSnapshot:
+def read_with_deadline(
+    url: str, *, deadline_s: float, cache: Path | None = None, report: Callable[[int, int], None] = unheard
+) -> StoreSnapshot:
     """Read a store under a deadline and return its snapshot.
 
     Args:
@@ -78,6 +84,7 @@ def read_with_deadline(url: str, *, deadline_s: float, cache: Path | None = None
         deadline_s: seconds after which the reading is abandoned. A call that hangs stays in a daemon thread that
             delays neither the caller nor the exit of the process.
         cache: see ``read_store``.
+        report: likewise; called from another thread.
 
     Raises:
         StoreError: the store cannot be reached or read, or not before the deadline.
@@ -92,6 +99,10 @@ def read_with_deadline(url: str, *, deadline_s: float, cache: Path | None = None
 
     try:
         with without_collector():
-            return within(deadline_s, lambda: read_store(store, cache=cache, out_of_time=out_of_time), what="reading")
+            return within(
+                deadline_s,
+                lambda: read_store(store, cache=cache, out_of_time=out_of_time, report=report),
+                what="reading",
+            )
     except LaunchError:
         raise StoreError(f"store {mask(store.url)} was not read within {deadline_s:g} s") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import count
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.event import fold_events
+from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.store.backend import path_sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torchx_cubicml.records.event import Event
     from torchx_cubicml.records.trial import Trial
@@ -82,12 +85,15 @@ class EventGroups:
         """Return those numbers of groups whose events are not in memory."""
         return {number for number in numbers if number in self.by_number and not self.by_number[number].events}
 
-    def regroup(self, numbers: Iterable[int], events: Mapping[str, Event]) -> dict[str, int]:
+    def regroup(
+        self, numbers: Iterable[int], events: Mapping[str, Event], *, report: Callable[[int], None] = lambda _done: None
+    ) -> dict[str, int]:
         """Group the events of some groups anew, with others; return path -> number of the group of each.
 
         Args:
             numbers: groups, which are replaced.
             events: path -> event: new ones, and those of the groups that are not in memory.
+            report: takes the number of events folded by now.
         """
         events = dict(events)
         for number in numbers:
@@ -101,6 +107,7 @@ class EventGroups:
             self.by_number[number] = group
             self._number_of |= dict.fromkeys(group.ids, number)
             numbered |= dict.fromkeys(component, number)
+            report(len(numbered))
         return numbered
 
     def trials(self) -> list[Trial]:
@@ -108,6 +115,21 @@ class EventGroups:
         pairs = [pair for group in self.by_number.values() for pair in zip(group.firsts, group.trials, strict=True)]
         pairs.sort(key=lambda pair: path_sort_key(pair[0]))
         return with_crowding(trial for _, trial in pairs)
+
+    def last_events(self) -> dict[str, str]:
+        """Return trial id -> time of the last event, of each running trial whose events are in memory."""
+        last: dict[str, str] = {}
+        for group in self.by_number.values():
+            running = {trial.trial_id for trial in group.trials if trial.state is State.RUNNING}
+            for event in group.events.values() if running else ():
+                if event.trial_id in running and event.time:
+                    last[event.trial_id] = max(event.time, last.get(event.trial_id, ""), key=_moment)
+        return last
+
+
+def _moment(time: str) -> float:
+    parsed = parse_time(time)
+    return parsed.timestamp() if parsed is not None else -math.inf
 
 
 def _connected_components(events: Mapping[str, Event]) -> Iterable[dict[str, Event]]:

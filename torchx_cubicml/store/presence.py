@@ -9,31 +9,45 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.backend import STORE_FOLDERS, Presence
-from torchx_cubicml.store.deadline import read_trials, within
+from torchx_cubicml.store.backend import STORE_FOLDERS, Presence, unheard
+from torchx_cubicml.store.deadline import read_with_deadline, within
 from torchx_cubicml.store.trial_store import open_backend
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.store.reader import StoreSnapshot
 
 _MAX_SEEN = 1000  # entries of a folder in which a store is looked for
 
 
-def read_recorded(url: str, *, deadline_s: float = 60.0) -> tuple[list[Trial], tuple[str, ...]]:
+def read_recorded(
+    url: str, *, deadline_s: float = 60.0, report: Callable[[int, int], None] = unheard
+) -> tuple[list[Trial], tuple[str, ...]]:
     """Return the trials of an existing store and warnings about unreadable objects.
 
     Args:
         url: URL as ``TrialStore`` accepts it.
         deadline_s: seconds after which the reading is abandoned.
+        report: see ``read_store``.
 
     Raises:
         StoreError: there is no store at the URL, or it cannot be read before the deadline.
     """
-    trials, warnings = read_trials(url, deadline_s=deadline_s)
-    if not trials:
+    snapshot = recorded_snapshot(url, deadline_s=deadline_s, report=report)
+    return snapshot.trials, snapshot.warnings
+
+
+def recorded_snapshot(
+    url: str, *, deadline_s: float = 60.0, report: Callable[[int, int], None] = unheard
+) -> StoreSnapshot:
+    """Return the snapshot of an existing store; see ``read_recorded``."""
+    snapshot = read_with_deadline(url, deadline_s=deadline_s, report=report)
+    if not snapshot.trials:
         check_store(url, deadline_s=deadline_s)
-    return trials, warnings
+    return snapshot
 
 
 def check_store(url: str, *, deadline_s: float = 60.0) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.backend import Listing, never
+from torchx_cubicml.store.backend import Listing, never, unheard
 from torchx_cubicml.store.index_cache import StoreIndex, cache_path, load_index, save_index
 from torchx_cubicml.store.known_objects import REFUSED, UNREAD
 from torchx_cubicml.store.segments import segment_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.store.trial_store import TrialStore
 
 _MIN_SAVED_SHARE = 0.01  # share of new objects; below it, writing the index costs more than reading the objects again
+_OBJECTS_PER_REPORT = 64  # objects read between two reports
 _MIN_SAVED_OBJECTS = 20  # number of new objects that is too few to save, for small stores
 
 
@@ -34,14 +35,22 @@ class StoreSnapshot:
         trials: trials in the order of their first objects.
         warnings: objects that cannot be read, one sentence per cause.
         directories: path of each folder -> its listing.
+        last_events: id of a running trial -> time of its last event; without those that came from the cached index.
     """
 
     trials: list[Trial]
     warnings: tuple[str, ...]
     directories: Mapping[str, Directory]
+    last_events: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[], bool]) -> StoreSnapshot:
+def read_store(
+    store: TrialStore,
+    *,
+    cache: Path | None,
+    out_of_time: Callable[[], bool],
+    report: Callable[[int, int], None] = unheard,
+) -> StoreSnapshot:
     """Read the trials of a store once, starting from the cached index.
 
     Args:
@@ -49,13 +58,14 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
         cache: folder of the cached indexes; ``None`` for no cache.
         out_of_time: called before segments are opened and before each object. If it returns true, what was read so far
             is cached for the next reader.
+        report: takes the number of parts done and of all parts, once the objects are listed.
 
     Raises:
         StoreError: the store cannot be reached or read, or there was no time to read all of it.
     """
     path = cache_path(cache, store.url) if cache is not None else None
     index = load_index(path, store.url) if path is not None else StoreIndex()
-    reader = StoreReader(store, index, out_of_time)
+    reader = StoreReader(store, index, out_of_time, report)
     reader.read()
     listing, n_objects = reader.listing, sum(map(len, index.objects.numbers.values()))
     is_worth_saving = reader.n_changes > max(_MIN_SAVED_OBJECTS, _MIN_SAVED_SHARE * n_objects)
@@ -74,6 +84,7 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
         trials=index.groups.trials(),
         warnings=skipped_warnings(store.url, skipped),
         directories=index.objects.directories,
+        last_events=index.groups.last_events(),
     )
 
 
@@ -87,6 +98,7 @@ class StoreReader:
         store: store to read.
         index: index to update, in place.
         out_of_time: see ``read_store``.
+        report: likewise.
 
     Attributes:
         listing: listing of the last reading.
@@ -95,10 +107,17 @@ class StoreReader:
         n_left_out: number of objects that the last reading had no time for.
     """
 
-    def __init__(self, store: TrialStore, index: StoreIndex, out_of_time: Callable[[], bool] = never) -> None:
+    def __init__(
+        self,
+        store: TrialStore,
+        index: StoreIndex,
+        out_of_time: Callable[[], bool] = never,
+        report: Callable[[int, int], None] = unheard,
+    ) -> None:
         self._folder = store.folder
         self._index = index
         self._out_of_time = out_of_time
+        self._report = report
         self.listing = Listing(directories={})
         self.failed: dict[str, str] = {}
         self.n_changes = self.n_left_out = 0
@@ -120,22 +139,30 @@ class StoreReader:
             index.refused = {place: why for place, why in index.refused.items() if place in listed}
         changed = index.groups.without_events(removed)
         self.n_changes = len(unread) + len(changed)
+        n_parts = 2 * len(unread)  # each object is read, then folded
         events: dict[str, Event] = {}
         try:
-            events.update(self._read(unread, until=self._out_of_time))
+            events.update(self._read(unread, until=self._out_of_time, report=lambda done: self._report(done, n_parts)))
         finally:  # objects read before the store failed are not read again
             changed |= index.groups.joined_by(events.values())
             cached = index.objects.places_of(index.groups.without_events(changed))
             events.update(self._read(cached, until=never))
-            index.objects.assign(index.groups.regroup(changed, events))
+            numbers = index.groups.regroup(
+                changed, events, report=lambda done: self._report(min(len(unread) + done, n_parts), n_parts)
+            )
+            index.objects.assign(numbers)
 
-    def _read(self, places: Sequence[str], *, until: Callable[[], bool]) -> Iterator[tuple[str, Event]]:
+    def _read(
+        self, places: Sequence[str], *, until: Callable[[], bool], report: Callable[[int], None] = lambda _done: None
+    ) -> Iterator[tuple[str, Event]]:
         """Yield path and event of the objects; one without a legal event is noted with its cause."""
         if not places or until():
             self.n_left_out += len(places)
             return
         ordered = sorted(places, key=segment_of)  # so that each segment is opened once
         for n_read, (place, content) in enumerate(self._folder.read(ordered)):
+            if n_read % _OBJECTS_PER_REPORT == 0:
+                report(n_read)
             if n_read and until():
                 self.n_left_out = len(places) - n_read
                 return

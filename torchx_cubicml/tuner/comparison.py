@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.launch.messages import per_cost_text
+from torchx_cubicml.space.constraints import is_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Config
 
 FEWEST_TO_CLAIM = 2  # measurements of each side: a single one has no spread
+_IMPRECISE = "the measurements are too imprecise (see the uncertainty of one launch)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +31,14 @@ class Repeats:
         throughputs: throughput of the whole job, in the objective's unit, in the order of the trials; at least one.
         uncertainties: standard deviation of the logarithm of each, as its run reported it; empty if all are unknown.
         time_to_done: median seconds of each part until a job is done; empty for other objectives.
+        global_batch: global batch size that all of them were observed with; ``None`` if unknown, or if it varied.
     """
 
     config: Config
     throughputs: tuple[float, ...]
     uncertainties: tuple[float, ...] = ()
     time_to_done: Mapping[str, float] = field(default_factory=dict)
+    global_batch: int | None = None
 
     def __post_init__(self) -> None:
         if not self.throughputs:
@@ -60,6 +64,7 @@ class Repeats:
             throughputs=tuple(value for value, _ in pairs),
             uncertainties=tuple(uncertainty for _, uncertainty in pairs),
             time_to_done=_median_parts(measured),
+            global_batch=_global_batch(measured),
         )
 
     @property
@@ -105,11 +110,19 @@ class Comparison:
         if self.claims_gain:
             return " ".join(filter(None, (f"Gain {self.gain:.2f}x", per_cost_text(self.objective), span)))
         if lacking := self.launches_lacking:
-            return f"Ratio {self.gain:.2f}x; {too_few_text(lacking)}"
+            doubt = f"; {_IMPRECISE}" if self.is_imprecise else ""
+            return f"Ratio {self.gain:.2f}x; {too_few_text(lacking)}{doubt}"
         why = "within the spread between repeats"
         if self.is_imprecise:
-            why = "the measurements are too imprecise (see the uncertainty of one launch)"
+            why = _IMPRECISE
         return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: {why}"
+
+
+def _global_batch(trials: Iterable[Trial]) -> int | None:
+    """Return the global batch size that all launches observed; ``None`` where they differ or one did not."""
+    found = {trial.observed.get("global_batch_size") for trial in trials}
+    (batch,) = found if len(found) == 1 else (None,)
+    return batch if is_count(batch) else None
 
 
 def _median_parts(trials: Iterable[Trial]) -> dict[str, float]:
@@ -127,9 +140,9 @@ def launches_lacking(*counts: int) -> int:
 
 
 def too_few_text(lacking: int) -> str:
-    """Return the sentence on a comparison for which so many launches lack."""
-    more = f"{lacking} more launch{'es' if lacking > 1 else ''} would do"
-    return f"no gain is claimed: too few measurements ({more})"
+    """Return the sentence on a comparison for which so many launches lack; a small gain takes more than these."""
+    more = f"at least {lacking} more launch{'es' if lacking > 1 else ''}"
+    return f"no gain is claimed: too few measurements (it takes {more})"
 
 
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:

@@ -35,6 +35,9 @@ _END_TEXTS = {
 _INFRASTRUCTURE_ENDS = {
     JobEnd.NODE_FAILED,
     JobEnd.PREEMPTED,
+    JobEnd.NO_ROOM,
+    JobEnd.EVICTED,
+    JobEnd.REJECTED,
     JobEnd.LOST,
     JobEnd.CANCELLED,
 }
@@ -82,7 +85,8 @@ def end_state_of(
     never_started = state.end is JobEnd.UNWATCHED and trial.state is State.PLANNED
     if state.end in _INFRASTRUCTURE_ENDS or never_started:
         return State.INFRASTRUCTURE, f"the job {_end_text(state.end)}{why}"
-    no_result = State.UNKNOWN, f"{NO_RESULT}the job {_end_text(state.end)}{NO_REPORT}"
+    detail = why if state.end is JobEnd.FAILED and not state.why.isupper() else ""  # Slurm tells a bare "FAILED"
+    no_result = State.UNKNOWN, f"{NO_RESULT}the job {_end_text(state.end)}{NO_REPORT}{detail}"
     return None if trial.state.ended else no_result
 
 
@@ -90,11 +94,16 @@ def _end_text(end: JobEnd | None) -> str:
     return "ended" if end is None else _END_TEXTS.get(end, str(end))
 
 
-def state_by_trial(trial: Trial | None) -> JobState:
-    """Return the job state implied by a trial, for a launch whose job cannot be queried."""
+def state_by_trial(trial: Trial | None, *, can_wait: bool = True) -> JobState:
+    """Return the job state implied by a trial, for a launch whose job cannot be queried.
+
+    Args:
+        trial: trial of the launch; ``None`` where it has no event.
+        can_wait: whether its scheduler has a queue.
+    """
     if trial is not None and trial.state.ended:
         return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED)
-    running = trial is not None and trial.state is State.RUNNING
+    running = not can_wait or (trial is not None and trial.state is State.RUNNING)
     return JobState(phase=JobPhase.RUNNING if running else JobPhase.QUEUED)
 
 

@@ -181,7 +181,10 @@ class PendingLaunches:
     def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
         trial = self._tune_state.trial_log.of_launch(pending.launch_id)
-        state = self._jobs.look(pending.handle) if pending.handle else state_by_trial(trial)
+        if self._jobs.can_look(pending.handle):
+            state = self._jobs.look(pending.handle)
+        else:
+            state = state_by_trial(trial, can_wait=not pending.handle)  # a local job, which no queue holds
         pending.state = state
         if state.phase is JobPhase.ENDED:
             pending.ended = pending.ended or (state, now)
@@ -263,6 +266,8 @@ class PendingLaunches:
         tune_state.trial_log.refresh()
         trial = self._trial(pending)
         lines = self._jobs.last_lines(pending.handle, self._role()) if pending.handle else ()
+        if state.end is JobEnd.NODE_FAILED and pending.handle:
+            self._jobs.cancel(pending.handle)  # its scheduler may start it again on another node
         end_state = end_state_of(pending, state, trial, out_of_memory=self._is_out_of_memory(pending, state, lines))
         if end_state is None and pending.cancellation is None and (reason := explained_exit(trial, lines)):
             end_state = trial.state, reason

@@ -58,8 +58,8 @@ class Unconfirmed:
             known = f"a launch is known only {doubt if doubt.startswith('within') else f'to {doubt}'}"
             reasons = [f"{known}, as {crowding}" if crowding else known]
         elif lacking := found.launches_lacking:
-            more = f"{lacking} more launch{'es' if lacking > 1 else ''}"
-            reasons = [f"{more} of the two would be needed", crowding]
+            more = f"at least {lacking} more launch{'es' if lacking > 1 else ''}"
+            reasons = [f"it takes {more} of the two", crowding]
         elif found.claims_gain:
             reasons = ["it was chosen by these same measurements, and no further ones confirmed it", crowding]
         else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +82,7 @@ def _journal(folder: Path) -> dict[int, str]:
 def launch_public(
     commands: Sequence[PublicCommand], folder: Path, *, pythons: Mapping[str, str], stand_in: str
 ) -> None:
-    """Launch public commands that ``folder`` does not hold yet.
+    """Launch public commands that ``folder`` does not hold yet: all of them with their first sizes, then the second...
 
     Args:
         commands: in the order of their launches.
@@ -89,49 +91,80 @@ def launch_public(
         stand_in: folder whose ``sitecustomize`` lets the CPU stand for accelerators.
     """
     done = _public_journal(folder)
-    for command in commands:
-        if command.name not in done:
-            variables = {"HF_HUB_OFFLINE": "1"}
-            if command.needs_devices:
-                variables["PYTHONPATH"] = f"{stand_in}:{ROOT}"
-            done[command.name] = _recorded(
-                (command.script, *command.words),
-                command.processes,
-                folder=folder,
-                cwd=command.folder,
-                python=pythons[command.library],
-                variables=variables,
-            )
-            (folder / _PUBLIC_JOURNAL).write_text(json.dumps(done))
-            print(f"{command.name}: {done[command.name] or 'failed'}", file=sys.stderr, flush=True)
+    for size in range(max((len(command.sizes) for command in commands), default=0)):
+        for command in commands:
+            entry = f"{command.name} {size}"
+            if size < len(command.sizes) and entry not in done:
+                done[entry] = _launch_public(command, size, folder, pythons=pythons, stand_in=stand_in)
+                (folder / _PUBLIC_JOURNAL).write_text(json.dumps(done, indent=1))
+                print(f"{entry}: {done[entry] or 'failed'}", file=sys.stderr, flush=True)
 
 
-def launched_public(commands: Sequence[PublicCommand], folder: Path) -> list[tuple[PublicCommand, Trial]]:
-    """Return the public commands that were launched and recorded, in order."""
+def launched_public(commands: Sequence[PublicCommand], folder: Path, size: int) -> list[tuple[PublicCommand, Trial]]:
+    """Return the public commands that were launched and recorded with one of their sizes, in order."""
     done = _public_journal(folder)
     trials = {trial.trial_id: trial for trial in TrialStore(str(folder / "store"))}
-    return [(command, trials[done[command.name]]) for command in commands if done.get(command.name) in trials]
+    found = [(command, done.get(f"{command.name} {size}", "")) for command in commands]
+    return [(command, trials[trial_id]) for command, trial_id in found if trial_id in trials]
+
+
+def copy_earlier(store: Path, trial: Trial, copy: Path) -> None:
+    """Copy what a store held when a launch began: the names of its objects begin with their time."""
+    started = datetime.fromisoformat(trial.started_at).strftime("%Y%m%dT%H%M%S.%fZ")
+
+    def later(_: str, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name.endswith(".json") and name >= started]
+
+    shutil.copytree(store, copy, ignore=later)
 
 
 def _public_journal(folder: Path) -> dict[str, str]:
-    """Return the trial of each public command that was launched; empty where it failed."""
+    """Return the trial of each public command and size that was launched; empty where it failed."""
     path = folder / _PUBLIC_JOURNAL
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _launch_public(
+    command: PublicCommand, size: int, folder: Path, *, pythons: Mapping[str, str], stand_in: str
+) -> str:
+    """Run one public command and return the id of its trial; empty if it failed."""
+    variables = {"HF_HUB_OFFLINE": "1"}
+    if command.needs_devices:
+        variables["PYTHONPATH"] = f"{stand_in}:{ROOT}"
+    for path in (command.folder / name for name in command.outputs):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    return _recorded(
+        (command.script, *command.script_words(size)),
+        command.processes[size],
+        store=folder / "store",
+        cwd=command.folder,
+        python=pythons[command.library],
+        variables=variables,
+    )
 
 
 def _launch(command: Command, folder: Path, *, python: str) -> str:
     """Run one command and return the id of its trial; empty if it failed."""
     return _recorded(
-        (command.script, *command.words), command.processes, folder=folder, cwd=HERE, python=python, variables={}
+        (command.script, *command.words),
+        command.processes,
+        store=folder / "store",
+        cwd=HERE,
+        python=python,
+        variables={},
     )
 
 
 def _recorded(
-    words: Sequence[str], processes: int, *, folder: Path, cwd: Path, python: str, variables: Mapping[str, str]
+    words: Sequence[str], processes: int, *, store: Path, cwd: Path, python: str, variables: Mapping[str, str]
 ) -> str:
     """Run a script under the recorder and return the id of its trial; empty if it failed."""
     own = {
-        "TORCHX_CUBICML_STORE": str(folder / "store"),
+        "TORCHX_CUBICML_STORE": str(store),
+        "TORCHX_CUBICML_PRINT_TRIAL": "yes",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }

@@ -403,3 +403,41 @@ def test_the_objective_is_left_to_what_is_measured() -> None:
     space = parse_space(text, where="fit.toml")
     assert not space.is_objective_stated
     assert '# objective = "samples_per_second"' in text
+
+
+SOURCE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--micro-batch-size", type=int, default=2)
+parser.add_argument("--accum-steps", type=int, default=16)
+parser.add_argument("--num-workers", type=int, default=0)
+parser.add_argument("--bucket-cap-mb", type=int, default=LATER)
+"""
+
+
+@pytest.mark.parametrize("flag", ["--accum-steps", "--grad_accumulation", "--accumulation-iters", "--accum"])
+def test_accumulation_by_its_many_names(tmp_path: Path, flag: str) -> None:
+    space = started(f"--micro-batch-size 2 {flag} 8", "")
+    assert space.parameters[1].derive is not None
+    assert choices(space)["micro_batch_size"] == (1, 2, 4, 8, 16)
+
+
+def test_defaults_that_the_help_does_not_state_are_those_of_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "fit.py"
+    path.write_text(SOURCE)
+    names = ("micro-batch-size", "accum-steps", "num-workers", "bucket-cap-mb")
+    described = "options:\n" + "".join(f"  --{name} {name.upper()}\n" for name in names)
+    text = starter_space(Launch(program=str(path), script_args=("--micro-batch-size", "4"), world_size=2), described)
+    space = parse_space(text, where="fit.toml")
+    assert choices(space)["data_workers"] == (0, 1, 2, 4, 8)
+    assert [item.default for item in space.parameters] == [2, 16, 0]
+    assert "bucket" not in text  # its default is not a literal
+
+
+def test_without_accumulation_the_lines_to_add_are_there() -> None:
+    text = starter_space(Launch(program="fit.py", script_args=("--batch_size", "4"), world_size=2), "")
+    lines = text.splitlines()
+    start = lines.index("# [parameters.gradient_accumulation_steps]")
+    added = [line.removeprefix("# ").replace("--...", "--steps_per_update") for line in lines[start : start + 3]]
+    space = parse_space("\n".join([*lines[:start], *added, *lines[start + 3 :]]), where="fit.toml")
+    assert next(item for item in space.parameters if item.name == "gradient_accumulation_steps").derive is not None

@@ -61,6 +61,27 @@ def test_parameters_of_megatron_lm(words: str) -> None:
     assert parameter_range(facts("pretrain_gpt.py", MEGATRON + words).facts) == (n_params, n_params)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_own"),
+    [
+        ("from megatron.training import pretrain", False),
+        ("import megatron.training.arguments as a", False),
+        ("from megatron import get_args", False),
+        ("from megatron.core.models.gpt import GPTModel", True),
+        ("import megatron_notes", True),
+    ],
+)
+def test_a_program_that_parses_flags_of_megatron_lm_itself_has_none_of_its_defaults(
+    tmp_path: Path, line: str, is_own: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{line}\n")
+    found = facts(str(script), f"{MEGATRON} --vocab-size 128").facts
+    assert (found["n_layers"], found["d_model"], found["vocab_size"]) == (3, 64, 128)
+    assert ("tied_embeddings" not in found) is is_own
+    assert ("positions" not in found) is is_own
+
+
 def test_batch_and_precision_of_megatron_lm() -> None:
     found = facts("pretrain_gpt.py", f"{MEGATRON} --bf16 --use-distributed-optimizer --tensor-model-parallel-size 2")
     expected = {"precision": "bf16", "zero_stage": 1, "tp_degree": 2, "activation_checkpointing": "none", "d_ff": 256}

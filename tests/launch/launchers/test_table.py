@@ -78,7 +78,7 @@ def command(line: str) -> CommandLaunch:
         ("mpirun --oversubscribe -np 2 -x A=1 --mca a b python -u t.py x", "mpirun", "t.py", ["x"], (1, 2)),
         ("mpiexec -n 4 python -m pkg.train", "mpirun", "-m pkg.train", [], (1, 4)),
         ("mpirun -np 4 --hostfile hosts python t.py", "mpirun", "t.py", [], (None, None)),
-        ("srun -n4 --gres=gpu:1 python t.py", "srun", "t.py", [], (1, 4)),
+        ("srun -N1 -n4 --gres=gpu:1 python t.py", "srun", "t.py", [], (1, 4)),
         ("srun -N 2 --ntasks-per-node=4 --exclusive python t.py -n 3", "srun", "t.py", ["-n", "3"], (2, 4)),
         ("srun python t.py", "srun", "t.py", [], (None, None)),
         ("srun -N 2 torchrun --nnodes 2 --nproc_per_node 8 t.py", "srun", "t.py", [], (2, 8)),
@@ -154,7 +154,7 @@ def test_the_recorder_stands_in_front_of_the_program(typed: str, recorded: str) 
         ("accelerate launch --num_processes=2 --use_fsdp t.py", "accelerate launch --num_processes=4 --use_fsdp"),
         ("deepspeed --num_gpus 2 t.py", "deepspeed --num_gpus 4"),
         ("mpirun -np 2 python t.py", "mpirun -np 4 python"),
-        ("srun -n2 python t.py", "srun -n4 python"),
+        ("srun -N1 -n2 python t.py", "srun -N1 -n4 python"),
     ],
 )
 def test_the_launchers_own_size_is_written(typed: str, resized: str) -> None:
@@ -165,6 +165,66 @@ def test_the_launchers_own_size_is_written(typed: str, resized: str) -> None:
     made = parsed.with_launcher_of(other)
     assert " ".join(made.wrapped([], recorder=RECORDER)).startswith(resized)
     assert parsed.with_launcher_of(launch) == parsed
+
+
+@pytest.mark.parametrize("line", ["srun -n 8 python t.py", "srun -N 3 -n 8 python t.py"])
+def test_slurm_chooses_the_nodes_that_are_not_typed(line: str) -> None:
+    launch = command(line).launch
+    assert (launch.world_size, launch.nnodes, launch.nproc_per_node) == (8, None, None)
+    assert (launch.resizable, launch.why_not_rewritten) == (frozenset(), "")
+
+
+def test_a_hostfile_that_is_not_named_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command("deepspeed --num_gpus 2 t.py").launch.world_size == 2
+    (folder / "hostfile").write_text("one slots=8\ntwo slots=8\n")
+    monkeypatch.setattr(deepspeed_command, "HOSTFILE", folder / "hostfile")
+    launch = command("deepspeed --num_gpus 2 t.py").launch
+    assert launch.world_size is None
+    assert launch.why_not_rewritten.startswith("the nodes and the number of processes is known only")
+
+
+@pytest.mark.parametrize(
+    ("line", "second"),
+    [
+        (
+            "python -u -m accelerate.commands.launch --multi_gpu --num_processes 2 t.py 1",
+            "python -u -m torchx_cubicml.recorder.launcher 9 -m accelerate.commands.launch --multi_gpu "
+            "--num_processes 2 -- -mREC t.py 1 -m accelerate.commands.launch --multi_gpu --num_processes 2 "
+            "-- -mREC t.py",
+        ),
+        (
+            "python -m torch.distributed.run --nproc_per_node 2 t.py 1",
+            "python -m torchx_cubicml.recorder.torchrun 6 --nproc_per_node 2 -- -mREC t.py 1 "
+            "--nproc_per_node 2 -- -mREC t.py",
+        ),
+    ],
+)
+def test_a_launcher_in_python_can_be_run_again(line: str, second: str) -> None:
+    parsed = command(line)
+    assert parsed.launch.can_have_second_attempt
+    first, typed = (parsed.wrapped(args, recorder="REC") for args in (["2"], ["1"]))
+    assert " ".join(parsed.with_second_attempt(first, typed)) == f"{second} 2"
+
+
+def test_a_launcher_script_is_run_again_by_its_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "deepspeed").write_text("#!/bin/sh\n'''exec' /a/long/path/python \"$0\"\n' '''\nimport sys\n")
+    (folder / "deepspeed").chmod(0o755)
+    (folder / "python").touch()
+    monkeypatch.setenv("PATH", str(folder))
+    parsed = command("deepspeed --num_gpus 2 t.py")
+    assert parsed.launch.can_have_second_attempt
+    words = parsed.with_second_attempt(parsed.wrapped(["2"], recorder="REC"), parsed.wrapped([], recorder="REC"))
+    script = str(folder / "deepspeed")
+    assert words[:5] == [str(folder / "python"), "-P", "-m", "torchx_cubicml.recorder.launcher", "6"]
+    assert words[5:11] == [script, "--num_gpus", "2", "--module", "REC", "t.py"]
+    assert words[11:] == [script, "--num_gpus", "2", "--module", "REC", "t.py", "2"]
+    (folder / "deepspeed").write_text('#!/bin/sh\nexec python -m deepspeed "$@"\n')
+    assert not command("deepspeed --num_gpus 2 t.py").launch.can_have_second_attempt, "no Python"
+
+
+@pytest.mark.parametrize("line", ["python t.py", "mpirun -np 2 python t.py", "srun -N 1 -n 2 python t.py"])
+def test_other_launchers_are_not_run_again(line: str) -> None:
+    assert not command(line).launch.can_have_second_attempt
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed: make test-integrations")

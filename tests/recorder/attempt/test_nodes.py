@@ -12,9 +12,9 @@ from torch.distributed import TCPStore
 
 from torchx_cubicml.recorder.attempt import nodes
 from torchx_cubicml.recorder.attempt.early_failure import NodeReport
+from torchx_cubicml.recorder.attempt.first_attempt import open_descriptors
 from torchx_cubicml.recorder.attempt.nodes import NodeAgreement, listening_ports
 from torchx_cubicml.recorder.attempt.notes import RankProcess
-from torchx_cubicml.recorder.torchrun import _open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,13 +134,13 @@ def test_a_job_whose_store_is_gone_cannot_agree(free_port: int, monkeypatch: pyt
 
 
 def test_a_listening_socket_is_that_of_a_host() -> None:
-    before = _open_descriptors()
+    before = open_descriptors()
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    assert listening_ports(_open_descriptors() - before) == {server.port}
-    before = _open_descriptors()
+    assert listening_ports(open_descriptors() - before) == {server.port}
+    before = open_descriptors()
     client = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
-    assert _open_descriptors() - before
-    assert not listening_ports(_open_descriptors() - before)
+    assert open_descriptors() - before
+    assert not listening_ports(open_descriptors() - before)
     del client
 
 

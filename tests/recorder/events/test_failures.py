@@ -88,6 +88,14 @@ def test_a_real_host_allocation_that_fails() -> None:
     assert state_of(caught.value) is State.OUT_OF_MEMORY
 
 
+@pytest.mark.parametrize(("signal_name", "expected"), [("SIGKILL", State.UNKNOWN), (None, State.USER_ERROR)])
+def test_a_signal_that_ends_a_rank_of_the_program_is_no_error_of_it(signal_name: str | None, expected: State) -> None:
+    from torch.multiprocessing import ProcessExitedException
+
+    error = ProcessExitedException("process 1 ended", 1, 7, exit_code=1, signal_name=signal_name)
+    assert state_of(error) is expected
+
+
 def test_an_endless_chain_ends() -> None:
     first, second = ValueError(), TypeError()
     first.__context__, second.__context__ = second, first

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +38,7 @@ class Sender:
         self.events: list[Event] = []
         self.problems: list[str] = []
         self.has_written = True
+        self.outcome = ""
         self.abandoned = 0
 
     def send(self, message: dict[str, Any]) -> None:
@@ -82,6 +85,7 @@ def test_the_sender_is_made_for_this_job(made: Callable[..., tuple[Reporter, Any
         "ends_at": 1000,
         "world_size": 8,
         "command": None,
+        "pid": os.getpid(),
     }
     reporter.abandon()
     assert sender.abandoned == 1
@@ -113,6 +117,23 @@ def test_events_are_numbered_and_cumulative(made: Callable[..., tuple[Reporter, 
     for event in sender.events:
         assert (event.trial_id, event.launch_id, event.attempt, event.writer, event.workload, event.config) == same
         assert event.time
+
+
+def test_a_starter_ends_after_its_ranks_and_states_its_facts_before(
+    made: Callable[..., tuple[Reporter, Any]],
+) -> None:
+    reporter, sender = made()
+    reporter.started({"world_size": 1})
+    reporter.ended(State.COMPLETED, "", is_starter=True)
+    of_rank = [
+        replace(sender.events[0], sequence=sequence, kind=kind, observed={"world_size": 2}, state=state, reason=reason)
+        for sequence, kind, state, reason in (
+            (300, EventKind.STARTED, None, ""),
+            (301, EventKind.ENDED, State.USER_ERROR, "exit status 7"),
+        )
+    ]
+    (trial,) = fold_events([*sender.events, *of_rank])
+    assert (trial.observed["world_size"], trial.state, trial.reason) == (2, State.USER_ERROR, "exit status 7")
 
 
 def test_facts_of_another_training_are_dropped(made: Callable[..., tuple[Reporter, Any]]) -> None:
@@ -238,6 +259,56 @@ def test_the_leading_rank_prints_its_end(
         assert Event.from_json(json.loads(text)) == sender.events[-1]
         assert '": ' not in text
         assert text.endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "shows"),
+    [
+        ({"store": "s3://team/cubicml"}, "torchx cubicml history show t-1 --store s3://team/cubicml"),
+        ({"store": "s3://team/cubicml", "RANK": "1"}, ""),
+        (
+            {"store": "/tmp/store", "scheduler": "slurm"},
+            "the store may end with this job, so the line above holds the trial, too",
+        ),
+    ],
+    ids=["recorded", "another rank", "a store that may be lost"],
+)
+def test_the_leading_rank_ends_with_the_outcome(
+    given: dict[str, str], shows: str, made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made(**given)
+    sender.outcome = "recorded 5 tokens/s"
+    reporter.ended(State.COMPLETED, "")
+    reporter.close()
+    last = capsys.readouterr().err.splitlines()[-1:]
+    assert last == ([f"torchx-cubicml: recorded 5 tokens/s; {shows}"] if shows else [])
+
+
+def test_a_long_random_part_names_a_trial_of_the_default_store(
+    made: Callable[..., tuple[Reporter, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "default_store_url", lambda: "/home/me/.torchx-cubicml")
+    for trial_id, has_torchx, shows in (
+        ("local_cwd-train-bk3wbd6d4pxlnd", True, "torchx cubicml history show bk3wbd6d4pxlnd"),
+        ("slurm-cluster-1234", True, "torchx cubicml history show slurm-cluster-1234"),
+        ("slurm-cluster-1234", False, "trial slurm-cluster-1234"),
+    ):
+        monkeypatch.setattr("importlib.util.find_spec", lambda _, found=has_torchx: found or None)
+        reporter, sender = made(store="/home/me/.torchx-cubicml")
+        reporter._trial_id, sender.outcome = trial_id, "recorded 5 tokens/s"
+        reporter.ended(State.COMPLETED, "")
+        reporter.close()
+        assert capsys.readouterr().err == f"torchx-cubicml: recorded 5 tokens/s; {shows}\n"
+
+
+def test_what_is_only_partly_recorded_has_no_outcome(
+    made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made()
+    sender.problems, sender.outcome = ["slow"], "recorded 5 tokens/s"
+    reporter.ended(State.COMPLETED, "")
+    reporter.close()
+    assert "recorded 5" not in capsys.readouterr().err
 
 
 def printed(made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str], **given: str) -> bool:

@@ -61,6 +61,19 @@ def test_the_writer_is_told_where_to_write(
     assert received(end) == [{**silent, "pid": os.getpid(), "world_size": 1}]
 
 
+def test_the_outcome_is_no_problem(started: Callable[..., tuple[EventSender, socket.socket]]) -> None:
+    made, end = started()
+    end.sendall(WRITTEN + b"outc")
+    assert (made.problem(), made.outcome) == ("", "")
+    end.sendall(b"ome: recorded 5 tokens/s \xc2\xb1 2 %\n")
+    assert (made.problem(), made.outcome) == ("", "recorded 5 tokens/s ± 2 %")
+    end.sendall(b"disk full\n")
+    assert made.problem() == "disk full"
+    end.sendall(DONE)
+    end.shutdown(socket.SHUT_WR)
+    assert (made.close(), made.outcome) == ("disk full", "recorded 5 tokens/s ± 2 %")
+
+
 def test_messages_are_lines(started: Callable[..., tuple[EventSender, socket.socket]]) -> None:
     made, end = started()
     received(end)

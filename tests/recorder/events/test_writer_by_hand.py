@@ -14,7 +14,7 @@ import pytest
 
 from torchx_cubicml.recorder.events import writer as module
 from torchx_cubicml.recorder.events.crash_trace import ENDED_BY_SIGTERM
-from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, WRITTEN
+from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, OUTCOME, WRITTEN
 from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, NO_END_EVENT, EventWriter, closing_event
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 STARTED = Event(kind=EventKind.STARTED, trial_id="t-1", writer="rank0", observed={"backend": "nccl"}, sequence=4)
 ENDED = Event(kind=EventKind.ENDED, trial_id="t-1", writer="rank0", state=State.COMPLETED, sequence=5)
+TOLD = f"{OUTCOME.decode()}recorded without a throughput: no steady steps were seen\n"
 ABORTED = "Fatal Python error: Aborted\n\n"
 
 
@@ -75,7 +76,7 @@ def last_words(folder: Path, text: str) -> int:
 
 
 def test_one_store_takes_all_events_in_order(ends: tuple[socket.socket, socket.socket], store: type[Store]) -> None:
-    assert write(ends, STARTED, ENDED) == (WRITTEN + DONE).decode()
+    assert write(ends, STARTED, ENDED) == f"{WRITTEN.decode()}{TOLD}{DONE.decode()}"
     assert store.made == ["/the/store"]
     assert [(event.kind, event.sequence) for event in store.events] == [(EventKind.STARTED, 4), (EventKind.ENDED, 5)]
 
@@ -93,8 +94,23 @@ def test_an_end_stays_the_end(ends: tuple[socket.socket, socket.socket], store: 
 def test_a_failed_event_stops_no_other(ends: tuple[socket.socket, socket.socket], store: type[Store]) -> None:
     store.failing = {4, 6}
     told = write(ends, STARTED, ENDED, STARTED)
-    assert told == f"OSError: disk full, token=*** event 4\n{(WRITTEN + DONE).decode()}"
+    assert told == f"OSError: disk full, token=*** event 4\n{WRITTEN.decode()}{TOLD}{DONE.decode()}"
     assert [event.sequence for event in store.events] == [5]
+
+
+def test_the_outcome_waits_for_the_end_in_the_store(
+    ends: tuple[socket.socket, socket.socket], store: type[Store]
+) -> None:
+    store.failing = {5}
+    assert OUTCOME.decode() not in write(ends, STARTED, ENDED)
+
+
+def test_an_outcome_without_words_loses_no_event(
+    ends: tuple[socket.socket, socket.socket], store: type[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "outcome_text", lambda _: 1 / 0)
+    assert write(ends, STARTED, ENDED, STARTED) == (WRITTEN + DONE).decode()
+    assert [event.sequence for event in store.events] == [4, 5, 4]
 
 
 def test_a_long_problem_is_cut(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from typing import ClassVar
+
 import pytest
 
 from torchx_cubicml.errors import ContractError
@@ -96,14 +99,50 @@ def test_attempts_of_one_torchrun_agent_are_one_trial() -> None:
     assert trial_id("/logs/mine", 0) != trial_id("/logs/mine", 0)
 
 
+class TestTaskOfSlurm:
+    """A launch whose first process was started by Slurm itself."""
+
+    TASK: ClassVar[dict[str, str]] = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "east"}
+
+    def trial_id(self, program: Program = PROGRAM, **changes: str) -> str:
+        return read_assignment(program, {**self.TASK, "SLURM_TASK_PID": str(os.getpid()), **changes}).trial_id
+
+    def test_a_requeued_job_is_the_same_launch(self) -> None:
+        first = self.trial_id()
+        assert first.startswith("trial-")
+        assert self.trial_id(SLURM_RESTART_COUNT="1") == first
+
+    def test_another_launch_has_another_id(self) -> None:
+        contract = encode_contract(Contract(store="/s", config={"a": 1}))
+        others = [
+            self.trial_id(SLURM_JOB_ID="8"),
+            self.trial_id(SLURM_STEP_ID="1"),
+            self.trial_id(SLURM_CLUSTER_NAME="west"),
+            self.trial_id(Program(name="train.py", arguments=("--steps", "4"))),
+            self.trial_id(Program(name="other.py", arguments=PROGRAM.arguments)),
+            self.trial_id(**{CONTRACT_VARIABLE: contract}),
+        ]
+        assert len({self.trial_id(), *others}) == 7
+
+    def test_torchruns_agent_is_the_first_process_of_its_ranks(self) -> None:
+        rank_0 = {**TORCHRUN, "RANK": "0", "TORCHELASTIC_RUN_ID": "none", "SLURM_TASK_PID": str(os.getppid())}
+        assert self.trial_id(**rank_0) == self.trial_id(**rank_0)
+        assert self.trial_id(**{**rank_0, "RANK": "1"}) == ""  # it asks rank 0
+        assert self.trial_id(**{**rank_0, "SLURM_TASK_PID": str(os.getpid())}) != self.trial_id(**rank_0)
+
+    def test_a_process_of_a_script_is_one_of_several(self) -> None:
+        assert self.trial_id(SLURM_TASK_PID="1") != self.trial_id(SLURM_TASK_PID="1")
+
+
 @pytest.mark.parametrize(
     ("scheduler", "retry", "attempts"),
     [
         ("slurm", {"SLURM_RESTART_COUNT": "1"}, [(0, 0), (1, 0)]),
         ("slurm", {"TORCHELASTIC_RESTART_COUNT": "1"}, [(0, 0), (0, 1)]),
         ("kubernetes", {"TORCHELASTIC_RESTART_COUNT": "2"}, [(0, 0), (0, 2)]),
+        ("aws_batch", {"AWS_BATCH_JOB_ATTEMPT": "2"}, [(0, 0), (1, 0)]),
     ],
-    ids=["requeued", "restarted", "restarted in a pod"],
+    ids=["requeued", "restarted", "restarted in a pod", "tried again"],
 )
 def test_retries_are_attempts_of_one_trial(
     scheduler: str, retry: dict[str, str], attempts: list[tuple[int, int]]

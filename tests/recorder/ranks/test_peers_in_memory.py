@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.recorder.model.fake_ranks import fake_ranks
 from tests.recorder.ranks.stores import Clock, MemoryStore
 from torchx_cubicml.recorder.ranks import peers as peers_module
 from torchx_cubicml.recorder.ranks.peers import Peers, RankWork, encode_rank_work
@@ -60,6 +61,11 @@ def test_others_exist_where_a_store_is(world_size: int, has_store: bool, exist: 
 def test_one_rank_alone_agrees_with_itself() -> None:
     assert peers(world_size=1, has_store=False).agree("vote", "word", within_s=LONG_S)
     assert not peers(world_size=2, has_store=False).agree("vote", "word", within_s=LONG_S)
+
+
+def test_a_process_that_trains_with_ranks_of_its_own_agrees_to_nothing() -> None:
+    with fake_ranks(2):
+        assert not peers(world_size=1, has_store=False).agree("vote", "word", within_s=LONG_S)
 
 
 def test_one_connection_serves_all_calls(monkeypatch: pytest.MonkeyPatch, store: MemoryStore) -> None:

@@ -14,6 +14,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, is_out_of_memory
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
+from torchx_cubicml.tuner.scheduler.ray import RayQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
 
 if TYPE_CHECKING:
@@ -38,12 +39,13 @@ class Asked:
         self._state, self._builds = state, builds
 
     def scheduler_backends(self) -> list[str]:
-        return ["slurm", "local_cwd", "kubernetes"]
+        return ["slurm", "local_cwd", "lsf", "ray"]
 
     def scheduler_run_opts(self, scheduler: str) -> specs.runopts:
         options = specs.runopts()
         for name in ("comment", "log_dir", "partition"):
             options.add(name, type_=str, help=f"of {scheduler}")
+        options.add("dashboard_address", type_=str, default="127.0.0.1:8265", help=f"of {scheduler}")
         return options
 
     def run(self, app: specs.AppDef, scheduler: str, *, cfg: dict[str, object], workspace: str | None) -> str:
@@ -102,7 +104,7 @@ def test_a_slurm_comment_has_the_launch_and_the_users_text(options: str, comment
     [
         ("local_cwd", "", "/logs/launch-1"),
         ("local_cwd", "log_dir=/own", "/own"),
-        ("kubernetes", "", None),
+        ("lsf", "", None),
     ],
 )
 def test_local_jobs_have_a_log_folder_each(scheduler: str, options: str, folder: str | None) -> None:
@@ -115,7 +117,7 @@ def test_local_jobs_have_a_log_folder_each(scheduler: str, options: str, folder:
 
 def test_the_image_of_a_workspace_is_built_by_the_first_launch() -> None:
     asked = Asked(builds="built:1")
-    jobs = JobRunner("kubernetes", workspace="file:///here", runner=asked)
+    jobs = JobRunner("lsf", workspace="file:///here", runner=asked)
     for number in (1, 2):
         jobs.submit(app(), launch_id=f"launch-{number}")
     assert [(workspace, image) for _, workspace, image in asked.asked] == [
@@ -125,15 +127,26 @@ def test_the_image_of_a_workspace_is_built_by_the_first_launch() -> None:
     assert jobs.image == "built:1"
 
 
+def test_on_ray_each_launch_builds_its_image_and_bears_its_launch() -> None:
+    asked, names = Asked(builds="/tmp/removed"), []
+    jobs = JobRunner("ray", workspace="file:///here", runner=asked)
+    for number in (1, 2):
+        submitted = app()
+        jobs.submit(submitted, launch_id=f"launch-{number}")
+        names.append(submitted.name)
+    assert [(workspace, image) for _, workspace, image in asked.asked] == [("file:///here", "typed")] * 2
+    assert (jobs.image, names) == ("", ["app-launch-1", "app-launch-2"])
+
+
 def test_what_a_scheduler_rejects_is_told_with_the_cause() -> None:
-    with pytest.raises(LaunchError, match="kubernetes rejected the job: ValueError: no quota"):
-        JobRunner("kubernetes", runner=Asked(state=ValueError("no quota"))).submit(app(), launch_id="launch-1")
+    with pytest.raises(LaunchError, match="lsf rejected the job: ValueError: no quota"):
+        JobRunner("lsf", runner=Asked(state=ValueError("no quota"))).submit(app(), launch_id="launch-1")
 
 
 @pytest.mark.parametrize(
     ("scheduler", "options", "words"),
     [
-        ("slrm", "", r"unknown scheduler 'slrm'; choose from slurm, local_cwd, kubernetes"),
+        ("slrm", "", r"unknown scheduler 'slrm'; choose from slurm, local_cwd, lsf, ray"),
         ("slurm", "partitions=a", r"unknown option 'partitions' of scheduler slurm; choose from comment, log_dir"),
         ("slurm", "partition=a,comments=b", "unknown option 'comments'"),
     ],
@@ -160,7 +173,30 @@ def test_an_unknown_scheduler_lists_the_known_ones(scheduler: str, options: str,
     ids=str,
 )
 def test_a_state_of_torchx_is_read(state: specs.AppState | Exception | None, expected: JobState) -> None:
-    assert JobRunner("kubernetes", runner=Asked(state=state)).look("kubernetes://torchx/1") == expected
+    assert JobRunner("lsf", runner=Asked(state=state)).look("lsf://torchx/1") == expected
+
+
+def test_ray_is_queried_by_its_own_client_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran_out = JobState(phase=JobPhase.ENDED, end=JobEnd.OUT_OF_MEMORY)
+    cancelled: list[str] = []
+    monkeypatch.setattr(RayQuery, "look", lambda _, app_id: ran_out if app_id == "127.0.0.1:8265-train-1" else None)
+    monkeypatch.setattr(RayQuery, "find", lambda _, launch_ids: dict.fromkeys(launch_ids, "127.0.0.1:8265-train-1"))
+    monkeypatch.setattr(RayQuery, "cancel", lambda _, app_id: cancelled.append(app_id) or True)
+    jobs = JobRunner("ray", runner=Asked(state=specs.AppState.FAILED))
+    assert jobs.find(["launch-1"]) == {"launch-1": "ray://torchx/127.0.0.1:8265-train-1"}
+    assert jobs.look("ray://torchx/127.0.0.1:8265-train-1") == ran_out
+    assert jobs.look("ray://torchx/127.0.0.1:8265-train-2").end is JobEnd.FAILED
+    jobs.cancel("ray://torchx/127.0.0.1:8265-train-1")
+    assert (cancelled, jobs.is_local, jobs.finds) == (["127.0.0.1:8265-train-1"], False, True)
+
+
+def test_a_scheduler_without_its_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def options(*_: object) -> None:
+        raise NameError("name 'JobSubmissionClient' is not defined")
+
+    monkeypatch.setattr(Asked, "scheduler_run_opts", options)
+    with pytest.raises(LaunchError, match="the client of scheduler ray is not installed here: name 'JobSubmission"):
+        JobRunner("ray", runner=Asked())
 
 
 def test_slurm_is_queried_unless_torchx_sees_the_job_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,13 +228,13 @@ def test_slurm_jobs_are_cancelled_without_torchx(monkeypatch: pytest.MonkeyPatch
 
 def test_torchx_cancels_jobs_of_other_schedulers() -> None:
     asked = Asked()
-    jobs = JobRunner("kubernetes", runner=asked)
-    jobs.cancel("kubernetes://torchx/1")
-    assert asked.cancelled == ["kubernetes://torchx/1"]
+    jobs = JobRunner("lsf", runner=asked)
+    jobs.cancel("lsf://torchx/1")
+    assert asked.cancelled == ["lsf://torchx/1"]
     assert jobs.find(["launch-1"]) == {}
     assert not jobs.submitting(["launch-1"])
     assert (jobs.is_local, jobs.finds) == (False, False)
-    assert jobs.scheduler_lines("kubernetes://torchx/1") == ()
+    assert jobs.scheduler_lines("lsf://torchx/1") == ()
     local = JobRunner("local_cwd", runner=Asked(state=specs.AppState.RUNNING))
     assert (local.is_local, local.finds) == (True, True)
     assert local.look("local_cwd://adopted/launch-none").end is JobEnd.UNWATCHED  # TorchX is not asked
@@ -222,9 +258,9 @@ def test_out_of_memory_is_read_from_slurm_lines_alone(line: str, expected: bool)
 @pytest.mark.parametrize("state", [specs.AppState.SUCCEEDED, specs.AppState.FAILED, None], ids=str)
 def test_the_last_lines_of_a_job_that_is_over(state: specs.AppState | None) -> None:
     asked = Asked(state=state, log=[f"line {number}\n" for number in range(70)])
-    jobs = JobRunner("kubernetes", runner=asked)
-    assert jobs.last_lines("kubernetes://torchx/app-7", "role") == tuple(f"line {number}" for number in range(10, 70))
-    assert jobs.last_lines("kubernetes://torchx/app-7", "role", count=2) == ("line 68", "line 69")
+    jobs = JobRunner("lsf", runner=asked)
+    assert jobs.last_lines("lsf://torchx/app-7", "role") == tuple(f"line {number}" for number in range(10, 70))
+    assert jobs.last_lines("lsf://torchx/app-7", "role", count=2) == ("line 68", "line 69")
     assert asked.read == [("app-7", "role", 0, Stream.STDERR)] * 2
 
 
@@ -239,18 +275,18 @@ def test_torchx_is_not_asked_for_lines_of_a_job_that_runs(monkeypatch: pytest.Mo
     assert jobs.scheduler_lines("slurm://torchx/7") == found
     assert folders == [("7", ".")] * 3
     assert asked.read == []
-    assert JobRunner("kubernetes", runner=asked).last_lines("kubernetes://torchx/7", "role") == ()
+    assert JobRunner("lsf", runner=asked).last_lines("lsf://torchx/7", "role") == ()
 
 
 def test_a_scheduler_without_logs_has_no_lines() -> None:
     asked = Asked(state=specs.AppState.FAILED, log=NotImplementedError("no logs"))
-    assert JobRunner("kubernetes", runner=asked).last_lines("kubernetes://torchx/7", "role") == ()
+    assert JobRunner("lsf", runner=asked).last_lines("lsf://torchx/7", "role") == ()
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SignalException("", 2)], ids=["python", "torchx"])
 def test_an_interrupt_while_a_job_is_submitted_is_one(interruption: BaseException) -> None:
     with pytest.raises(KeyboardInterrupt):
-        JobRunner("kubernetes", runner=Asked(state=interruption)).submit(app(), launch_id="launch-1")
+        JobRunner("lsf", runner=Asked(state=interruption)).submit(app(), launch_id="launch-1")
 
 
 def test_illegal_options_are_told_with_their_scheduler() -> None:
@@ -266,7 +302,7 @@ def test_illegal_options_are_told_with_their_scheduler() -> None:
 
 def test_leaving_ends_the_jobs_of_the_runner() -> None:
     asked = Asked()
-    jobs = JobRunner("kubernetes", runner=asked)
+    jobs = JobRunner("lsf", runner=asked)
     assert jobs.__enter__() is jobs
     error = ValueError("why")
     jobs.__exit__(ValueError, error, None)
@@ -284,4 +320,4 @@ def test_an_adopted_local_job_is_found_by_its_launch(monkeypatch: pytest.MonkeyP
     assert (cancelled, asked.cancelled) == (["launch-1"], [])
     jobs.cancel("local_cwd://torchx/app-1")
     assert (cancelled, asked.cancelled) == (["launch-1"], ["local_cwd://torchx/app-1"])
-    assert JobRunner("kubernetes", runner=asked).look("kubernetes://adopted/1") == JobState(phase=JobPhase.UNKNOWN)
+    assert JobRunner("lsf", runner=asked).look("lsf://adopted/1") == JobState(phase=JobPhase.UNKNOWN)

@@ -99,3 +99,18 @@ def test_a_cancelled_launch_has_no_process_left(
     LocalQuery().cancel(launch_id)
     assert process.wait() == signal
     assert LocalQuery().cancel(launch_id)
+
+
+def test_nothing_is_said_of_a_launch_where_processes_are_not_seen(
+    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    launch_id = new_id("launch")
+    process = start(of(launch_id))
+    (tmp_path / "logs" / launch_id / "session" / "app").mkdir(parents=True)
+    blind = LocalQuery(str(tmp_path / "logs"), proc=tmp_path / "no-proc")
+    assert LocalQuery().sees_processes
+    assert not blind.sees_processes
+    assert blind.look(launch_id) is None
+    assert blind.find([launch_id, "launch-other"]) == {launch_id: launch_id}  # by its logs
+    assert not blind.cancel(launch_id)
+    assert process.poll() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
+from torchx_cubicml.launch.command_facts.source_literals import parser_flags
 from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         help_text: output of the script's ``--help``; may be empty.
     """
     source = source_of(launch)[0]
-    flags = _script_flags(launch, help_text, is_hydra_program=is_hydra(source))
+    flags = _script_flags(launch, help_text, source)
     variables = output_variables(launch)
     words = (*flags_in(launch.script_args), *typed_keys(launch.script_args), *launch.env)
     uses_wandb = any("wandb" in word.lower() for word in words) or imports_wandb(launch)
@@ -89,9 +91,10 @@ def _counts_layers(flags: Sequence[ScriptFlag]) -> bool:
     return any(flag.meaning == "n_layers" and (flag.value or "").isdecimal() for flag in flags)
 
 
-def _script_flags(launch: Launch, help_text: str, *, is_hydra_program: bool) -> list[ScriptFlag]:
+def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFlag]:
     """Return the flags and the ``key=value`` arguments of the command and of its script, no two of one meaning."""
-    described = {} if is_hydra_program else {flag.name: flag for flag in parse_help(help_text)}
+    is_hydra_program = is_hydra(source)
+    described = {} if is_hydra_program else {flag.name: flag for flag in _described(help_text, source)}
     keys = typed_keys(launch.script_args)
     listed = listed_keys(help_text, launch.script_args) if is_hydra_program else {}
     flags = _hydra_outputs(launch, keys) if is_hydra_program or any(key.startswith("hydra.") for key in keys) else []
@@ -102,6 +105,21 @@ def _script_flags(launch: Launch, help_text: str, *, is_hydra_program: bool) -> 
     ]
     flags += [_key(name, keys.get(name), listed.get(name)) for name in {**keys, **listed} if name not in known]
     return _without_repeats(flags)
+
+
+def _described(help_text: str, source: str) -> list[FlagHelp]:
+    """Return the flags that a help text describes; defaults that it does not state are those of the source."""
+    try:
+        stated = parser_flags(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        stated = {}
+    defaults = {name: flag.default for name, flag in stated.items() if isinstance(flag.default, str | int | float)}
+    flags = [(flag, defaults.get(flag.name.lstrip("-").replace("-", "_").lower())) for flag in parse_help(help_text)]
+    is_filled = [flag.default is None and flag.takes_value and default is not None for flag, default in flags]
+    return [
+        replace(flag, default=str(default)) if fill else flag
+        for (flag, default), fill in zip(flags, is_filled, strict=True)
+    ]
 
 
 def _hydra_outputs(launch: Launch, keys: dict[str, str]) -> list[ScriptFlag]:

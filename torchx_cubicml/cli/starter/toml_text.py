@@ -25,6 +25,13 @@ _FIXED_BATCH = (
     "no accumulation to adjust was found, so other values change the training: "
     "add them only on purpose, and changes_training = true"
 )
+_DERIVED_ACCUMULATION = 'derive = "global_batch_size / (micro_batch_size * dp_degree)"'
+_UNSEEN_ACCUMULATION = (
+    "# If a flag sets the accumulation, name it here, and list further micro batches above: the training stays.",
+    "# [parameters.gradient_accumulation_steps]",
+    f"# {_DERIVED_ACCUMULATION}",
+    '# flag = "--..."',
+)
 _MAX_DEGREE = 8  # ranks that share a model; a node rarely has more
 
 
@@ -141,7 +148,8 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        return _table(flag, choices=[present], remark=_FIXED_BATCH)
+        unseen = [] if "gradient_accumulation_steps" in command.meanings else _UNSEEN_ACCUMULATION
+        return [*_table(flag, choices=[present], remark=_FIXED_BATCH), *unseen]
     largest = present * (command.count("gradient_accumulation_steps") or 1)
     powers = [2**power for power in range(largest.bit_length())]
     nearby = [
@@ -153,8 +161,7 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
 def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:
     if not command.keeps_global_batch:
         return []
-    derive = 'derive = "global_batch_size / (micro_batch_size * dp_degree)"'
-    return _table(flag, lines=[derive], remark="keeps the global batch, and thus the training, the same")
+    return _table(flag, lines=[_DERIVED_ACCUMULATION], remark="keeps the global batch, and thus the training, the same")
 
 
 def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:

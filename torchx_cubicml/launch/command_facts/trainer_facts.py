@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.trainers import Trainer
 
 
+_MEGATRON_PARSER = re.compile(
+    r"^\s*(?:from|import)\s+megatron(?:\.(?:training|arguments|initialize|global_vars)\b|\s+import\b)", re.MULTILINE
+)
+"""Import of what parses Megatron-LM's flags; a program of Megatron-Core alone parses its own."""
 _CONDITIONAL = frozenset({"n_kv_heads", "n_active_experts"})
 """Facts whose default counts only with another flag."""
 
@@ -28,8 +33,14 @@ _CONDITIONAL = frozenset({"n_kv_heads", "n_active_experts"})
 def trainer_facts(
     trainer: Trainer, launch: Launch, settings: StatedSettings, files: Sequence[SourceFile]
 ) -> list[dict[str, Setting]]:
-    """Return tables of facts of a trainer's command: what its flags state, what else it implies, and its defaults."""
+    """Return tables of facts of a trainer's command: what its flags state, what else it implies, and its defaults.
+
+    A program with Megatron-LM's flags and a parser of its own implies nothing, and has no defaults.
+    """
     stated = _stated(trainer, settings)
+    texts = [file.text for file in files if file.text]
+    if trainer.name == "megatron-lm" and texts and not any(map(_MEGATRON_PARSER.search, texts)):
+        return [stated, {}, {}]
     own = {
         "megatron-lm": lambda: megatron_facts_of_command(launch, settings),
         "torchtitan": lambda: torchtitan_facts(launch, settings),

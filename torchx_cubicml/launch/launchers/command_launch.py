@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,13 @@ from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.launchers import accelerate_command
 from torchx_cubicml.launch.launchers.table import is_launcher, parse_any_command
 from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, without_macro_escape
-from torchx_cubicml.launch.torchrun_command import TORCHRUN_PREFIX, recorder_words, without_module_options
+from torchx_cubicml.launch.torchrun_command import (
+    LAUNCHER_WITH_SECOND_ATTEMPT,
+    TORCHRUN_PREFIX,
+    TORCHRUN_WITH_SECOND_ATTEMPT,
+    recorder_words,
+    without_module_options,
+)
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
@@ -70,11 +77,12 @@ class CommandLaunch:
             is_module=parts.is_module,
             script_args=tuple(word.value for word in self._script_words),
             env=self.env,
-            world_size=self._ranks_outside or (nnodes * nproc if known else None),
+            world_size=self._ranks_outside or (nnodes * nproc if known else parts.n_processes),
             nnodes=nnodes if known and not self._ranks_outside else None,
             nproc_per_node=nproc if known and not self._ranks_outside else None,
             resizable=frozenset({"nproc_per_node"} if known and parts.size_place is not None else ()),
             why_not_rewritten=self._obstacle(),
+            can_have_second_attempt=self._can_have_second_attempt,
             launcher=parts.launcher,
             launcher_args=self.args[parts.launcher_options],
         )
@@ -109,6 +117,26 @@ class CommandLaunch:
         arguments = respell(self._script_words, script_args, spell=self._spell)
         return [*head, *recorder_words(parts, recorder), parts.program, *arguments]
 
+    def with_second_attempt(self, first: Sequence[str], second: Sequence[str]) -> list[str]:
+        """Return the words that run ``first``, and in the same process ``second`` if that fails early.
+
+        Args:
+            first: words of this command with other arguments, recorded.
+            second: its words as typed, recorded.
+
+        Raises:
+            LaunchError: the launcher is a script that is not found.
+        """
+        parts, is_script = self.parts, self.parts.python is None
+        python = [*self.python(), *(["-P"] if is_script else [])]  # a script does not search the working directory
+        if parts.is_torchrun and not parts.launcher:
+            start, module, path = parts.options_start, TORCHRUN_WITH_SECOND_ATTEMPT, []
+        else:
+            start, module = 1 if parts.python is None else parts.python.stop, LAUNCHER_WITH_SECOND_ATTEMPT
+            path = [found_script(self.args[0])] if is_script else []
+        typed = [*path, *second[start:]]
+        return [*python, "-m", module, str(len(typed)), *typed, *path, *first[start:]]
+
     def typed(self, script_args: Sequence[str]) -> list[str]:
         """Return the command with other arguments of the program, unrecorded."""
         head = self.args[: self.parts.args_start]
@@ -142,6 +170,15 @@ class CommandLaunch:
         ranks = read_job_environment(self.env).world_size if is_one else 1
         return ranks if ranks > 1 else 0
 
+    @property
+    def _can_have_second_attempt(self) -> bool:
+        """True if a launcher in Python starts all processes, so that it can be run again in its own process."""
+        parts = self.parts
+        is_of_python = parts.picks_python or bool(parts.module_switch)
+        if parts.process_start or parts.nnodes != 1 or not is_of_python:
+            return False
+        return parts.python is not None or _is_python_source(self.args[0])
+
     def _obstacle(self) -> str:
         parts = self.parts
         if self._ranks_outside:
@@ -159,9 +196,7 @@ def python_of_script(word: str) -> str:
     Raises:
         LaunchError: there is no such script, or no Python is found for it.
     """
-    found = shutil.which(word)
-    if found is None:
-        raise LaunchError(f"there is no command {word}")
+    found = found_script(word)
     with Path(found).open("rb") as file:
         first = file.readline(_LONGEST_FIRST_LINE).decode(errors="replace")
     words = first.removeprefix("#!").split()
@@ -171,3 +206,23 @@ def python_of_script(word: str) -> str:
     if named is None and not beside.exists():
         raise LaunchError(f"the Python of {found} is not known")
     return named or str(beside)
+
+
+def found_script(word: str) -> str:
+    """Return the path of a command.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    found = shutil.which(word)
+    if found is None:
+        raise LaunchError(f"there is no command {word}")
+    return found
+
+
+def _is_python_source(word: str) -> bool:
+    try:
+        ast.parse(Path(found_script(word)).read_bytes())
+    except (LaunchError, OSError, SyntaxError, ValueError):
+        return False
+    return True

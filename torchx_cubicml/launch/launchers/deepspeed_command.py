@@ -5,6 +5,7 @@ https://github.com/deepspeedai/DeepSpeed/blob/v0.19.0/deepspeed/launcher/runner.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
@@ -33,6 +34,8 @@ OPTIONS = OptionTable(
 
 _SEVERAL_NODES = ("hostfile", "include", "exclude", "num_nodes", "no_ssh", "force_multi")
 """Options with which the command may start processes on other nodes, where our variables do not arrive."""
+HOSTFILE = Path("/job/hostfile")
+"""Hostfile that DeepSpeed reads where the command names none: ``--num_gpus`` then counts for each host in it."""
 
 
 def first_option(words: Sequence[str]) -> int | None:
@@ -58,7 +61,7 @@ def parse(words: Sequence[str], start: int, *, python: slice | None = None) -> L
     size_option = "num_gpus" if "num_gpus" in typed.values else "num_accelerators"
     processes = typed.number(size_option)
     left_open = "" if processes else "the number of processes, for which DeepSpeed counts the devices,"
-    if any(name in typed.values for name in _SEVERAL_NODES):
+    if any(name in typed.values for name in _SEVERAL_NODES) or HOSTFILE.is_file():
         left_open = "the nodes and the number of processes"
     return LaunchCommand(
         program=check_program(words, typed.stop),

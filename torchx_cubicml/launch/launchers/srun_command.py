@@ -52,20 +52,22 @@ OPTIONS = OptionTable(
 def sized(command: LaunchCommand, typed: TypedOptions) -> LaunchCommand:
     """Return the command of one task as a command of srun, with its size.
 
+    Without ``--nodes``, Slurm chooses the nodes: those of the allocation, or as many as the tasks need.
+
     Args:
         command: what each task runs, at its place in the whole command.
         typed: options of srun.
     """
-    nodes = typed.number("nodes") if "nodes" in typed.values else 1
-    tasks, per_node = typed.number("ntasks"), typed.number("ntasks_per_node")
+    nodes, tasks, per_node = (typed.number(name) for name in ("nodes", "ntasks", "ntasks_per_node"))
     tasks = nodes * per_node if tasks is None and nodes and per_node else tasks
-    known = nodes is not None and tasks is not None and tasks % nodes == 0
+    is_even = bool(nodes and tasks and tasks % nodes == 0)
     return replace(
         command,
         launcher=NAME,
-        nnodes=nodes if known else None,
-        nproc_per_node=tasks // nodes if known and tasks and nodes else None,
-        left_open="" if known else "the number of tasks",
-        size_place=typed.places.get("ntasks") if known and nodes == 1 else None,
+        nnodes=nodes if is_even else None,
+        nproc_per_node=tasks // nodes if is_even and tasks and nodes else None,
+        n_processes=tasks,
+        left_open="" if tasks else "the number of tasks",
+        size_place=typed.places.get("ntasks") if is_even and nodes == 1 else None,
         starts_all_nodes=True,
     )

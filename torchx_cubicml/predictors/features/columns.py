@@ -44,6 +44,7 @@ VOLATILE_FACTS = (
     "project",
     QUEUE_S,
     "rank",
+    "restart_cause",
     "saves_checkpoints",
     "scheduler_job_id",
     "started_at",

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.attempt.nodes import NodeAgreement
@@ -67,7 +66,7 @@ def _signal(ranks: Collection[int], number: signal.Signals) -> None:
 def _is_own_child(pid: int) -> bool:
     """Return whether a process was started by this one, and not yet replaced by another of the same number."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[1]) == os.getpid()
-    except (OSError, ValueError, IndexError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # its end stays for torchrun to collect
+    except (OSError, AttributeError):  # another's process; macOS has it since Python 3.13
         return False
+    return True

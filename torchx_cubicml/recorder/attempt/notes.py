@@ -106,6 +106,11 @@ class Attempt:
     second: str = ""
     processes: tuple[RankProcess, ...] = ()
 
+    @property
+    def failed_ranks(self) -> dict[int, int]:
+        """Rank -> an exit code, of the ranks whose program has failed by their own account."""
+        return {rank: 1 for rank, state in self.ends.items() if state is not State.COMPLETED}
+
 
 def read_attempt(path: str) -> Attempt:
     """Return the notes in the folder of an attempt; damaged ones are left out."""

@@ -43,6 +43,7 @@ _STATE_PATTERNS = (
     ),
 )
 _EXTERNAL_ENDS = frozenset({"SignalException", "SIGTERMException", "PreemptionError"})  # of torchrun, Lightning, ...
+_RANK_EXITED = "ProcessExitedException"  # of torch.multiprocessing
 _KILL_DELAY_S = 300.0  # after the time limit, grace period of the site included
 _SIGTERM = 15
 _STATES_BY_SPECIFICITY = (
@@ -56,6 +57,8 @@ _STATES_BY_SPECIFICITY = (
 
 def state_of(error: BaseException) -> State:
     """Return the state of a training that ended by ``error``, from the most specific cause in its chain."""
+    if getattr(error, "signal_name", None) is not None and type(error).__name__ == _RANK_EXITED:
+        return State.UNKNOWN  # a signal ended a rank that the program has started
     return _state_of_one(_deciding_cause(error))
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import StoreError
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.events.sender import EventSender
+from torchx_cubicml.recorder.own_ranks.rank_starter import LAST_SEQUENCE
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.process.repeatable_command import repeatable_command
 from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
-from torchx_cubicml.settings import PRINT_TRIAL, is_on, option
+from torchx_cubicml.settings import PRINT_TRIAL, default_store_url, is_on, option
 from torchx_cubicml.store.lasting import may_end_with_job
 from torchx_cubicml.store.obstacle import write_obstacle
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Value
 
 _PARTLY = "only partly recorded"
+_ENDS_WITH_JOB = "the store may end with this job, so the line above holds the trial, too"
+_RANDOM_LETTERS = 10  # of the last part of a trial id from which no other trial has the same
 
 
 class Reporter:
@@ -46,7 +51,8 @@ class Reporter:
         self._at_start: dict[str, Value] = {}
         self._observed: dict[str, Value] = {}
         self._measurement: Measurement | None = None
-        self._sequence = 0
+        starter = assignment.starter
+        self._sequence = starter.first_sequence() if starter is not None else 0
         self._end: Event | None = None
         self._warned = ""
         self._obstacle = write_obstacle(assignment.contract.store)
@@ -57,7 +63,9 @@ class Reporter:
             stderr=job.stderr_file,
             ends_at=job.ends_at,
             command=_command(assignment),
-            world_size=job.world_size,
+            # All ranks that a process starts itself are its descendants.
+            pid=starter.pid if starter is not None else os.getpid(),
+            world_size=job.world_size if starter is None else 1,
         )
 
     def started(self, observed: Mapping[str, Value]) -> None:
@@ -82,36 +90,65 @@ class Reporter:
             self._warned = _PARTLY if self._sender.has_written else "not recorded so far"
             warn(f"this launch is {self._warned}: {problem}")
 
-    def ended(self, state: State, reason: str) -> None:
-        """Send the end of the program; only the first call counts."""
+    def ended(self, state: State, reason: str, *, is_starter: bool = False) -> None:
+        """Send the end of the program; only the first call counts.
+
+        Args:
+            state: state in which it ended.
+            reason: cause of the end.
+            is_starter: whether the program's ranks are other processes, so that their facts and causes come first.
+        """
         if self._end is None:
+            if is_starter:
+                self._send(EventKind.MEASURED)
+                self._observed, self._sequence = {}, LAST_SEQUENCE
             state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
             self._end = self._send(EventKind.ENDED, state=state, reason=reason)
 
     def close(self) -> None:
-        """Wait for the store within the deadline; if this process leads, print a trial that may be lost otherwise."""
+        """Wait for the store within the deadline; if this process leads, print the outcome.
+
+        A trial that may be lost is printed, too.
+        """
         problem = self._sender.close()
         if not self._sender.has_written:
             what = "this launch" if self._assignment.leads else f"the end of rank {self._assignment.job.rank}"
             warn(f"{what} was not recorded: {problem or 'nothing was written'}")
         elif problem and self._warned != _PARTLY:
             warn(f"this launch is {_PARTLY}: {problem}")
-        is_safe = self._sender.has_written and not problem and not self._may_be_lost()
-        if self._end is not None and self._assignment.leads and not is_safe:
+        if self._end is None or not self._assignment.leads:
+            return
+        is_recorded, ends_with_job = self._sender.has_written and not problem, self._may_end_with_job()
+        if ends_with_job or not is_recorded or is_on(option(PRINT_TRIAL)):
             line = json.dumps(self._end.to_json(), separators=(",", ":"))
             sys.stderr.write(f"{PRINTED_MARK} {line}\n")
             sys.stderr.flush()
+        if is_recorded and (outcome := self._sender.outcome):
+            notice(f"{outcome}; {_ENDS_WITH_JOB if ends_with_job else self._how_to_show()}")
 
     def abandon(self) -> None:
         """Close the sender in a forked child."""
         self._sender.abandon()
 
-    def _may_be_lost(self) -> bool:
-        """Return whether the store may be gone after the job, or the trial is to be printed in any case."""
+    def _may_end_with_job(self) -> bool:
+        """Return whether the store may be gone after the job."""
         job, contract = self._assignment.job, self._assignment.contract
-        if is_on(option(PRINT_TRIAL)):
-            return True
         return self._runs_elsewhere() and may_end_with_job(contract.store, temporary=job.temporary)
+
+    def _how_to_show(self) -> str:
+        """Return the command that shows the trial, or its id where TorchX is not installed."""
+        from importlib.util import find_spec
+
+        from torchx_cubicml.records.shell_words import shell_word  # loads shlex, which the start does without
+
+        store = self._assignment.contract.store
+        if find_spec("torchx") is None:
+            return f"trial {self._trial_id}"
+        ending = self._trial_id.rpartition("-")[2]
+        words = [ending if len(ending) >= _RANDOM_LETTERS else self._trial_id]
+        if store != _default_store():
+            words += ["--store", store]
+        return f"torchx cubicml history show {' '.join(map(shell_word, words))}"
 
     def _runs_elsewhere(self) -> bool:
         """Return whether this is a job of a cluster, not a process of the machine that launched it."""
@@ -159,9 +196,16 @@ class Reporter:
         return event
 
 
+def _default_store() -> str:
+    try:
+        return default_store_url()
+    except StoreError:  # no home directory
+        return ""
+
+
 def _command(assignment: Assignment) -> dict[str, object] | None:
     program = assignment.program
-    if program is None or not assignment.leads:
+    if program is None or not assignment.leads or assignment.starter is not None:
         return None
     return {
         "name": program.name,

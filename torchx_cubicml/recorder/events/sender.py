@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DONE = b"done\n"  # last line of the writer
-WRITTEN = b"written\n"  # line of the writer after the first event in the store; each other line is a problem
+WRITTEN = b"written\n"  # line of the writer after the first event in the store
+OUTCOME = b"outcome: "  # begins its line once the end is in the store; each other line is a problem
 _NON_BLOCKING = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _DETACHED = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'  # the shell exits at once, its child stays
@@ -36,13 +37,14 @@ class EventSender:
         stderr: file in which torchrun keeps the stderr of this process; empty without.
         ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
         command: JSON object of the ``RecordedCommand``; ``None`` where it is not recorded.
-        world_size: processes of the job.
+        pid: process of this host from which all others of the job descend, or with whose rendezvous they run.
+        world_size: processes of the job that are no descendants of ``pid``, and itself.
 
     Raises:
         OSError: the writer process cannot be started.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each names one part of the training process
         self,
         store: str,
         *,
@@ -50,6 +52,7 @@ class EventSender:
         stderr: str = "",
         ends_at: int = 0,
         command: Mapping[str, object] | None = None,
+        pid: int = 0,
         world_size: int = 1,
     ) -> None:
         self._deadline_s = deadline_s
@@ -73,7 +76,7 @@ class EventSender:
                 "has_last_words": self._crash_trace.file is not None,
                 "ends_at": ends_at,
                 "command": command,
-                "pid": os.getpid(),
+                "pid": pid or os.getpid(),
                 "world_size": world_size,
             }
         )
@@ -96,6 +99,12 @@ class EventSender:
     def has_written(self) -> bool:
         """True if an event is known to be in the store."""
         return b"\n" + WRITTEN in b"\n" + self._answers
+
+    @property
+    def outcome(self) -> str:
+        """Outcome by the end event in the store, in words; empty before it is known to be there."""
+        lines = [line for line in self._answers.split(b"\n")[:-1] if line.startswith(OUTCOME)]
+        return lines[0].removeprefix(OUTCOME).decode(errors="replace") if lines else ""
 
     def problem(self) -> str:
         """Return the first problem that the writer has reported so far, in one sentence. Never waits."""
@@ -141,12 +150,17 @@ class EventSender:
 
     def _first_problem(self) -> str:
         lines = self._answers.removesuffix(DONE).splitlines(keepends=True)
-        problems = [line.decode(errors="replace").strip() for line in lines if not WRITTEN.startswith(line)]
+        problems = [line.decode(errors="replace").strip() for line in lines if not _is_news(line)]
         if problems:
             return problems[0]
         if self._has_died:
             return "the process that writes to the store died"
         return f"the store is too slow: {self._dropped} events were dropped" if self._dropped else ""
+
+
+def _is_news(line: bytes) -> bool:
+    """Return whether a line of the writer, or the part of it received so far, is no problem."""
+    return line.startswith(OUTCOME) or OUTCOME.startswith(line) or WRITTEN.startswith(line)
 
 
 def _start_writer(writer_end: socket.socket, trace_file: int | None) -> None:

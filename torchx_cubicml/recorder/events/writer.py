@@ -12,6 +12,7 @@ import queue
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,14 +21,17 @@ from torchx_cubicml.errors import CubicMLError, RecordError
 from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.launch_provenance import with_provenance
+from torchx_cubicml.recorder.events.outcome import outcome_text
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
-from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, WRITTEN
+from torchx_cubicml.recorder.events.restart_cause import RESTART_CAUSE, restart_cause
+from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, OUTCOME, WRITTEN
 from torchx_cubicml.recorder.host.load import HostLoad
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import State
+from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.digest_key import made_digest_key
 
@@ -42,7 +46,7 @@ class EventWriter:
     """Writer of events to one store, in a background thread, which may hang without harm.
 
     Args:
-        connection: socket to the training process, for the first problem.
+        connection: socket to the training process, for the first problem and the outcome.
         store: URL of the store.
         stderr: file in which torchrun keeps the stderr of the training process; empty without.
         last_words: memory file with the crash trace of the training process; ``None`` without.
@@ -132,13 +136,15 @@ class EventWriter:
                 if not has_written:
                     has_written = True
                     self._send(WRITTEN)
+                if event.kind is EventKind.ENDED:
+                    self._report_outcome(event)
             except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next event may succeed
                 own = isinstance(error, CubicMLError)  # its text says all
                 self._report_once(str(error) if own else f"{type(error).__name__}: {error}")
 
     def _append(self, store: TrialStore, event: Event) -> None:
         """Append an event; without its command if no reader would accept it with that."""
-        event = self._with_provenance(event)
+        event = _with_restart_cause(self._with_provenance(event))
         full = self._with_command(event)
         try:
             store.append(full)
@@ -170,6 +176,10 @@ class EventWriter:
         except Exception:  # noqa: BLE001 - as above; the launch itself is recorded
             return event
 
+    def _report_outcome(self, end: Event) -> None:
+        with suppress(Exception):  # the event is in the store; the line about it is for people
+            self._send(OUTCOME + f"{outcome_text(end)}\n".encode())
+
     def _report_once(self, problem: str) -> None:
         if self._failed:
             return
@@ -181,6 +191,15 @@ class EventWriter:
             self._connection.sendall(line)
         except OSError:
             return  # the training process has ended
+
+
+def _with_restart_cause(event: Event) -> Event:
+    """Return the first event of a Slurm job's later run with the cause of its restart; unchanged if none is known."""
+    job = read_job_environment().scheduler_job_id.removeprefix("slurm-")
+    if event.kind is not EventKind.STARTED or not event.attempt[0] or not job:
+        return event
+    cause = restart_cause(job)
+    return replace(event, observed={**event.observed, RESTART_CAUSE: cause}) if cause else event
 
 
 def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = NO_END_EVENT) -> Event:

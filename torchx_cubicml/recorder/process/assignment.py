@@ -6,10 +6,11 @@ import hashlib
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.project import project_of
+from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 from torchx_cubicml.records.contract import Contract, decode_contract
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, new_id
 from torchx_cubicml.records.values import MAX_TEXT
@@ -24,10 +25,10 @@ from torchx_cubicml.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.recorder.process.run_program import Program
-    from torchx_cubicml.records.values import Value
+    from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.settings import JobEnvironment
 
 WRITE_DEADLINE_S = 10.0
@@ -47,6 +48,8 @@ class Assignment:
         trial_id: name of the trial; empty on a rank that must read it from rank 0.
         program: script or module that this process runs; ``None`` if its arguments are too long to be recorded.
         write_deadline_s: seconds that the end of the process may wait for the store.
+        starter: recorded process that has started this one as a rank, and has recorded the start of the launch;
+            ``None`` for other processes.
     """
 
     job: JobEnvironment
@@ -55,6 +58,7 @@ class Assignment:
     trial_id: str
     program: Program | None = None
     write_deadline_s: float = WRITE_DEADLINE_S
+    starter: RankStarter | None = None
 
     @property
     def leads(self) -> bool:
@@ -76,7 +80,7 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
     contract = decode_contract(job.contract) if job.contract else _own_contract(program, job, environment)
     trial_id = trial_id_of(job) or contract.trial_id or _trial_id_of_run(job)
     if not trial_id and job.rank == 0:
-        trial_id = _trial_id_of_folder(job) or new_id("trial")
+        trial_id = _trial_id_of_task(job, program, contract.config) or _trial_id_of_folder(job) or new_id("trial")
     if trial_id and contract.is_second_attempt:
         trial_id = f"{trial_id}{SECOND_ATTEMPT_SUFFIX}"
     return Assignment(
@@ -86,6 +90,33 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
         trial_id=trial_id,
         program=program if _is_recordable(program.arguments) else None,
         write_deadline_s=seconds_option("write_deadline_s", WRITE_DEADLINE_S, environment),
+        starter=RankStarter.decode(job.starter, job.contract) if job.starter and job.contract else None,
+    )
+
+
+def rank_assignment(
+    starter: RankStarter, *, rank: int, world_size: int, environment: Mapping[str, str] | None = None
+) -> Assignment:
+    """Return the recording assignment of a rank that multiprocessing has started, in the environment of its starter.
+
+    Args:
+        starter: process that has started it.
+        rank: rank in its process group.
+        world_size: size of that group.
+        environment: used in place of the process's own.
+
+    Raises:
+        ContractError: the starter's contract is damaged.
+    """
+    contract = decode_contract(starter.contract)
+    suffix = SECOND_ATTEMPT_SUFFIX if contract.is_second_attempt else ""
+    return Assignment(
+        job=replace(read_job_environment(environment), rank=rank, local_rank=rank, world_size=world_size),
+        contract=contract,
+        declared=True,
+        trial_id=f"{contract.trial_id}{suffix}",
+        write_deadline_s=seconds_option("write_deadline_s", WRITE_DEADLINE_S, environment),
+        starter=starter,
     )
 
 
@@ -99,6 +130,24 @@ def trial_id_of(job: JobEnvironment) -> str:
     if not (separator and scheme and app_id):
         return ""
     return _UNSAFE.sub("-", "-".join(filter(None, (scheme, job.cluster, app_id))))[:200]
+
+
+def trial_id_of_step(job: JobEnvironment, words: Sequence[str], config: Config, *, process: int) -> str:
+    """Return the trial id that each run of a requeued Slurm job derives; empty unless a task is this launch alone.
+
+    A process that Slurm did not start itself may be one of several launches of its task, which nothing tells apart.
+
+    Args:
+        job: facts of the job from the environment.
+        words: name and arguments of the program, with which a later run of the job counts as the same launch.
+        config: requested config.
+        process: id of the process that the whole launch descends from.
+    """
+    if not job.step or process != job.step_process:
+        return ""
+    settings = (f"{name}={config[name]!r}" for name in sorted(config))
+    launch = "\n".join((job.cluster, job.step, str(job.world_size), *words, "", *settings))
+    return f"trial-{hashlib.sha256(os.fsencode(launch)).hexdigest()[:16]}"
 
 
 def known_at_start(assignment: Assignment) -> dict[str, Value]:
@@ -126,6 +175,12 @@ def _trial_id_of_run(job: JobEnvironment) -> str:
     The run id is random under ``--standalone``; a run id that a user has chosen may be shared by many launches.
     """
     return f"torchrun-{job.run_id}" if _RANDOM_ID.fullmatch(job.run_id) else ""
+
+
+def _trial_id_of_task(job: JobEnvironment, program: Program, config: Config) -> str:
+    """Return the trial id that rank 0 derives from its Slurm task; torchrun's agent is the parent of its ranks."""
+    process = os.getppid() if job.run_id else os.getpid()
+    return trial_id_of_step(job, (program.name, *program.arguments), config, process=process)
 
 
 def _trial_id_of_folder(job: JobEnvironment) -> str:

@@ -1,4 +1,4 @@
-"""Module search path that keeps a program's files from shadowing the standard library for this package."""
+"""Module search path on which a program's files shadow no module of the standard library for this package."""
 
 from __future__ import annotations
 
@@ -18,3 +18,25 @@ def put_library_first() -> list[str]:
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - importing pathlib could find a program's file here
     sys.path.sort(key=lambda entry: entry not in {library, f"{library}/lib-dynload"})
     return path
+
+
+def unload_shadowed_modules(before: frozenset[str]) -> None:
+    """Remove from ``sys.modules`` those loaded since ``before`` that the program shadows with files of its own.
+
+    Such files are in the program's folder or on PYTHONPATH. The program then imports its own file, as it does without
+    the recorder. The recorder keeps its references to the library's modules.
+    """
+    library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib is not needed yet
+    first = sys.path.index(library) if library in sys.path else 1
+    shadowed = {name.partition(".")[0] for entry in sys.path[: max(first, 1)] for name in _names_in(entry)}
+    for name in set(sys.modules) - before:
+        top = name.partition(".")[0]
+        if top in shadowed and top not in {"torchx_cubicml", "__main__"}:
+            del sys.modules[name]
+
+
+def _names_in(entry: str) -> list[str]:
+    try:
+        return os.listdir(entry or os.curdir)  # noqa: PTH208 - only names are needed
+    except OSError:  # an archive
+        return []

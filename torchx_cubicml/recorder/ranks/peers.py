@@ -172,7 +172,7 @@ class Peers:
             within_s: seconds to wait for the other ranks.
         """
         if self._job.world_size == 1:
-            return bool(word)
+            return bool(word) and not _has_started_ranks()
         if not self.exist:
             return False
         return self._limited(lambda: self._vote(name, word, within_s), within_s + 2 * _CONNECT_S) or False
@@ -255,3 +255,10 @@ class Peers:
         self._threads.append(thread)
         thread.start()
         return thread
+
+
+def _has_started_ranks() -> bool:
+    """Return whether a single process trains together with ranks that it has started, and that cannot be asked."""
+    from torch import distributed
+
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

@@ -29,6 +29,9 @@ class JobEnd(StrEnum):
     OUT_OF_MEMORY = "ran out of memory"
     NODE_FAILED = "lost a node"
     PREEMPTED = "was preempted"
+    NO_ROOM = "found no room on the cluster"
+    EVICTED = "was evicted"
+    REJECTED = "was rejected by its node"
     UNWATCHED = "ended while nobody watched"
     LOST = "is unknown to its scheduler"
 
@@ -55,10 +58,13 @@ class SchedulerQuery(Protocol):
     """
 
     def look(self, app_id: str) -> JobState | None:
-        """Return the state of a job; ``None`` if the scheduler does not answer or does not know it."""
+        """Return the state of a job; ``None`` or ``UNKNOWN`` if the scheduler does not answer or does not know it."""
 
-    def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
-        """Return launch id -> app id of the launches that have a job, ended ones included."""
+    def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
+        """Return launch id -> app id of the launches that have a job, ended ones included.
+
+        ``None`` if the scheduler is known not to answer.
+        """
 
     def submitting(self, launch_ids: Collection[str]) -> bool:
         """Return whether a process of this machine is still submitting one of the launches."""

@@ -10,6 +10,7 @@ import logging
 import re
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -18,14 +19,18 @@ from torchx_cubicml.launch.scheduler import option_texts
 from torchx_cubicml.settings import visible_devices
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.tuner.scheduler.devices import list_devices, usable_devices
+from torchx_cubicml.tuner.scheduler.docker import DockerQuery
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.kubernetes import LAUNCH_LABEL, KubernetesQuery
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
+from torchx_cubicml.tuner.scheduler.ray import RayQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from types import TracebackType
 
+    from kubernetes.client import ApiClient
     from torchx.runner import Runner
     from torchx.specs import AppDef
 
@@ -35,6 +40,7 @@ _OUT_OF_MEMORY = re.compile(
     r"exceeded (?:job )?memory limit|oom[-_]kill|\bOOM[ -]?[Kk]ill|OUT_OF_MEMORY", re.IGNORECASE
 )
 _ON_THIS_HOST = frozenset({"local_cwd", "local_docker"})
+_RAY = "ray"
 _ADOPTED = "adopted/"  # part of the handle of a local job that another process started
 
 
@@ -63,11 +69,12 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             scheduler: name of a TorchX scheduler.
             scheduler_args: ``key=value,key=value``, as ``-cfg`` of ``torchx run``.
             log_dir: folder of local schedulers' logs, with a folder for each launch, unless the options set another.
-            workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch and reused.
+            workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch and reused. On Ray
+                it is a folder that TorchX removes once it is uploaded, and each launch builds its own.
             runner: replaces TorchX's own; ``.torchxconfig`` is not read then.
 
         Raises:
-            LaunchError: the scheduler or an option is unknown.
+            LaunchError: the scheduler or an option is unknown, or the scheduler's client is missing.
         """
         from torchx.runner import config, get_runner
 
@@ -81,7 +88,10 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             raise LaunchError(
                 f"unknown scheduler {scheduler!r}; choose from {', '.join(legal)}{closest(scheduler, legal)}"
             )
-        options = self._runner.scheduler_run_opts(scheduler)
+        try:
+            options = self._runner.scheduler_run_opts(scheduler)
+        except (ImportError, NameError) as error:  # of TorchX, where the scheduler's client is missing
+            raise LaunchError(f"the client of scheduler {scheduler} is not installed here: {error}") from error
         try:
             self._cfg = options.cfg_from_str(scheduler_args)
         except (ValueError, KeyError) as error:
@@ -90,11 +100,24 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if runner is None:
             config.apply(scheduler=scheduler, cfg=self._cfg)
         self._logs = log_dir if scheduler == "local_cwd" and not self._cfg.get("log_dir") else ""
-        self._query: SchedulerQuery | None = None
-        if scheduler == "slurm":
-            self._query = SlurmQuery()
-        elif scheduler == "local_cwd":
-            self._query = LocalQuery(self._logs)
+        self._query = self._new_query()
+        self._answered = True  # the last search for jobs
+
+    def _new_query(self) -> SchedulerQuery | None:
+        if self._scheduler == "slurm":
+            return SlurmQuery()
+        if self._scheduler == "local_cwd":
+            return LocalQuery(self._logs)
+        if self._scheduler == "local_docker":
+            return DockerQuery()
+        if self._scheduler == "kubernetes":
+            return KubernetesQuery(self._api_client, str(self._cfg.get("namespace") or "default"))
+        if self._scheduler == _RAY:
+            for handler in logging.getLogger(_RAY).handlers:
+                handler.setLevel(logging.WARNING)  # of its client, as for TorchX's
+            options = self._runner.scheduler_run_opts(_RAY).resolve(self._cfg)
+            return RayQuery(str(options.get("dashboard_address") or ""))
+        return None
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -132,29 +155,62 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             LaunchError: the scheduler rejects the job.
             KeyboardInterrupt: the user interrupts; there may or may not be a job.
         """
+        cfg = self._options_of(launch_id, options)
+        if self._scheduler == _RAY:
+            app.name = f"{app.name}-{launch_id}"
+        if self.image:
+            app.roles[0].image = self.image
+        workspace, typed = None if self.image else self._workspace or None, app.roles[0].image
+        try:
+            handle = self._run(app, cfg, workspace, launch_id=launch_id)
+        except interruptions() as error:
+            raise KeyboardInterrupt from error
+        except Exception as error:
+            raise LaunchError(f"{self._scheduler} rejected the job: {type(error).__name__}: {error}") from error
+        if app.roles[0].image != typed and self._scheduler != _RAY:
+            self.image = app.roles[0].image
+        return handle
+
+    def _run(self, app: AppDef, cfg: Mapping[str, object], workspace: str | None, *, launch_id: str) -> str:
+        if self._scheduler != "kubernetes":
+            return str(self._runner.run(app, self._scheduler, cfg=cfg, workspace=workspace))
+        info = self._runner.dryrun(app, self._scheduler, cfg=cfg, workspace=workspace)
+        with suppress(AttributeError, KeyError, TypeError):  # a later TorchX may word its request otherwise
+            info.request.resource["metadata"].setdefault("labels", {})[LAUNCH_LABEL] = launch_id
+        return str(self._runner.schedule(info))
+
+    def _options_of(self, launch_id: str, options: Mapping[str, str]) -> dict[str, object]:
         given = ",".join(f"{name}={text}" for name, text in options.items())
         cfg = {**self._cfg, **self._runner.scheduler_run_opts(self._scheduler).cfg_from_str(given)}
         if self._logs:
             cfg["log_dir"] = f"{self._logs}/{launch_id}"
         if self._scheduler == "slurm":
             cfg["comment"] = " ".join(filter(None, (str(cfg.get("comment") or ""), launch_id)))
-        if self.image:
-            app.roles[0].image = self.image
-        workspace, typed = None if self.image else self._workspace or None, app.roles[0].image
+        return cfg
+
+    def check_request(self, app: AppDef) -> None:
+        """Check that TorchX can make a request of ``app``, as a dry run does; nothing is submitted and no image built.
+
+        Raises:
+            LaunchError: it cannot, as where an option that the scheduler needs is missing.
+        """
+        if self._workspace:
+            app.roles[0].image = str(Path.cwd())  # the image of a workspace is built at the first launch
         try:
-            handle = str(self._runner.run(app, self._scheduler, cfg=cfg, workspace=workspace))
+            self._runner.dryrun(app, self._scheduler, cfg=self._options_of("dry-run", {}))
         except interruptions() as error:
             raise KeyboardInterrupt from error
         except Exception as error:
-            raise LaunchError(f"{self._scheduler} rejected the job: {type(error).__name__}: {error}") from error
-        if app.roles[0].image != typed:
-            self.image = app.roles[0].image
-        return handle
+            raise LaunchError(
+                f"TorchX cannot make a request for {self._scheduler}: {type(error).__name__}: {error}"
+            ) from error
 
     def look(self, handle: str) -> JobState:
         """Return the state of a job; ``UNKNOWN`` if no source knows it or a query fails."""
         app_id = handle.rpartition("/")[2]
-        if _ADOPTED in handle:
+        if isinstance(self._query, RayQuery):
+            return self._query.look(app_id) or self._torchx_state(handle)
+        if _ADOPTED in handle or isinstance(self._query, DockerQuery | KubernetesQuery):
             return (self._query.look(app_id) if self._query else None) or JobState(phase=JobPhase.UNKNOWN)
         state = self._torchx_state(handle)
         if isinstance(self._query, SlurmQuery) and state.phase is not JobPhase.RUNNING:
@@ -164,7 +220,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def cancel(self, handle: str) -> None:
         """Request the end of a job from the scheduler."""
         app_id = handle.rpartition("/")[2]
-        if (isinstance(self._query, SlurmQuery) or _ADOPTED in handle) and self._query is not None:
+        is_asked = isinstance(self._query, SlurmQuery | DockerQuery | KubernetesQuery | RayQuery)
+        if self._query is not None and (is_asked or _ADOPTED in handle):
             self._query.cancel(app_id)
             return
         with suppress(Exception):  # TorchX may fail to read the job's status; the scheduler's own time limit remains
@@ -176,7 +233,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             return {}
         inner = _ADOPTED if isinstance(self._query, LocalQuery) else "torchx/"
         found = self._query.find(launch_ids)
-        return {launch_id: f"{self._scheduler}://{inner}{app_id}" for launch_id, app_id in found.items()}
+        self._answered = found is not None
+        return {launch_id: f"{self._scheduler}://{inner}{app_id}" for launch_id, app_id in (found or {}).items()}
 
     @property
     def is_local(self) -> bool:
@@ -211,8 +269,16 @@ class JobRunner(AbstractContextManager["JobRunner"]):
 
     @property
     def finds(self) -> bool:
-        """Return whether ``find`` can establish that a launch has no job."""
-        return self._query is not None
+        """Return whether ``find`` can establish that a launch has no job, and did so at its last call."""
+        return self._query is not None and self._answered and not (self._is_blind and not self._logs)
+
+    def can_look(self, handle: str) -> bool:
+        """Return whether the state of a job can be queried; not that of a local job whose processes are not seen."""
+        return bool(handle) and not (_ADOPTED in handle and self._is_blind)
+
+    @property
+    def _is_blind(self) -> bool:
+        return isinstance(self._query, LocalQuery) and not self._query.sees_processes
 
     def submitting(self, launch_ids: Collection[str]) -> bool:
         """Return whether a killed process may still submit one of the launches."""
@@ -221,12 +287,17 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def last_lines(self, handle: str, role: str, *, count: int = 60) -> tuple[str, ...]:
         """Return the last lines that a job's first replica wrote to stderr; empty if there are none.
 
+        On Kubernetes, which keeps one log for both streams, they include those of stdout.
         TorchX's readers wait for the end of a job, and a job that cannot be cancelled never ends. For a job that TorchX
         does not report as ended, the lines are those of the scheduler's own logs.
         """
         from torchx.schedulers.api import Stream
         from torchx.specs import is_terminal
 
+        if isinstance(self._query, RayQuery):
+            return self._query.lines(handle.rpartition("/")[2])[-count:]
+        if isinstance(self._query, KubernetesQuery):
+            return self._query.lines(handle.rpartition("/")[2], role, count=count)
         try:
             scheduler, app_id = self._runner._scheduler(self._scheduler), handle.rpartition("/")[2]
             status = scheduler.describe(app_id)
@@ -245,6 +316,9 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if not isinstance(self._query, SlurmQuery):
             return ()
         return self._query.lines(handle.rpartition("/")[2], str(self._cfg.get("job_dir") or "."))
+
+    def _api_client(self) -> ApiClient:
+        return self._runner._scheduler(self._scheduler)._api_client()  # with the user's kubeconfig, as TorchX reads it
 
     def _torchx_state(self, handle: str) -> JobState:
         from torchx.specs import AppState

@@ -1,7 +1,8 @@
 """Jobs of a local scheduler that outlived the process that started them, found by their environment.
 
 TorchX's local schedulers can query only jobs that they started themselves. All processes of a launch have its contract
-in their environment, and the folder of its logs shows that it was started, even if it has ended since.
+in their environment, and the folder of its logs shows that it was started, even if it has ended since. Only Linux shows
+the environments of processes as files; elsewhere nothing is said of a job.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _NAME = f"{CONTRACT_VARIABLE}=".encode()
+_PROC = Path("/proc")
 _GRACE_S = 10.0
 _POLL_S = 0.1
 
@@ -31,14 +33,29 @@ class LocalQuery:
 
     Args:
         logs: folder that contains a folder of logs per launch, named by its id; empty if logs are kept elsewhere.
+        proc: the kernel's folder of processes; ``None`` for that of Linux.
     """
 
-    def __init__(self, logs: str = "") -> None:
+    def __init__(self, logs: str = "", *, proc: Path | None = None) -> None:
         self._logs = Path(logs) if logs else None
+        self._proc = proc or _PROC
         self._launch_ids: dict[bytes, str] = {}
 
+    @property
+    def sees_processes(self) -> bool:
+        """Return whether this system shows the environments of processes, at least of this one."""
+        try:
+            return bool((self._proc / str(os.getpid()) / "environ").read_bytes())
+        except OSError:
+            return False
+
     def look(self, app_id: str) -> JobState | None:
-        """Return ``RUNNING`` if a process of the launch is alive, else an end of unknown kind (``UNWATCHED``)."""
+        """Return ``RUNNING`` if a process of the launch is alive, else an end of unknown kind (``UNWATCHED``).
+
+        It is ``None`` where processes are not seen: a launch must not count as ended while it lives.
+        """
+        if not self.sees_processes:
+            return None
         if self._processes().get(app_id):
             return JobState(phase=JobPhase.RUNNING)
         return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED)
@@ -55,6 +72,8 @@ class LocalQuery:
 
     def cancel(self, app_id: str) -> bool:
         """Send SIGTERM to the processes, as TorchX does, and SIGKILL to those that do not end."""
+        if not self.sees_processes:
+            return False
         for number, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             for pid in self._processes().get(app_id, ()):
                 with suppress(OSError):
@@ -71,7 +90,7 @@ class LocalQuery:
     def _processes(self) -> dict[str, list[int]]:
         """Return launch id -> ids of its processes, without those that only write events to the store."""
         found: defaultdict[str, list[int]] = defaultdict(list)
-        for folder in Path("/proc").glob("[0-9]*"):
+        for folder in self._proc.glob("[0-9]*"):
             launch_id = self._launch_of(folder)
             if launch_id:
                 found[launch_id].append(int(folder.name))

@@ -1,0 +1,178 @@
+"""Hooks on the start of processes: those of a program that may be ranks learn of its launch.
+
+A process of multiprocessing waits for a process group (``joined_rank``). A process of the same Python whose environment
+gives it a rank of its own, as Lightning starts them, runs under the recorder. All others start as without us.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import wraps
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.recorder.steps.torch_hooks import once_imported
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE
+from torchx_cubicml.settings import STARTER_VARIABLE, child_environment, read_job_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
+
+_PACKAGE = "torchx_cubicml"
+_FOLDER = str(Path(__file__).absolute().parents[3])
+_HARMLESS_OPTIONS = ("-u", "-B", "-O", "-W", "-X")  # with any other one, that Python may not find this package
+# Runs in the new process before its program. The folder is the last one to be searched, and leaves the path again.
+_AWAIT_GROUP = """
+import sys
+try:
+    sys.path.append({folder!r})
+    try:
+        from torchx_cubicml.recorder.own_ranks.joined_rank import await_group
+    finally:
+        sys.path.remove({folder!r})
+    await_group({contract!r}, {pid!r}, {began!r})
+except Exception:
+    pass
+"""
+
+
+class _RunsWhenLoaded:
+    """Object that runs source text in the process that unpickles it, which need not know this package."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return exec, (self._source, {})
+
+
+def watch_starts(starter: RankStarter, on_start: Callable[[], None]) -> None:
+    """Let each process that this one starts and that may be a rank know of ``starter``; run ``on_start`` before."""
+    once_imported("multiprocessing.process", lambda: _watch_starts_of_processes(starter, on_start))
+    once_imported("multiprocessing.spawn", lambda: _add_to_start_of_process(starter))
+    once_imported("subprocess", lambda: _watch_subprocesses(starter, on_start))
+
+
+def _watch_starts_of_processes(starter: RankStarter, on_start: Callable[[], None]) -> None:
+    process = sys.modules["multiprocessing.process"].BaseProcess
+    original = process.start
+
+    @wraps(original)
+    def start(self: Any) -> None:
+        if os.getpid() == starter.pid:
+            on_start()
+        original(self)
+
+    process.start = start
+
+
+def _add_to_start_of_process(starter: RankStarter) -> None:
+    module = sys.modules["multiprocessing.spawn"]
+    original: Callable[[str], dict[str, object]] = module.get_preparation_data
+    source = _AWAIT_GROUP.format(folder=_FOLDER, contract=starter.contract, pid=starter.pid, began=starter.began)
+
+    @wraps(original)
+    def get_preparation_data(name: str) -> dict[str, object]:
+        data = original(name)
+        if os.getpid() == starter.pid:
+            data[_PACKAGE] = _RunsWhenLoaded(source)  # a key that multiprocessing does not know is only unpickled
+        return data
+
+    module.get_preparation_data = get_preparation_data  # type: ignore[attr-defined]  # of the module found above
+
+
+def _watch_subprocesses(starter: RankStarter, on_start: Callable[[], None]) -> None:
+    popen = sys.modules["subprocess"].Popen
+    original = popen.__init__
+
+    @wraps(original)
+    def start(self: Any, *args: Any, **options: Any) -> None:
+        words = options["args"] if "args" in options else next(iter(args), None)
+        changed = _recorded(words, options, starter)
+        if changed is None:
+            original(self, *args, **options)
+            return
+        on_start()
+        command, environment = changed
+        options = {**options, "env": environment}
+        if args:
+            original(self, command, *args[1:], **options)
+        else:
+            original(self, **{**options, "args": command})
+        self.args = words
+
+    popen.__init__ = start
+
+
+def _recorded(
+    words: object, options: Mapping[str, object], starter: RankStarter
+) -> tuple[list[str], dict[str, str]] | None:
+    """Return words and environment with which a new process runs under the recorder; ``None`` if it is no rank."""
+    try:
+        environment = options.get("env")
+        if os.getpid() != starter.pid or options.get("executable") or not isinstance(environment, dict):
+            return None
+        if not isinstance(words, list | tuple) or not is_rank_of_its_own(environment):
+            return None
+        command = recorded_words([os.fsdecode(word) for word in words])
+        if command is None or not _finds_package(environment):
+            return None
+        return command, {**environment, CONTRACT_VARIABLE: starter.contract, STARTER_VARIABLE: starter.encode()}
+    except Exception:  # noqa: BLE001 - the process starts as without us
+        return None
+
+
+def is_rank_of_its_own(environment: Mapping[str, str], own: Mapping[str, str] | None = None) -> bool:
+    """Return whether an environment gives a process a rank of a job, and another one than that of this process.
+
+    Args:
+        environment: of the new process.
+        own: of this process; by default its own.
+
+    >>> is_rank_of_its_own({"RANK": "1", "WORLD_SIZE": "2"}, {}), is_rank_of_its_own({"PATH": "/bin"}, {})
+    (True, False)
+    >>> is_rank_of_its_own({"RANK": "0", "WORLD_SIZE": "2"}, {"RANK": "0", "WORLD_SIZE": "2"})
+    False
+    """
+    job, present = read_job_environment(environment), read_job_environment(own)
+    return job.world_size > 1 and (job.rank, job.world_size) != (present.rank, present.world_size)
+
+
+def recorded_words(words: Sequence[str]) -> list[str] | None:
+    """Return the words that run a Python program under the recorder; ``None`` if this Python runs no program by them.
+
+    >>> recorded_words([sys.executable, "-u", "train.py", "--lr", "1"])[1:]
+    ['-u', '-mtorchx_cubicml.recorder', 'train.py', '--lr', '1']
+    >>> recorded_words([sys.executable, "-c", "pass"]), recorded_words(["ls"])
+    (None, None)
+    """
+    from torchx_cubicml.launch.torchrun_command import RECORDER, parse_command, recorder_words
+
+    if not words or words[0] != sys.executable:
+        return None
+    try:
+        parts = parse_command(words)
+    except LaunchError:
+        return None
+    options = words[1 : parts.head_stop]
+    if parts.is_torchrun or not all(word.startswith(_HARMLESS_OPTIONS) for word in options if word.startswith("-")):
+        return None
+    head = words[: parts.head_stop]
+    return [*head, *recorder_words(parts, RECORDER), parts.program, *words[parts.args_start :]]
+
+
+def _finds_package(environment: Mapping[str, str]) -> bool:
+    """Return whether a new Python with that environment finds this package, whatever its working directory is."""
+    path = environment.get("PYTHONPATH", "")
+    if path != child_environment({}).get("PYTHONPATH", "") or not all(
+        map(os.path.isabs, filter(None, path.split(":")))
+    ):
+        return False
+    others = (finder for finder in sys.meta_path if finder is not PathFinder)  # that of an editable installation
+    found = PathFinder.find_spec(_PACKAGE, sys.path[1:])  # the first entry is the program's folder
+    return found is not None or any(finder.find_spec(_PACKAGE, None) is not None for finder in others)

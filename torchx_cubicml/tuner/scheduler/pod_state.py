@@ -1,0 +1,172 @@
+"""State of a Volcano job, by the job's own status and by the pods of its replicas.
+
+The reasons are those of Kubernetes' kubelet and controllers:
+https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions and
+https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_JOB_ENDS = {
+    "Completed": JobEnd.SUCCEEDED,
+    "Aborted": JobEnd.CANCELLED,
+    "Terminated": JobEnd.FAILED,
+    "Failed": JobEnd.FAILED,
+}
+_RUNNING_PHASES = frozenset({"Running", "Restarting", "Completing", "Terminating", "Aborting"})
+_POD_REASONS = {
+    "Evicted": JobEnd.EVICTED,
+    "Preempting": JobEnd.PREEMPTED,
+    "NodeLost": JobEnd.NODE_FAILED,
+    "NodeShutdown": JobEnd.NODE_FAILED,
+    "Shutdown": JobEnd.NODE_FAILED,
+    "Terminated": JobEnd.NODE_FAILED,  # by a kubelet whose node shuts down
+    "DeadlineExceeded": JobEnd.TIMED_OUT,
+}
+_DISRUPTIONS = {
+    "PreemptionByScheduler": JobEnd.PREEMPTED,
+    "PreemptionByKubeScheduler": JobEnd.PREEMPTED,
+    "DeletionByTaintManager": JobEnd.EVICTED,
+    "EvictionByEvictionAPI": JobEnd.EVICTED,
+    "TerminationByKubelet": JobEnd.EVICTED,
+    "DeletionByPodGC": JobEnd.NODE_FAILED,
+}
+# A replica that fails ends the others, so the most specific end counts for a job of several replicas.
+_SPECIFIC_FIRST = (
+    JobEnd.OUT_OF_MEMORY,
+    JobEnd.NODE_FAILED,
+    JobEnd.EVICTED,
+    JobEnd.PREEMPTED,
+    JobEnd.TIMED_OUT,
+    JobEnd.REJECTED,
+    JobEnd.FAILED,
+)
+_USUAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
+_MAX_WHY = 300
+
+
+def state_of(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobState:
+    """Combine the status of a Volcano job with those of its pods.
+
+    Args:
+        job: the job as JSON; ``None`` if it was deleted.
+        pods: its pods as JSON; those of a deleted job live on until they have ended.
+
+    >>> memory = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"reason": "OOMKilled"}}}]}
+    >>> str(state_of({"status": {"state": {"phase": "Completed"}, "failed": 1}}, [{"status": memory}]).end)
+    'ran out of memory'
+    """
+    if job is None:
+        return _state_of_deleted(pods)
+    status = _status(job)
+    phase = str((status.get("state") or {}).get("phase") or "")
+    end = _JOB_ENDS.get(phase)
+    if end is None and any(map(_is_on_lost_node, pods)):
+        end = JobEnd.NODE_FAILED
+    return _live(phase, pods) if end is None else _ended(end, pods, n_failed=int(status.get("failed") or 0))
+
+
+def _state_of_deleted(pods: Sequence[Mapping[str, Any]]) -> JobState:
+    if _phases(pods) & {"Pending", "Running", "Unknown"}:
+        return JobState(phase=JobPhase.RUNNING, why="its Volcano job was deleted, and its pods end")
+    return JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED, why="its Volcano job was deleted")
+
+
+def _live(phase: str, pods: Sequence[Mapping[str, Any]]) -> JobState:
+    """Return the state of a job that has not ended."""
+    if "Unknown" in _phases(pods):
+        return JobState(phase=JobPhase.UNKNOWN, why="the node of a pod does not answer")
+    if phase in _RUNNING_PHASES or "Running" in _phases(pods):
+        return JobState(phase=JobPhase.RUNNING)
+    if phase in {"", "Pending"}:
+        return JobState(phase=JobPhase.QUEUED, why=next(filter(None, map(_wait_of, pods)), "")[:_MAX_WHY])
+    return JobState(phase=JobPhase.UNKNOWN, why=phase[:_MAX_WHY])
+
+
+def _ended(end: JobEnd, pods: Sequence[Mapping[str, Any]], *, n_failed: int) -> JobState:
+    """Return the end of a job: the most specific of its pods, else that of the job itself."""
+    causes = sorted(filter(None, map(_cause_of, pods)), key=lambda cause: _SPECIFIC_FIRST.index(cause[0]))
+    if not causes:
+        causes = [(JobEnd.FAILED if n_failed else end, "")]
+    worst, why = causes[0]
+    if end is JobEnd.CANCELLED and worst is JobEnd.FAILED:  # a cancelled pod exits with an error
+        worst, why = end, ""
+    return JobState(phase=JobPhase.ENDED, end=worst, why=why[:_MAX_WHY])
+
+
+def _cause_of(pod: Mapping[str, Any]) -> tuple[JobEnd, str] | None:
+    """Return the end of a pod that failed or is lost, with its explanation; ``None`` for any other pod."""
+    status = _status(pod)
+    if status.get("phase") != "Failed" and not _is_on_lost_node(pod):
+        return None
+    exits = list(_exits(status))
+    killed = next((text for reason, text in exits if reason == "OOMKilled"), None)
+    if killed is not None:
+        return JobEnd.OUT_OF_MEMORY, killed
+    reason, why = _told(status)
+    if reason in _POD_REASONS:
+        return _POD_REASONS[reason], why
+    disruption = next(filter(None, map(_disruption, status.get("conditions") or ())), None)
+    if disruption is not None:
+        return disruption
+    if exits:
+        return JobEnd.FAILED, exits[0][1]
+    return (JobEnd.REJECTED if reason else JobEnd.FAILED), why  # no container of it has started
+
+
+def _disruption(condition: Mapping[str, Any]) -> tuple[JobEnd, str] | None:
+    reason, why = _told(condition)
+    is_known = condition.get("type") == "DisruptionTarget" and reason in _DISRUPTIONS
+    return (_DISRUPTIONS[reason], why) if is_known else None
+
+
+def _is_on_lost_node(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod cannot end, because its node is gone; Kubernetes leaves it in its last phase."""
+    status = _status(pod)
+    return status.get("reason") == "NodeLost" and status.get("phase") not in {"Failed", "Succeeded"}
+
+
+def _exits(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the reason of each container that failed, and the reason with its exit status."""
+    for container in status.get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        reason, code = str(ended.get("reason") or ""), ended.get("exitCode")
+        if ended and (code != 0 or reason == "OOMKilled"):
+            text = f"exit status {code}" if code is not None else ""
+            yield reason, ", ".join(filter(None, (reason if reason != "Error" else "", text)))
+
+
+def _wait_of(pod: Mapping[str, Any]) -> str:
+    """Return the reason why a pod waits; empty if it gives none."""
+    status = _status(pod)
+    for container in status.get("containerStatuses") or ():
+        reason, why = _told((container.get("state") or {}).get("waiting") or {})
+        if reason and reason not in _USUAL_WAITS:
+            return why
+    unscheduled = (
+        _told(condition)[1]
+        for condition in status.get("conditions") or ()
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+    )
+    return next(unscheduled, "")
+
+
+def _told(told: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a reason, and the reason with its message on one line."""
+    reason, message = str(told.get("reason") or ""), " ".join(str(told.get("message") or "").split())
+    return reason, ": ".join(filter(None, (reason, message)))
+
+
+def _phases(pods: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {str(_status(pod).get("phase")) for pod in pods}
+
+
+def _status(resource: Mapping[str, Any]) -> Mapping[str, Any]:
+    return resource.get("status") or {}

@@ -12,6 +12,7 @@ TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cu
     launch/test_scheduler.py launch/test_schedulers.py)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE := # hundreds of processes load the same modules
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill test-schedulers
 .PHONY: test-docs test-report screenshots test-integrations test-torchrec test-releases test-nightly test-packages check
@@ -107,8 +108,9 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install -q -c constraints.txt -e '.[torchx,report]'
 	@touch $@
 
+# Of the fifteen thousand modules, those that are loaded are compiled then; pip would compile all, on one processor.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -84,6 +84,8 @@ def test_a_job_that_loses_its_node_is_one_launch_of_two_attempts(
     subprocess.run(words, check=True, timeout=30)
     batch_jobs.until(lambda: batch_jobs.state_of(number) != "RUNNING", "it is not requeued")
     batch_jobs.until(lambda: batch_jobs.state_of_node(node) == "idle", "a node that lives comes back by itself")
+    # A node that is still ending the first run refuses the second one, and the job is held.
+    batch_jobs.until(lambda: not batch_jobs.is_on_a_node(number), "its first run does not end")
     start_again(number)
     batch_jobs.until_over(number)
     (trial,) = batch_jobs.trials()

@@ -9,6 +9,7 @@ import argparse
 import configparser
 import re
 import sys
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.errors import LaunchError
@@ -17,6 +18,7 @@ from torchx_cubicml.records.workload import is_same_program
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Workload
 
@@ -187,6 +189,18 @@ def check_takes_command(scheduler: str) -> None:
     """
     if scheduler == _RUNS_NO_COMMAND:
         raise LaunchError(f"{scheduler} starts the script by a launcher of its own, so no recorder can precede it")
+
+
+def store_doubt(store: str, launch: Launch) -> str:
+    """Return why the jobs of a launch may not reach a store, after its URL; empty if nothing speaks against it."""
+    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
+
+    doubt = folder_doubt(launch.scheduler)
+    protocol, path = split_url(store)
+    if not doubt or protocol not in LOCAL_PROTOCOLS:
+        return ""
+    is_mounted = any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted)
+    return "" if is_mounted else f"{store} {doubt}"
 
 
 def is_on_this_machine(scheduler: str) -> bool:

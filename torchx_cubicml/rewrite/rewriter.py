@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
@@ -39,11 +39,11 @@ from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import kept_line, not_permitted
 from torchx_cubicml.launch.scheduler import (
     check_takes_command,
-    folder_doubt,
     is_dry_run,
     is_on_this_machine,
     scheduler_of_process,
     scheduler_options_of_process,
+    store_doubt,
 )
 from torchx_cubicml.launch.torchx_config import own_section
 from torchx_cubicml.records.contract import Contract, encode_contract
@@ -341,15 +341,8 @@ def _cache_folder(options: Options) -> Path | None:
 
 
 def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
-    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
-
-    doubt = folder_doubt(launch.scheduler)
-    protocol, path = split_url(store)
-    if not doubt or protocol not in LOCAL_PROTOCOLS:
-        return ()
-    if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
-        return ()
-    return (f"{store} {doubt}; use a shared store ({options.flags}store URL)",)
+    doubt = store_doubt(store, launch)
+    return (f"{doubt}; use a shared store ({options.flags}store URL)",) if doubt else ()
 
 
 def _with_block(

@@ -20,7 +20,7 @@ from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import batch_parameters, is_same_training, observed_batch_line
 from torchx_cubicml.launch.same_work import with_same_work
-from torchx_cubicml.launch.scheduler import with_option_texts
+from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import collapsed, is_same_workload, without_refused_values
@@ -203,8 +203,10 @@ class _Loop:
         self._tune_state.finished({"result": result.to_record()})
 
     def _notices(self, made: int) -> list[str]:
-        """Return notices on what stays as typed, and on hooks; ``made`` is the number of launches."""
-        return [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch()]
+        """Return notices on what stays as typed, on hooks and the store; ``made`` is the number of launches."""
+        doubt = "" if made else store_doubt(self._prepared.store_url, self._prepared.component.launch)
+        of_store = [f"{doubt}; use a shared store (--store URL)"] if doubt else []
+        return [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch(), *of_store]
 
     def _duration_text(self, made: int) -> str:
         return "" if made else duration_text(self._prepared, self._evidence().before)

@@ -1,4 +1,4 @@
-"""Answers of Ray's job server, by a stand-in for its client; ``tests/schedulers/test_ray.py`` has the real one."""
+"""Answers of Ray's job server by a client that stands in for it; ``tests/schedulers/test_ray.py`` has a real server."""
 
 from __future__ import annotations
 

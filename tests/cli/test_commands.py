@@ -295,7 +295,9 @@ def test_ctrl_c_in_a_tune_ends_the_job_and_says_how_to_go_on(tmp_path: Path) -> 
         "open(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
         "time.sleep(600)\n"
     )
-    (tmp_path / "space.toml").write_text('[parameters.a]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    (tmp_path / "space.toml").write_text(
+        '[parameters.a]\nchoices = [1, 2]\nflag = "--batch_size"\nchanges_training = true\n'
+    )
     words = shlex.split("tune --space space.toml --store store -- dist.ddp -j 1x1 --script train.py -- --batch_size 1")
     tune = subprocess.Popen(["torchx", "cubicml", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 300

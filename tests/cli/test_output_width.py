@@ -32,6 +32,7 @@ n_layers = { flag = "--n_layer" }
 [parameters.micro_batch_size]
 choices = [1, 2, 4, 8]
 flag = "--batch"
+changes_training = true
 [parameters.sharding_strategy]
 choices = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]
 per_layer = 12

@@ -28,7 +28,7 @@ def with_request(prepared: Prepared, **changes: object) -> Prepared:
     [
         (
             {"budget": Budget(launches=12), "parallel": 1},
-            "12 launches one after another take about 3 min 0 s, besides queues and start-up",
+            "12 launches one after another take about 3 min, besides queues and start-up",
         ),
         ({"budget": Budget(launches=12), "parallel": 5}, "12 launches 5 at a time take about 45 s, besides queues"),
         ({"budget": Budget(launches=1), "parallel": 1}, "one launch takes as long, besides queues and start-up"),

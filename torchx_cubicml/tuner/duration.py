@@ -75,7 +75,7 @@ def _run_s(prepared: Prepared, trial: Trial) -> float | None:
 def _about(seconds: float) -> str:
     """Return a duration to two digits.
 
-    >>> _about(13.4), _about(161.0), _about(5000.0)
-    ('13 s', '2 min 40 s', '1 h 23 min')
+    >>> _about(13.4), _about(161.0), _about(181.0), _about(5000.0)
+    ('13 s', '2 min 40 s', '3 min', '1 h 23 min')
     """
-    return seconds_text(float(f"{seconds:.2g}"))
+    return seconds_text(float(f"{seconds:.2g}")).removesuffix(" 0 s").removesuffix(" 0 min")

@@ -7,10 +7,12 @@ TORCHREC := $(CURDIR)/.venv-torchrec
 RELEASES := $(addprefix $(CURDIR)/.venv-,deepspeed torchtitan megatron)
 RELEASES_PYTHON ?= $(PYTHON)
 NIGHTLY := $(CURDIR)/.venv-nightly
+RAY := $(CURDIR)/.venv-ray
 TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cubicml.py launch/test_component.py \
     launch/test_scheduler.py launch/test_schedulers.py)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE := # hundreds of processes load the same modules
 
 .PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill test-schedulers
 .PHONY: test-docs test-report screenshots test-integrations test-torchrec test-releases test-nightly test-packages check
@@ -96,7 +98,7 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) .venv-axe .venv-packages-* .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(TORCHREC) $(RELEASES) $(NIGHTLY) $(RAY) .venv-axe .venv-packages-* .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'
@@ -106,8 +108,9 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install -q -c constraints.txt -e '.[torchx,report]'
 	@touch $@
 
+# Of the fifteen thousand modules, those that are loaded are compiled then; pip would compile all, on one processor.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -133,6 +136,12 @@ $(CURDIR)/.venv-megatron/.ready: LIBRARIES := megatron-core[training]
 $(addsuffix /.ready,$(RELEASES)): pyproject.toml constraints.txt
 	$(RELEASES_PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install -q -c constraints.txt -e '.[torchx]' $(LIBRARIES) pytest
+	@touch $@
+
+# Ray's own dependencies would constrain those of the tests, and TorchX offers its scheduler only beside it.
+$(RAY)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install -q -c constraints.txt -e '.[torchx]' 'ray[default]' pytest
 	@touch $@
 
 # The nightly build provides the same module as TorchX's release, so the extra that asks for the release is left out.

@@ -18,6 +18,7 @@ import pytest
 from torch.distributed import TCPStore
 from torch.distributed.run import get_args_parser
 
+from tests.forked_programs import ForkedProgram
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options, usage_error
 from torchx_cubicml.records.contract import (
@@ -479,7 +480,12 @@ def start(launcher: tuple[str, ...], *words: str, **changes: str) -> subprocess.
     return subprocess.Popen([*launcher, *words], env={**os.environ, **changes}, stdout=pipe, stderr=pipe, text=True)
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def fork(launcher: str, *words: str, **changes: str) -> ForkedProgram:
+    """Start a launcher whose own start is not what is tested."""
+    return ForkedProgram(launcher, *words, env={**os.environ, **changes})
+
+
+def ended(process: subprocess.Popen[str] | ForkedProgram) -> tuple[int | None, str, str]:
     stdout, stderr = process.communicate(timeout=600)
     return process.returncode, stdout, stderr
 
@@ -576,8 +582,8 @@ def test_two_nodes_run_what_one_of_them_decided(folder: Path, kind: str) -> None
     first, second = two_nodes(kind)
     space = ("--cubicml-space", "space.toml")
     processes = [
-        start(CUBICRUN, *space, *first, *COMMAND),
-        start(CUBICRUN, *space, "--cubicml-store", "other", *second, *COMMAND),
+        fork("cubicrun", *space, *first, *COMMAND),
+        fork("cubicrun", *space, "--cubicml-store", "other", *second, *COMMAND),
     ]
     ends = [ended(process) for process in processes]
     assert [code for code, _, _ in ends] == [0, 0], ends
@@ -599,8 +605,10 @@ def test_a_node_that_reaches_no_store_runs_what_rank_0_decided(folder: Path) -> 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         nowhere = f"ftp://127.0.0.1:{silent.getsockname()[1]}/store"
         processes = [
-            start(CUBICRUN, *space, *first, *COMMAND),
-            start(CUBICRUN, *space, "--cubicml-store", nowhere, *second, *COMMAND, TORCHX_CUBICML_WRITE_DEADLINE_S="1"),
+            fork("cubicrun", *space, *first, *COMMAND),
+            fork(
+                "cubicrun", *space, "--cubicml-store", nowhere, *second, *COMMAND, TORCHX_CUBICML_WRITE_DEADLINE_S="1"
+            ),
         ]
         ends = [ended(process) for process in processes]
     assert [code for code, _, _ in ends] == [0, 0], ends
@@ -615,7 +623,7 @@ def test_nodes_run_the_same_while_their_store_changes(folder: Path) -> None:
     """
     first, second = two_nodes("c10d")
     space = ("--cubicml-space", "space.toml")
-    processes = [start(CUBICRUN, *space, *first, *COMMAND)]
+    processes = [fork("cubicrun", *space, *first, *COMMAND)]
     for batch, speed in ((4, 20_000.0), (1, 50_000.0)):
         for _ in range(3):
             trial = Trial.completed(
@@ -625,7 +633,7 @@ def test_nodes_run_the_same_while_their_store_changes(folder: Path) -> None:
             )
             TrialStore(str(folder / "store")).add(trial)
         if batch == 4:
-            processes.append(start(CUBICRUN, *space, *second, *COMMAND))
+            processes.append(fork("cubicrun", *space, *second, *COMMAND))
     ends = [ended(process) for process in processes]
     assert [code for code, _, _ in ends] == [0, 0], ends
     one, two = argv_of_all(folder)
@@ -681,7 +689,7 @@ def test_a_child_that_dies_late_changes_nothing(folder: Path, kind: str, victim:
     (folder / "held" / "sitecustomize.py").write_text(HELD)
     held = {"PYTHONPATH": str(folder / "held"), "HELD": str(1 - int(victim)), "GO": str(folder / "go")}
     space = ("--cubicml-space", "space.toml")
-    nodes = [start(CUBICRUN, *space, *node, *COMMAND, **held) for node in two_nodes(kind)]
+    nodes = [fork("cubicrun", *space, *node, *COMMAND, **held) for node in two_nodes(kind)]
     killed: set[int] = set()
     for _ in range(times):
         kill_next_child(victim, folder, killed)
@@ -701,14 +709,14 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
         nowhere = f"ftp://127.0.0.1:{silent.getsockname()[1]}/store"
         if cause == "node without cubicrun":
             processes = [
-                start(CUBICRUN, *space, *first, *COMMAND, TORCHX_CUBICML_DECISION_DEADLINE_S="5"),
-                start(TORCHRUN, *second, *COMMAND),
+                fork("cubicrun", *space, *first, *COMMAND, TORCHX_CUBICML_DECISION_DEADLINE_S="5"),
+                fork("torchrun", *second, *COMMAND),
             ]
         else:
             late = {"TORCHX_CUBICML_DECISION_DEADLINE_S": "4", "TORCHX_CUBICML_WRITE_DEADLINE_S": "1"}
             processes = [
-                start(CUBICRUN, *space, "--cubicml-store", nowhere, *first, *COMMAND, **late),
-                start(CUBICRUN, *space, *second, *COMMAND, **late),
+                fork("cubicrun", *space, "--cubicml-store", nowhere, *first, *COMMAND, **late),
+                fork("cubicrun", *space, *second, *COMMAND, **late),
             ]
         ends = [ended(process) for process in processes]
     assert [code for code, _, _ in ends] == [0, 0], ends
@@ -742,7 +750,7 @@ groups = { tokens_per_second_per_device = "speed" }
         "--a",
         "1",
     )
-    code, stdout, stderr = ended(start(CUBICRUN, *words))
+    code, stdout, stderr = ended(fork("cubicrun", *words))
     assert code == 0, stderr
     assert stdout.count("tok/s/gpu") == 24
     (trial,) = TrialStore(str(folder / "own"))

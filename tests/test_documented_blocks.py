@@ -19,6 +19,8 @@ SKIPPED = Counter(
     {
         "a drawing": 3,
         "it installs packages": 3,
+        "it needs a Ray cluster": 2,
+        "it needs a cluster": 1,
         "it submits a job of several nodes": 1,
         "of a training on a GPU": 1,
         "of another training": 1,

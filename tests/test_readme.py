@@ -11,8 +11,9 @@ MOST_LINES, WIDEST = 120, 100
 
 
 def prose(page: Path) -> list[str]:
-    """Return the lines of a page without rows of tables, fences and comments."""
-    return [line for line in page.read_text().splitlines() if not line.startswith((*TABLE, *MARKUP))]
+    """Return the lines of a page without drawings, rows of tables, fences and comments."""
+    text = re.sub(r"^```mermaid\n.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [line for line in text.splitlines() if not line.startswith((*TABLE, *MARKUP))]
 
 
 def test_the_readme_and_the_architecture_page_are_short() -> None:

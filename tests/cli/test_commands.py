@@ -272,7 +272,8 @@ def test_init_writes_a_space_that_suggest_reads(tmp_path: Path, command: tuple[s
 
 def test_tune_asks_before_it_writes_to_the_users_outputs(tmp_path: Path, command: tuple[str, ...]) -> None:
     space = tmp_path / "space.toml"
-    space.write_text('[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    batch = '[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\nchanges_training = true\n'
+    space.write_text(batch)
     for words in (
         command,
         (*command, "--out_dir", "precious"),
@@ -294,7 +295,9 @@ def test_ctrl_c_in_a_tune_ends_the_job_and_says_how_to_go_on(tmp_path: Path) -> 
         "open(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
         "time.sleep(600)\n"
     )
-    (tmp_path / "space.toml").write_text('[parameters.a]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    (tmp_path / "space.toml").write_text(
+        '[parameters.a]\nchoices = [1, 2]\nflag = "--batch_size"\nchanges_training = true\n'
+    )
     words = shlex.split("tune --space space.toml --store store -- dist.ddp -j 1x1 --script train.py -- --batch_size 1")
     tune = subprocess.Popen(["torchx", "cubicml", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 300

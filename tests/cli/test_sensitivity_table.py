@@ -53,5 +53,5 @@ def test_each_other_value_has_a_row() -> None:
         "FULL_SHARD in all layers 0.80x 0.75x to 0.85x",
         "rows a in all tables 1x",
         "a in 1, b in 1 tables 0.80x 0.75x to 0.85x",
-        "backend a no other legal value",
+        "backend a, no other legal value 1x",
     ]

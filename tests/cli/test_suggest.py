@@ -14,7 +14,7 @@ from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import load_space
-from torchx_cubicml.store import TrialStore
+from torchx_cubicml.store import TrialStore, read_trials
 from torchx_cubicml.store.digest_key import made_digest_key
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_launches_with_another_undeclared_setting_are_left_out(tmp_path: Path, l
     )
     TrialStore(url).add(trial)
     args = argparse.Namespace(space=str(space), store=url)
-    found = suggest._read_context(component, args, suggest._recorded(args))
+    found = suggest._read_context(component, args, read_trials(url, deadline_s=60.0)[0])
     assert [each.trial_id for each in found.trials] == ([trial.trial_id] if is_used else [])
 
 

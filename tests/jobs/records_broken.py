@@ -3,6 +3,7 @@
 The arguments are the program, then a folder and a function for each recording: ``steps.training:Training.step``.
 """
 
+import gc
 import os
 import runpy
 import sys
@@ -26,6 +27,7 @@ def record(program, folder, broken):
     runpy.run_module("torchx_cubicml.recorder", run_name="__main__", alter_sys=True)
 
 
+gc.freeze()  # else each fork would look through all that is loaded, and copy its memory
 _, program, *pairs = sys.argv
 for folder, broken in zip(pairs[::2], pairs[1::2], strict=True):
     child = os.fork()

@@ -1,4 +1,4 @@
-"""A data-parallel training whose ranks come from any launcher, or from this program itself; rank 0 writes its losses."""
+"""A data-parallel training whose ranks come from any launcher, or from this program; rank 0 writes its losses."""
 
 import argparse
 import json
@@ -77,7 +77,7 @@ def start_processes() -> None:
 
 def start_programs(ranks: range) -> list[subprocess.Popen[bytes]]:
     """Start this program once more for each of the ranks, as Lightning does."""
-    command = [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+    command = [sys.executable, str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
     place = {"WORLD_SIZE": str(N_OWN), "NODE_RANK": "0"}
     return [subprocess.Popen(command, env={**os.environ, **place, "LOCAL_RANK": str(rank)}) for rank in ranks]
 

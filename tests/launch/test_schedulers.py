@@ -8,6 +8,7 @@ JSON.
 from __future__ import annotations
 
 import ast
+import base64
 import dataclasses
 import json
 import os
@@ -62,7 +63,7 @@ ONLY_IN_THE_RELEASE = {
     "aws_sagemaker": ["-cfg", "role=me,instance_type=ml.p5,source_dir=/here,user=me"],
 }
 SCHEDULERS |= {} if IS_NIGHTLY else ONLY_IN_THE_RELEASE
-NEEDS = {"kubernetes": "kubernetes", "gcp_batch": "google.cloud.batch_v1", "aws_sagemaker": "sagemaker.pytorch"}
+NEEDS = {"kubernetes": "kubernetes", "gcp_batch": "google.cloud.batch_v1", "aws_sagemaker": "sagemaker"}
 IN_CONTAINERS = {"local_docker", "kubernetes", "lsf", "aws_batch", "gcp_batch"}
 OURS = ["--space", "space.toml", "--store", "/shared/store, of a team", "--mode", "record"]
 TRAINERS = Path(__file__).parents[2] / "components" / "trainers"
@@ -139,16 +140,31 @@ def structured(scheduler: str, request: str) -> str:
     """Return a request with its texts whole: one value a line."""
     if scheduler in {"slurm", "lsf"} or not request:
         return request
-    if scheduler == "local_cwd":
+    if scheduler == "gcp_batch":
+        content = gcp_job(request)
+    elif scheduler == "local_cwd":
         content = ast.literal_eval(request.strip())
     else:
         loader = type("Loader", (yaml.SafeLoader,), {})
-        loader.add_multi_constructor("tag:yaml.org,2002:python/", _mapping)
+        loader.add_multi_constructor("tag:yaml.org,2002:python/", _plain)
         content = yaml.load(request, Loader=loader)
     return json.dumps(content, indent=1)
 
 
-def _mapping(loader: yaml.SafeLoader, _: str, node: yaml.MappingNode) -> dict[object, object]:
+def gcp_job(request: str) -> object:
+    """Return the job in a request to GCP Batch, which TorchX prints as the bytes of a protocol buffer."""
+    from google.cloud.batch_v1 import Job
+
+    (data,) = re.findall(r"!!binary \|\n((?:  .+\n?)+)", request)
+    job = Job.deserialize(base64.b64decode(data))
+    return json.loads(Job.to_json(job, sort_keys=True, always_print_fields_with_no_presence=False))
+
+
+def _plain(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> object:
+    """Return a Python object of a request as a mapping: its attributes, or the items that an ordered one is made of."""
+    if isinstance(node, yaml.SequenceNode):
+        (items,) = loader.construct_sequence(node, deep=True)
+        return dict(items)
     return loader.construct_mapping(node, deep=True)
 
 
@@ -160,7 +176,7 @@ def readable(text: str, folder: Path) -> str:
     probe = PROBE.replace('"', '\\"') if '\\"' in text else PROBE
     text = text.replace(probe, "<does its Python have the recorder?>").replace(str(folder), "<here>")
     text = re.sub(r"/tmp/torchx_\w+", "<logs>", text)
-    text = re.sub(r"\b(?:train|pretrain_gpt|pretrain-gpt)-[a-z0-9]{12,}\b", "<app>", text)
+    text = re.sub(r"\b(?:train|pretrain_gpt|pretrain-gpt|torchx_utils_python)-[a-z0-9]{12,}\b", "<app>", text)
     text = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<session>", text)
     text = text.replace(torchx_version(), "<torchx>")
     if not contracts:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked_programs import ForkedProgram
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 
@@ -18,12 +17,12 @@ JOB = Path(__file__).parents[1] / "jobs" / "train_metered.py"
 
 
 def test_the_power_of_a_launch_is_that_of_its_counter(tmp_path: Path) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    words = [*torchrun, "-m", "torchx_cubicml.recorder", "--", str(JOB), str(tmp_path / "powercap")]
+    words = ("--standalone", "--nproc_per_node", "2", "-m", "torchx_cubicml.recorder", "--", str(JOB))
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
+    launch = ForkedProgram("torchrun", *words, str(tmp_path / "powercap"), env=environment)
+    _, stderr = launch.communicate(timeout=600)
+    assert launch.returncode == 0, stderr
+    assert "warning" not in stderr
     (trial,) = TrialStore(str(tmp_path / "store"))
     assert trial.state is State.COMPLETED
     measured = trial.measurement

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
 import zlib
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked_programs import ForkedProgram
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.event import Event
 from torchx_cubicml.records.trial import State, Trial
@@ -23,7 +22,6 @@ from torchx_cubicml.store import TrialStore
 pytestmark = pytest.mark.launch
 
 JOBS = Path(__file__).parents[1] / "jobs"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
 OURS = ("torchx-cubicml: ", "CUBICML_TRIAL ")
 FACTS = Path(__file__).parents[2] / "docs" / "recorded-facts.md"
 
@@ -32,7 +30,7 @@ FACTS = Path(__file__).parents[2] / "docs" / "recorded-facts.md"
 class Running:
     """A launch under way."""
 
-    process: subprocess.Popen[str]
+    process: ForkedProgram
     store: Path
 
     def end(self) -> Ended:
@@ -80,15 +78,8 @@ def start(
     store = folder / "store"
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", **changes}
     recorder = ("-m", "torchx_cubicml.recorder", "--") if recorded else ()
-    process = subprocess.Popen(
-        [*TORCHRUN, str(processes), *recorder, str(JOBS / job), *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return Running(process, store)
+    words = ("--standalone", "--nproc_per_node", str(processes), *recorder, str(JOBS / job), *arguments)
+    return Running(ForkedProgram("torchrun", *words, env=environment, cwd=folder), store)
 
 
 def check_throughput(ended: Ended, *, samples: int, steps: int, tokens: int | None = None) -> None:

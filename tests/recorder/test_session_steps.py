@@ -64,7 +64,7 @@ class Reporter(Calls):
     def measured(self) -> None:
         self.note("measured")
 
-    def ended(self, state: State, reason: str) -> None:
+    def ended(self, state: State, reason: str, *, is_starter: bool = False) -> None:
         self.note("ended", state, reason)
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ def test_the_program_starts_soon(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(len(sys.modules))\n")
     plain, recorded = (int(run([*how, "train.py"], tmp_path)) for how in ([], ["-m", "torchx_cubicml.recorder", "--"]))
     # What a start costs is in the benchmarks; here, that nothing large is loaded by accident (torch: two thousand).
-    assert recorded - plain < 160
+    assert recorded - plain < 170
 
 
 def test_a_checkout_that_is_not_installed_serves(tmp_path: Path) -> None:

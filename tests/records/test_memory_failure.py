@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST
 from torchx_cubicml.records.memory_failure import proves_too_large, share_of_others
 from torchx_cubicml.records.trial import Trial
 
@@ -29,6 +30,7 @@ def message(own: str) -> str:
         ({**ON_DEVICE, "other_device_share": 0.02}, "", True),
         ({**ON_DEVICE, "other_device_share": 0.4}, "", False),
         (ON_DEVICE, "the process sent no end event; the host ran out of memory and killed processes", False),
+        (ON_DEVICE, KILLED_BY_HOST, False),
         (ON_DEVICE, "the scheduler ended the job: out of memory", False),
         ({}, "the scheduler ended the job: out of memory", True),
         (ON_DEVICE, "CUDA out of memory. Tried to allocate 2.00 GiB", True),

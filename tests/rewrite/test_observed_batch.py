@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.launch.same_training import batch_parameters
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.choice import DecisionContext, advise
-from torchx_cubicml.rewrite.observed_batch import batch_parameters, faster_batch_note
+from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:

@@ -275,7 +275,7 @@ def test_a_suggestion_of_another_batch_size_is_not_used(options: Options) -> Non
         config: dict[str, Value] = {"micro_batch_size": batch}
         store.add(Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=1000.0 * batch))
     Path(options.space).write_text(SPACE[: SPACE.index("[parameters.grad")])
-    assert_as_typed(rewrite(LAUNCH, options), "the global batch size from 4 to 16; derive gradient_accumulation")
+    assert_as_typed(rewrite(LAUNCH, options), "the global batch size by a factor of 4; derive gradient_accumulation")
 
 
 def test_parameters_that_change_the_training_stay(options: Options) -> None:
@@ -680,10 +680,19 @@ def test_a_store_outside_of_the_containers_is_reported(
     launch = replace(LAUNCH, scheduler=scheduler, mounted=folders)
     rewritten = rewrite(launch, replace(options, store=str(tmp_path / "store"), mode="record", flags="--our-"))
     line = f"{tmp_path}/store may not be visible to jobs on {scheduler}, or end with their container"
-    lines = [each for each in rewritten.lines if "may not be visible" in each]
+    lines = [each for each in rewritten.lines if "visible" in each]
     assert lines == ([f"torchx-cubicml: {line}; use a shared store (--our-store URL)"] if warned else [])
     assert rewritten.contract is not None
     assert rewritten.contract.scheduler == scheduler
+
+
+def test_on_ray_the_nodes_must_share_a_folder(options: Options, tmp_path: Path) -> None:
+    launch = replace(LAUNCH, scheduler="ray")
+    shared = rewrite(launch, replace(options, store="s3://team/cubicml", mode="record", flags="--"))
+    assert not any("visible" in line for line in shared.lines)
+    folder = rewrite(launch, replace(options, store=str(tmp_path / "store"), mode="record", flags="--"))
+    said = f"{tmp_path}/store is visible to jobs on ray only if all nodes of the cluster share this folder"
+    assert f"torchx-cubicml: {said}; use a shared store (--store URL)" in folder.lines
 
 
 def test_a_known_launch_is_counted_in_the_singular(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.same_training import can_change_batch, changes_training, not_permitted, with_fixed_batch
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
-    can_change_batch,
-    changes_training,
     check_batch_size,
     check_outputs,
     expected_device_hours,
@@ -26,10 +25,8 @@ from torchx_cubicml.rewrite.rules import (
     explores,
     held,
     measures_baseline,
-    not_permitted,
     rejection_reason,
     with_equal_frozen_values,
-    with_fixed_batch,
 )
 from torchx_cubicml.space import Binding, BindingKind, Parameter, RewriteRules, SearchSpace
 from torchx_cubicml.space.fixed import with_fixed_values
@@ -361,7 +358,11 @@ def test_permission_to_change_a_part_of_the_batch(name: str) -> None:
         reason = batch_change_reason(
             free, workload=WORKLOAD, current=current, config={**current, name: 2, "micro_batch_size": 2}
         )
-        assert can_change_batch(free, workload=WORKLOAD, current=current) is not permitted
+        assert can_change_batch(free, workload=WORKLOAD, current=current)  # by the other parts
+        bound = with_fixed_batch(free, workload=WORKLOAD, current=current).bind(workload=WORKLOAD, current=current)
+        configs = [config for config in bound.configs() if config.get("global_batch_size", 1) == 1]
+        products = {c["micro_batch_size"] * c["gradient_accumulation_steps"] / c["tp_degree"]: c for c in configs}
+        assert (len(products) > 1) is (permitted and name != "global_batch_size")
         if name != "tp_degree":
             assert (reason == "") is permitted
 
@@ -372,7 +373,14 @@ def test_permission_to_change_another_parameter_is_none_for_the_batch() -> None:
     assert can_change_batch(free, workload=WORKLOAD, current=current)
     for config in ({"micro_batch_size": 2, "lr": 1}, {"micro_batch_size": 2, "lr": 2}):
         reason = batch_change_reason(free, workload=WORKLOAD, current=current, config=config)
-        assert reason.startswith("the best known config changes the global batch size from 4 to 8;")
+        assert reason.startswith("the best known config changes the global batch size by a factor of 2;")
+        whole = batch_change_reason(
+            free,
+            workload={**WORKLOAD, "gradient_accumulation_steps": 1},
+            current=current,
+            config=config,
+        )
+        assert whole.startswith("the best known config changes the global batch size from 4 to 8;")
     assert not batch_change_reason(free, workload=WORKLOAD, current=current, config={"micro_batch_size": 1, "lr": 2})
 
 

@@ -57,7 +57,9 @@ class _Results:
         why = str(told.get("ran", "")) if report.passed else _reason(report)
         self._lines.setdefault(scheduler, {})[scenario] = f"{report.outcome}{f': {why}' if why else ''}"
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+            return
         sections = read_sections(self._path)
         for scheduler, lines in self._lines.items():
             head = f"{scheduler}: {self._sites[scheduler]}, {torchx()}, {datetime.now(UTC).date()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,21 @@ def node_of(number: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
+def is_on_a_node(number: str) -> bool:
+    """Return whether a daemon of Slurm on this machine still looks after a step of a job."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            if file.read_bytes().startswith(f"slurmstepd: [{number}.".encode()):
+                return True
+    return False
+
+
+def state_of_node(node: str) -> str:
+    """Return the state of a node in the default partition, such as ``idle``."""
+    words = ["sinfo", "-h", "-n", node, "-p", "debug", "-o", "%t"]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
 def until(is_true: Callable[[], bool], what: str) -> None:
     """Wait until something is true; else show the logs of the jobs.
 
@@ -58,8 +74,11 @@ def until_over(number: str) -> None:
 
 
 def logs() -> str:
-    """Return the ends of the logs of all jobs."""
-    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-3000:]}" for path in Path().glob("job-*.log"))
+    """Return what Slurm tells of the jobs, and the ends of their logs."""
+    shown = subprocess.run(["scontrol", "show", "job"], capture_output=True, text=True, check=False, timeout=60).stdout
+    return shown + "\n".join(
+        f"{path.name}: {path.read_text(errors='replace')[-3000:]}" for path in Path().glob("job-*.log")
+    )
 
 
 def trials() -> list[Trial]:

@@ -85,7 +85,7 @@ class Untried(Draws):
 def prepared_for(case: Case, folder: Path) -> Prepared:
     prepared = prepare_in(folder)
     parameters = [
-        f'[parameters.{name}]\nchoices = {list(range(1, count + 1))}\nflag = "{flag}"\n'
+        f'[parameters.{name}]\nchoices = {list(range(1, count + 1))}\nflag = "{flag}"\nchanges_training = true\n'
         for (name, flag), count in zip(NAMES.items(), case.choices, strict=False)
     ]
     (folder / "space.toml").write_text('objective = "samples_per_second"\n' + "".join(parameters))

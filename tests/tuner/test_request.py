@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.records.test_objective_units import SPACE as PRICED_SPACE
-from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.tuner import Budget, TuneRequest, prepare
 
 if TYPE_CHECKING:
@@ -30,3 +31,8 @@ def test_the_users_own_config_needs_a_price(tmp_path: Path) -> None:
     assert prepare(request(tmp_path, "fast")).current == {"partition": "fast"}
     with pytest.raises(SpaceError, match=r"space.toml: prices.partition: no price for 'debug', the value of your comm"):
         prepare(request(tmp_path, "debug"))
+
+
+def test_a_scheduler_that_takes_no_command_cannot_be_tuned_on(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="aws_sagemaker starts the script by a launcher of its own"):
+        prepare(replace(request(tmp_path, "fast"), scheduler="aws_sagemaker", scheduler_args=""))

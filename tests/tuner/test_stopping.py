@@ -59,6 +59,15 @@ def test_a_failing_user_config_ends_a_tune(prepared: Prepared, state: State, wor
     assert str(raised.value).startswith(words)
 
 
+def test_a_launch_without_a_record_doubts_the_store_of_a_container(prepared: Prepared) -> None:
+    launch = replace(prepared.component.launch, scheduler="local_docker")
+    contained = replace(prepared, component=replace(prepared.component, launch=launch))
+    words = f"why, or its record is elsewhere: {prepared.store_url} may not be visible to jobs on local_docker"
+    with pytest.raises(LaunchError) as raised:
+        refuse(contained, State.UNKNOWN, own=True)
+    assert str(raised.value).startswith(words)
+
+
 @pytest.mark.parametrize("state", [State.USER_ERROR, State.UNKNOWN, State.COMPLETED], ids=str)
 def test_a_chosen_config_cannot_end_a_tune_early(prepared: Prepared, state: State) -> None:
     refuse(prepared, state, own=False, awaits_own=True)

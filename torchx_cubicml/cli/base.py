@@ -163,7 +163,12 @@ def method_of(args: argparse.Namespace) -> ProposalMethod:
 
 def store_url(args: argparse.Namespace) -> str:
     """Return the store's URL: from the command line, ``.torchxconfig``, the environment, or the default."""
-    return args.store or configured("store") or option("store") or default_store_url()
+    return args.store or found_store()
+
+
+def found_store() -> str:
+    """Return the URL of the store that a launch without ``--store`` uses."""
+    return configured("store") or option("store") or default_store_url()
 
 
 def configured(name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import scheduler_words
+from torchx_cubicml.cli.base import found_store, scheduler_words
 from torchx_cubicml.records.redaction import mask
 
 if TYPE_CHECKING:
@@ -106,8 +106,19 @@ def winner_words(scheduler: str, scheduler_args: str, *, store: str, command: Se
     Args:
         scheduler: of the tune.
         scheduler_args: its options with the best config.
-        store: URL of the store.
+        store: URL of the store; empty for the one that a launch finds by itself.
         command: component and arguments with the best config.
     """
     options = scheduler_words(scheduler, scheduler_args)
-    return ["torchx", "run", *options, "cubicml", "--store", mask(store), *command]
+    return ["torchx", "run", *options, "cubicml", *(["--store", mask(store)] if store else []), *command]
+
+
+def named_store(url: str) -> str:
+    """Return the URL of a store as a command must name it: empty for the one that a launch finds by itself."""
+    from torchx_cubicml.errors import StoreError
+    from torchx_cubicml.store import absolute_url
+
+    try:
+        return "" if url == absolute_url(found_store(), for_launch=True) else url
+    except StoreError:  # the store that is found by itself has no legal URL
+        return url

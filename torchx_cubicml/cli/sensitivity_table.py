@@ -40,10 +40,10 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity], without: Co
     for heading in ("predicted", *(() if _INTERVAL in without else (_INTERVAL,)), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:
-        nothing = "no effect" if each.is_ineffective else "no other legal value"
-        reference = _REFERENCE if each.alternatives else nothing
+        nothing = ", without effect" if each.is_ineffective else ", no other legal value"
+        note = "" if each.alternatives else nothing
         rows = [
-            (short_name(each.name, names), entries_text(each.value, each.entries), reference),
+            (short_name(each.name, names), f"{entries_text(each.value, each.entries)}{note}", _REFERENCE),
             *(("", *_cells(other, each.entries, without)) for other in each.alternatives),
         ]
         for cells in rows:

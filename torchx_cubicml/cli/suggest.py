@@ -110,7 +110,7 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    lines += [*context.lines, *legality_lines(study.posterior.space)]
+    lines = [*dict.fromkeys([*lines, *context.lines]), *legality_lines(study.posterior.space)]
     _print_text(next_command, lines, sensitivities, proposals, context)
     _print_lines(breakdown_lines(breakdowns))
     return 0
@@ -230,10 +230,14 @@ def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[s
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded: Sequence[Trial]) -> DecisionContext:
-    """Return the input of the decision; parameters that no hook can set keep their own values."""
+    """Return the input of the decision on configs that keep the training, with its messages.
+
+    Parameters that no hook can set keep their own values.
+    """
     from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
     from torchx_cubicml.launch.present_command import PresentCommand
+    from torchx_cubicml.launch.same_training import observed_batch_line
     from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.fixed import with_fixed_values
@@ -241,6 +245,7 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.predictor_choice import latest_choice
+    from torchx_cubicml.tuner.kept_training import keep_training
 
     space = load_space(args.space)
     workload, current = read_config(component.launch, space)
@@ -252,7 +257,10 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
     case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
     check = HookCheck.of(component.launch, space, current, recorded=recorded, own=case.own_trials())
-    return replace(case, space=with_fixed_values(space, current, check.unserved), lines=tuple(check.texts()))
+    kept = keep_training(space, component.launch, workload=workload, current=current, where=args.space)
+    batch = case.batch_parameters()
+    fixed = with_fixed_values(kept.space, current, {*check.unserved, *batch})
+    return replace(case, space=fixed, lines=(*check.texts(), *kept.notices, *map(observed_batch_line, batch)))
 
 
 def _study(context: DecisionContext, seed: int) -> Study:

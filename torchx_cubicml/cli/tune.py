@@ -122,8 +122,9 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
 
 def _print_first_launch(prepared: Prepared, trials: Sequence[Trial], console: Console) -> None:
     from torchx_cubicml.cli.first_launch_lines import first_launch_lines
+    from torchx_cubicml.tuner.duration import more_work_text
 
-    for line in first_launch_lines(prepared, trials):
+    for line in filter(None, [*first_launch_lines(prepared, trials), more_work_text(prepared)]):
         say(console, line)
 
 

@@ -17,6 +17,7 @@ from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.cli.progress_bar import DELAY_S
 from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
 from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
+from torchx_cubicml.launch.same_training import global_batch, shown_always
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share, crowding_text
 from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
@@ -46,8 +47,19 @@ _DECIDING = "deciding what comes next"
 _LESS_IMPORTANT = ("state", "predicted", "time", "purpose")  # the least first
 
 
-def comparison_table(comparison: Comparison, *, statistic: str = MEAN, best_label: str = "best found") -> Table:
-    """Return a table of the user's config beside the best one, if another: values that differ, then measurements."""
+def comparison_table(
+    comparison: Comparison, *, statistic: str = MEAN, best_label: str = "best found", prepared: Prepared | None = None
+) -> Table:
+    """Return a table of the user's config beside the best one, if another: values that differ, then measurements.
+
+    Values of the batch and others that change the training are shown where they stay, too.
+
+    Args:
+        comparison: of both configs.
+        statistic: of the throughput over steps.
+        best_label: heading of the other config.
+        prepared: request of the tune, which tells what changes the training; ``None`` where there is none.
+    """
     objective = comparison.objective
     title = f"{title_text(objective)} {statistic_text(statistic)}".rstrip()
     of_job = ", whole job" if objective in OBJECTIVES else ""
@@ -59,10 +71,15 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN, best_labe
         table.add_column(best_label, justify="right", overflow="fold")
         sides.append(comparison.best)
     best, own = comparison.best.config, comparison.baseline.config
-    shown = {name: value for name, value in best.items() if own.get(name) != value} or best
+    always = shown_always(prepared.space) if prepared is not None else frozenset[str]()
+    differing = {name for name, value in best.items() if own.get(name) != value}
+    shown = {name: value for name, value in best.items() if name in differing | always} if differing else best
     for name, value in shown.items():
-        values = [Text(value_text(own.get(name, "-"))), Text(value_text(value), "bold")]
+        values = [Text(value_text(own.get(name, "-"))), Text(value_text(value), "bold" if name in differing else "")]
         table.add_row(Text(short_name(name, best), "bold"), *values[: len(sides)])
+    batches = _global_batches(comparison, prepared)
+    if len(set(batches)) > 1:
+        table.add_row(Text("global batch", "bold"), *(Text(f"{batch:,}", "bold") for batch in batches[: len(sides)]))
     if len(shown) < len(best):
         same = len(best) - len(shown)
         table.add_row(f"{same} other{'s' if same > 1 else ''}", *["the same"] * len(sides))
@@ -79,6 +96,16 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN, best_labe
         if any(texts):
             table.add_row(heading, *texts)
     return table
+
+
+def _global_batches(comparison: Comparison, prepared: Prepared | None) -> tuple[int, ...]:
+    """Return the global batch sizes of both sides, as observed or as the configs tell; empty where one is unknown."""
+    sides = comparison.baseline, comparison.best
+    batches = [side.global_batch for side in sides]
+    if None in batches and prepared is not None:
+        batches = [global_batch(prepared.workload, side.config) for side in sides]
+    known = tuple(batch for batch in batches if batch is not None)
+    return known if len(known) == len(sides) else ()
 
 
 def _median_text(repeats: Repeats, *, objective: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.component_command import winner_words
+from torchx_cubicml.cli.component_command import named_store, winner_words
 from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
 from torchx_cubicml.cli.terminal import command_lines, fitted, say
@@ -40,11 +40,11 @@ def print_result(console: Console, result: TuneResult, prepared: Prepared) -> No
 
 
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
-    comparison, seen, statistic = result.comparison, result.unconfirmed, prepared.space.statistic
+    comparison, seen = result.comparison, result.unconfirmed
     if comparison is None or comparison.best.config == comparison.baseline.config:
-        _print_none_confirmed(console, result, statistic)
+        _print_none_confirmed(console, result, prepared)
         return
-    console.print(comparison_table(comparison, statistic=statistic))
+    console.print(comparison_table(comparison, statistic=prepared.space.statistic, prepared=prepared))
     say(console, str(comparison))
     if seen is not None and seen.crowding:
         say(console, f"{seen.why} {seen.advice}")
@@ -61,14 +61,14 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
     _print_command(console, result, prepared)
 
 
-def _print_none_confirmed(console: Console, result: TuneResult, statistic: str) -> None:
+def _print_none_confirmed(console: Console, result: TuneResult, prepared: Prepared) -> None:
     """Print the end of a tune without a winner besides the user's own config."""
     comparison = result.comparison
     lack = "" if result.compares else "no config besides your own was measured, so nothing was compared"
     if result.unconfirmed is not None:
-        print_unconfirmed(console, result.unconfirmed, statistic=statistic)
+        print_unconfirmed(console, result.unconfirmed, prepared=prepared)
     elif comparison is not None:
-        console.print(comparison_table(comparison, statistic=statistic))
+        console.print(comparison_table(comparison, statistic=prepared.space.statistic, prepared=prepared))
         none = f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
         if text := " ".join(filter(None, (none, _noise_text(comparison.baseline)))):
             say(console, text)
@@ -80,10 +80,15 @@ def _print_none_confirmed(console: Console, result: TuneResult, statistic: str) 
 
 def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> None:
     if result.claims_gain:
-        request = prepared.request
-        words = winner_words(request.scheduler, result.scheduler_args, store=prepared.store_url, command=result.command)
-        lines = ["Command to run:", *command_lines(words, console.width)]
-        console.print("\n".join(lines), soft_wrap=True)
+        from torchx_cubicml.cli.next_launch import next_launch
+
+        scheduler, store = prepared.request.scheduler, named_store(prepared.store_url)
+        words = winner_words(scheduler, result.scheduler_args, store=store, command=result.command)
+        console.print("\n".join(["Command to run:", *command_lines(words, console.width)]), soft_wrap=True)
+        following = next_launch(prepared, result.best.config, store=store) if result.best is not None else None
+        if following is not None:
+            say(console, following.text)
+            console.print("\n".join(command_lines(following.words, console.width)), soft_wrap=True)
 
 
 def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) -> None:

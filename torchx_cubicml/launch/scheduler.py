@@ -9,6 +9,7 @@ import argparse
 import configparser
 import re
 import sys
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.errors import LaunchError
@@ -17,14 +18,16 @@ from torchx_cubicml.records.workload import is_same_program
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Workload
 
 # Schedulers whose jobs can access folders of this machine only if the user mounts them. TorchX runs jobs of LSF, too,
 # by docker.
 _CONTAINED = frozenset(
-    {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "lsf", "ray"}
+    {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "lsf"}
 )
+_ON_NODES = frozenset({"ray"})  # without a container of their own, on nodes that need not share files
 _PAIR = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _ON_THIS_MACHINE = frozenset({"local", "local_cwd"})  # without a container
 _SHARES_FILES = frozenset({"local", "local_cwd", "slurm"})
@@ -161,13 +164,21 @@ def _options_of(words: Sequence[str]) -> argparse.Namespace | None:
         return None
 
 
-def is_contained(scheduler: str) -> bool:
-    """Return whether a scheduler's jobs run in containers, where local paths of this machine mean other folders.
+def folder_doubt(scheduler: str) -> str:
+    """Return why jobs may not reach a folder of this machine, in words that follow its path; empty if they do.
 
-    >>> is_contained("kubernetes"), is_contained("slurm")
-    (True, False)
+    >>> folder_doubt("kubernetes")
+    'may not be visible to jobs on kubernetes, or end with their container'
+    >>> folder_doubt("ray")
+    'is visible to jobs on ray only if all nodes of the cluster share this folder'
+    >>> folder_doubt("slurm")
+    ''
     """
-    return scheduler in _CONTAINED
+    if scheduler in _CONTAINED:
+        return f"may not be visible to jobs on {scheduler}, or end with their container"
+    if scheduler in _ON_NODES:
+        return f"is visible to jobs on {scheduler} only if all nodes of the cluster share this folder"
+    return ""
 
 
 def check_takes_command(scheduler: str) -> None:
@@ -178,6 +189,18 @@ def check_takes_command(scheduler: str) -> None:
     """
     if scheduler == _RUNS_NO_COMMAND:
         raise LaunchError(f"{scheduler} starts the script by a launcher of its own, so no recorder can precede it")
+
+
+def store_doubt(store: str, launch: Launch) -> str:
+    """Return why the jobs of a launch may not reach a store, after its URL; empty if nothing speaks against it."""
+    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
+
+    doubt = folder_doubt(launch.scheduler)
+    protocol, path = split_url(store)
+    if not doubt or protocol not in LOCAL_PROTOCOLS:
+        return ""
+    is_mounted = any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted)
+    return "" if is_mounted else f"{store} {doubt}"
 
 
 def is_on_this_machine(scheduler: str) -> bool:

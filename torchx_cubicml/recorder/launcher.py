@@ -1,8 +1,8 @@
 """Launcher in Python with a second attempt: ``python -m torchx_cubicml.recorder.launcher COUNT TYPED... REWRITTEN...``.
 
 This process is the launcher (``accelerate``, ``deepspeed``) with the words ``REWRITTEN``, a script or ``-m`` and a
-module, and its arguments. Signals and exit codes are the launcher's own. If the launch fails early, the process replaces
-itself with the ``COUNT`` words ``TYPED``.
+module, and its arguments. Signals and exit codes are the launcher's own. If the launch fails early, the process
+replaces itself with the ``COUNT`` words ``TYPED``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _start_as_typed(first: FirstAttempt | None, typed: Sequence[str], error: Bas
 
 
 def _exit_codes(error: BaseException) -> dict[int, int] | None:
-    """Return rank -> exit code of the ranks that failed, negative for a signal; ``None`` where only their notes tell."""
+    """Return rank -> exit code of ranks that failed, negative for a signal; ``None`` where only their notes tell."""
     failures = getattr(error, "failures", None)  # of torch's agent
     if isinstance(failures, dict):
         return {rank: failure.exitcode for rank, failure in failures.items()}

@@ -106,11 +106,11 @@ class Session:
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
         self._has_started_processes = False
 
-    def begin(self, *, at_exit: Callable[[Callable[[], None]], object] | None = atexit.register) -> None:
+    def begin(self, *, closes_at_exit: bool = True) -> None:
         """Report the start of the program, and install the hooks as soon as it imports torch.
 
         Args:
-            at_exit: registers ``close``; ``None`` where the caller calls it.
+            closes_at_exit: whether ``close`` is called when Python exits; else the caller calls it.
         """
         if self._assignment.leads and self._assignment.starter is None:
             self._open_reporter()
@@ -121,8 +121,8 @@ class Session:
             self._attempt.began(self._assignment.job)
             watch_new_paths(self._attempt.new_paths_file)
         os.register_at_fork(after_in_child=self._disable_in_fork)
-        if at_exit is not None:
-            at_exit(self.close)
+        if closes_at_exit:
+            atexit.register(self.close)
         measure.listen(self.guarded(self._on_record_step))
         # Trainers print on the first rank, or on the last one, where a pipeline computes its loss.
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:

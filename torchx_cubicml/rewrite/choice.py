@@ -13,20 +13,18 @@ from torchx_cubicml.launch import migrated_trials, same_value, with_measured_obj
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.messages import better_word, per_cost_text
 from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_training import batch_parameters, can_change_batch, with_fixed_batch
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
-from torchx_cubicml.rewrite.observed_batch import batch_parameters
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
-    can_change_batch,
     expected_device_hours,
     explored_device_hours,
     explores,
     held,
     rejection_reason,
     with_equal_frozen_values,
-    with_fixed_batch,
 )
 from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.fixed import with_fixed_values

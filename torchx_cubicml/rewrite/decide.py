@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
+from torchx_cubicml.launch.same_training import observed_batch_line
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
@@ -164,11 +165,7 @@ def _further_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Sugg
 
 def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
     """Return messages on the global batch size: parameters that keep it, and faster launches of another one."""
-    lines = [
-        f"keeping {name}: launches that differ in it alone had different global batch sizes "
-        "(set changes_training = true in the space file to allow it)"
-        for name in case.batch_parameters()
-    ]
+    lines = [observed_batch_line(name) for name in case.batch_parameters()]
     if not case.unseen and (suggestion is None or suggestion.config == case.current):
         note = faster_batch_note(case.space, own, workload=case.workload, current=case.current)
         lines += [note] if note else []

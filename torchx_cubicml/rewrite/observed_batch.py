@@ -1,4 +1,4 @@
-"""Global batch size as past launches had it: parameters that change it, and faster launches of another batch."""
+"""Faster launches of another global batch size than that of a command."""
 
 from __future__ import annotations
 
@@ -13,26 +13,14 @@ from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable
 
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Config, Value, Workload
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
 
 _WORTH_SAYING = 1.05  # ratio of throughputs from which a launch of another batch is mentioned
 _BATCH = "global_batch_size"
-
-
-def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...]:
-    """Return the parameters that change the global batch size without permission, as launches of the workload show.
-
-    Launches that differ in such a parameter alone, and in what is derived from it, were observed with different global
-    batch sizes. Parameters whose names tell as much are left out: other rules keep their product.
-    """
-    observing = [trial for trial in own if _BATCH in trial.observed]
-    doubtful = (item for item in space.parameters if item.derive is None and not item.changes_training)
-    names = (item.name for item in doubtful if item.name not in IN_BATCH)
-    return tuple(name for name in names if _changes_batch(name, _others(space, name), observing))
 
 
 def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Workload, current: Config) -> str:
@@ -83,30 +71,6 @@ def _cure(space: SearchSpace) -> str:
         return f"changes_training = true on {name}, with choices in place of derive,"
     names = [item.label or item.name for item in space.parameters if item.name in IN_BATCH]
     return f"changes_training = true on {' and '.join(names) or 'what changes it'}"
-
-
-def _others(space: SearchSpace, name: str) -> list[str]:
-    """Return the parameters that neither are ``name`` nor are derived from it.
-
-    A derived one counts too: an earlier space file may have left it free, so that launches differ in it.
-    """
-    following = {name}
-    derived = [item for item in space.parameters if item.derive is not None]
-    while (
-        found := {item.name for item in derived if item.derive and not following.isdisjoint(item.derive.names)}
-        - following
-    ):
-        following |= found
-    return [item.name for item in space.parameters if item.name not in following]
-
-
-def _changes_batch(name: str, others: Sequence[str], observing: Iterable[Trial]) -> bool:
-    batches: defaultdict[Hashable, dict[Hashable, Value]] = defaultdict(dict)
-    for trial in observing:
-        if name in trial.config:
-            rest = _key(trial.config, others)
-            batches[rest].setdefault(value_key(trial.config[name]), trial.observed[_BATCH])
-    return any(len(set(found.values())) > 1 for found in batches.values())
 
 
 def _key(config: Config, names: Iterable[str]) -> Hashable:

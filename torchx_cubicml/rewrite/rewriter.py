@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
@@ -36,13 +36,14 @@ from torchx_cubicml.launch.messages import (
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_training import kept_line, not_permitted
 from torchx_cubicml.launch.scheduler import (
     check_takes_command,
-    is_contained,
     is_dry_run,
     is_on_this_machine,
     scheduler_of_process,
     scheduler_options_of_process,
+    store_doubt,
 )
 from torchx_cubicml.launch.torchx_config import own_section
 from torchx_cubicml.records.contract import Contract, encode_contract
@@ -50,7 +51,7 @@ from torchx_cubicml.records.job_time import parts_text, seconds_text
 from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
-from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs, not_permitted
+from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs
 from torchx_cubicml.settings import KEEP_COMMAND, cache_folder, default_store_url, is_on, option, seconds_option
 from torchx_cubicml.store.obstacle import folder_obstacle
 
@@ -232,7 +233,7 @@ def _steps(
     if launch.why_not_rewritten:
         raise LaunchError(launch.why_not_rewritten)
     check_batch_size(workload=contract.workload, current=contract.config)
-    reached = reached.with_lines(*map(_not_permitted_line, not_permitted(space)))
+    reached = reached.with_lines(*map(kept_line, not_permitted(space)))
     yield reached
     decision = _decide(launch, contract, space, _cache_folder(options))
     reached = reached.with_lines(*decision.lines)
@@ -340,15 +341,8 @@ def _cache_folder(options: Options) -> Path | None:
 
 
 def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
-    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
-
-    protocol, path = split_url(store)
-    if not is_contained(launch.scheduler) or protocol not in LOCAL_PROTOCOLS:
-        return ()
-    if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
-        return ()
-    text = f"{store} may not be visible to jobs on {launch.scheduler}, or end with their container"
-    return (f"{text}; use a shared store ({options.flags}store URL)",)
+    doubt = store_doubt(store, launch)
+    return (f"{doubt}; use a shared store ({options.flags}store URL)",) if doubt else ()
 
 
 def _with_block(
@@ -374,6 +368,14 @@ def _with_block(
     return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
 
 
+def _error_rows(suggestion: Suggestion) -> list[tuple[str, str]]:
+    """Return the row on the error of one launch; the interval of the gain may be narrower, as it pools several."""
+    doubt = interval_text(suggestion.doubt)
+    pools = suggestion.gain_low is not None and suggestion.n_trials > 1
+    pooled = f"; the interval above pools {_launches(suggestion.n_trials)}" if pools else ""
+    return [("error of a single launch", f"{doubt} at best{pooled}")] if doubt else []
+
+
 def _time_rows(choice: Choice, space: SearchSpace) -> list[tuple[str, str]]:
     parts = choice.suggestion.time_to_done
     if parts is None or space.job is None:
@@ -388,18 +390,6 @@ def _baseline_rows(choice: Choice) -> list[tuple[str, str]]:
     return [
         ("your own config", "measured once, so the gain is uncertain" if n_baseline else "not measured, but predicted")
     ]
-
-
-def _error_rows(suggestion: Suggestion) -> list[tuple[str, str]]:
-    """Return the row on the error of one launch; the interval of the gain may be narrower, as it pools several."""
-    doubt = interval_text(suggestion.doubt)
-    pools = suggestion.gain_low is not None and suggestion.n_trials > 1
-    pooled = f"; the interval above pools {_launches(suggestion.n_trials)}" if pools else ""
-    return [("error of a single launch", f"{doubt} at best{pooled}")] if doubt else []
-
-
-def _not_permitted_line(name: str) -> str:
-    return f"keeping {name}: it changes what is trained (set changes_training = true in the space file to allow it)"
 
 
 def _launches(count: int) -> str:

@@ -11,18 +11,15 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import Launch, same_value
+from torchx_cubicml.launch.same_training import batch_change, not_permitted
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_program, is_same_workload
 from torchx_cubicml.space import computed_global_batch_size
-from torchx_cubicml.space.constraints import IN_BATCH
-from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.space.trainers import CHANGES_TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
-    from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
+    from torchx_cubicml.space import RewriteRules, SearchSpace
 
 _PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains
 ENOUGH_OF_BASELINE = 3  # measurements of the user's own config from which no launch is spent on it
@@ -56,23 +53,6 @@ _INPUT_WORDS = {
     "tokenizer",
 } | {"train", "val", "valid", "eval", "test"}
 _LOW_END = 1.0  # least lower end of the 80 % interval of a gain: a gain with 90 % probability
-
-
-def changes_training(parameter: Parameter) -> bool:
-    """Return whether a parameter is known to change what is trained, by its own name or that of its flag.
-
-    >>> from torchx_cubicml.space import Parameter
-    >>> changes_training(Parameter(name="dtype", choices=("fp32", "bf16"))), changes_training(
-    ...     Parameter(name="tp_degree", choices=(1, 2))
-    ... )
-    (True, False)
-    """
-    return not parameter.known_names.isdisjoint(CHANGES_TRAINING)
-
-
-def not_permitted(space: SearchSpace) -> tuple[str, ...]:
-    """Return the names of parameters that change what is trained without the space file's permission."""
-    return tuple(item.name for item in space.parameters if changes_training(item) and not item.changes_training)
 
 
 def held(space: SearchSpace) -> tuple[str, ...]:
@@ -129,32 +109,14 @@ def check_outputs(launch: Launch) -> None:
 
 def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> str:
     """Return a message if ``config`` changes the global batch size without permission; empty if it does not."""
-    if _may_change_batch(space, current, config):
-        return ""
-    before = computed_global_batch_size(workload=workload, current=current)
-    after = computed_global_batch_size(workload=workload, current=config)
-    if before == after:
+    change = batch_change(space, workload=workload, current=current, config=config)
+    if change is None:
         return ""
     return (
-        f"the best known config changes the global batch size from {before} to {after}; "
-        "derive gradient_accumulation_steps in the space file to keep it, or set changes_training = true to allow it"
+        f"the best known config changes the global batch size {change}; to keep it, put "
+        'derive = "global_batch_size / (micro_batch_size * dp_degree)" under [parameters.gradient_accumulation_steps] '
+        "in place of choices, or set changes_training = true to allow it"
     )
-
-
-def can_change_batch(space: SearchSpace, *, workload: Workload, current: Config) -> bool:
-    """Return whether legal configs can change the command's global batch size although that is not permitted."""
-    kept = any(item.name == "gradient_accumulation_steps" and item.derive is not None for item in space.parameters)
-    permitted = any(item.changes_training and item.name in IN_BATCH for item in space.parameters)
-    return not (kept or permitted) and computed_global_batch_size(workload=workload, current=current) is not None
-
-
-def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
-    """Constrain the space to configs with the command's global batch size."""
-    known = {"dp_degree", *workload, *current}
-    factors = [name for name in ("micro_batch_size", "gradient_accumulation_steps", "dp_degree") if name in known]
-    batch = computed_global_batch_size(workload=workload, current=current)
-    constraint = parse_expression(f"{' * '.join(factors)} == {batch}", where="the global batch size of the command")
-    return replace(space, constraints=(*space.constraints, constraint))
 
 
 def rejection_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
@@ -220,11 +182,6 @@ def expected_device_hours(trials: Sequence[Trial], workload: Workload) -> float:
     """Return the most device hours of any ended launch of a workload; 0 if none is known."""
     own = [trial for trial in trials if is_same_workload(trial, workload)]
     return max(((_hours(trial, None) or 0.0) * _devices(trial) for trial in own), default=0.0)
-
-
-def _may_change_batch(space: SearchSpace, current: Config, config: Config) -> bool:
-    changed = (item for item in space.parameters if config.get(item.name) != current.get(item.name))
-    return any(item.changes_training and item.name in IN_BATCH for item in changed)
 
 
 def _hours(trial: Trial, now: datetime | None) -> float | None:

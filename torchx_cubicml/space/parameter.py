@@ -96,7 +96,7 @@ class Parameter:
         default: the script's value if the command states none; ``None`` if the command must state one.
         observe: standard name whose observed value replaces the requested one in training rows; ``None``: its own
             name, where that is standard; empty: none.
-        changes_training: whether an ordinary launch may change it although that changes what is trained.
+        changes_training: whether a launch or a tune may change it although that changes what is trained.
         label: its name in the space file, where that is not the standard name; empty otherwise.
         was: former names, under which earlier launches recorded it.
         divides: name of the size that each choice must divide, so that a bound space has no other choices; empty

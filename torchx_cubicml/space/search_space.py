@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 _OF_WORLD = frozenset({"world_size", "nnodes", "nproc_per_node"})
 _FACTORS = IN_BATCH - {"global_batch_size"}  # of the global batch
+_RESTS = frozenset({"micro_batch_size", "gradient_accumulation_steps"})  # factors that may be derived from it
 _IN_WORK = WORKLOAD_SIZES | BATCH_FLAGS | IN_BATCH | _OF_WORLD  # of an optimizer step
 
 
@@ -210,6 +211,12 @@ class SearchSpace:
         One that is fixed to its own value counts, too: earlier launches may have had another one.
         """
         return any(item.binding is not None and item.binding.kind in OF_MACHINE for item in self.parameters)
+
+    @property
+    def derives_batch(self) -> bool:
+        """True if the micro batch or the accumulation is derived from the global batch, which so stays the same."""
+        rests = (item.name for item in self.parameters if item.derive is not None and item.name in _RESTS)
+        return any("global_batch_size" in self._reads(name) for name in rests)
 
     def without_rules(self) -> Self:
         """Return this space without implied rules: for configs that were chosen under them, or that ran."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.launch.messages import per_cost_text
+from torchx_cubicml.space.constraints import is_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,12 +31,14 @@ class Repeats:
         throughputs: throughput of the whole job, in the objective's unit, in the order of the trials; at least one.
         uncertainties: standard deviation of the logarithm of each, as its run reported it; empty if all are unknown.
         time_to_done: median seconds of each part until a job is done; empty for other objectives.
+        global_batch: global batch size that all of them were observed with; ``None`` if unknown, or if it varied.
     """
 
     config: Config
     throughputs: tuple[float, ...]
     uncertainties: tuple[float, ...] = ()
     time_to_done: Mapping[str, float] = field(default_factory=dict)
+    global_batch: int | None = None
 
     def __post_init__(self) -> None:
         if not self.throughputs:
@@ -61,6 +64,7 @@ class Repeats:
             throughputs=tuple(value for value, _ in pairs),
             uncertainties=tuple(uncertainty for _, uncertainty in pairs),
             time_to_done=_median_parts(measured),
+            global_batch=_global_batch(measured),
         )
 
     @property
@@ -112,6 +116,13 @@ class Comparison:
         if self.is_imprecise:
             why = _IMPRECISE
         return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: {why}"
+
+
+def _global_batch(trials: Iterable[Trial]) -> int | None:
+    """Return the global batch size that all launches observed; ``None`` where they differ or one did not."""
+    found = {trial.observed.get("global_batch_size") for trial in trials}
+    (batch,) = found if len(found) == 1 else (None,)
+    return batch if is_count(batch) else None
 
 
 def _median_parts(trials: Iterable[Trial]) -> dict[str, float]:

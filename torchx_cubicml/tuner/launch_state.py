@@ -35,6 +35,7 @@ _END_TEXTS = {
 _INFRASTRUCTURE_ENDS = {
     JobEnd.NODE_FAILED,
     JobEnd.PREEMPTED,
+    JobEnd.NO_ROOM,
     JobEnd.EVICTED,
     JobEnd.REJECTED,
     JobEnd.LOST,

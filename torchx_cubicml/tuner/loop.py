@@ -18,13 +18,16 @@ from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_training import batch_parameters, is_same_training, observed_batch_line
 from torchx_cubicml.launch.same_work import with_same_work
-from torchx_cubicml.launch.scheduler import with_option_texts
+from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.records.workload import is_same_workload, without_refused_values
+from torchx_cubicml.records.workload import collapsed, is_same_workload, without_refused_values
+from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
+from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
@@ -168,7 +171,7 @@ class _Loop:
             for trial in self._tune_state.settled_trials():
                 self._note_best(trial)
             made = self._spent().launches
-            notices = self._hook_notices(made)
+            notices = self._notices(made)
             self._share_host()
             yield Begun(
                 tune_id=self._tune_state.tune_id,
@@ -179,7 +182,7 @@ class _Loop:
             )
             if self._sharing.text:
                 yield Notice(text=self._sharing.text)
-            yield from (Notice(text=text) for text in notices)
+            yield from (Notice(text=text) for text in filter(None, [*notices, self._duration_text(made)]))
             yield from self._budget_notice()
             yield from self._rounds()
         except interruptions():
@@ -199,6 +202,15 @@ class _Loop:
         # The caller has advanced the generator, so it has the result. A tune that ends before is resumed and yields it.
         self._tune_state.finished({"result": result.to_record()})
 
+    def _notices(self, made: int) -> list[str]:
+        """Return notices on what stays as typed, on hooks and the store; ``made`` is the number of launches."""
+        doubt = "" if made else store_doubt(self._prepared.store_url, self._prepared.component.launch)
+        of_store = [f"{doubt}; use a shared store (--store URL)"] if doubt else []
+        return [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch(), *of_store]
+
+    def _duration_text(self, made: int) -> str:
+        return "" if made else duration_text(self._prepared, self._evidence().before)
+
     def _hook_notices(self, made: int) -> list[str]:
         """Return notices on the hooks of the space before the first launch; ``made`` is the number of launches."""
         evidence = self._evidence()
@@ -215,6 +227,7 @@ class _Loop:
                 yield self._ended(finished)
                 self._abort_if_hopeless(finished)
                 yield from self._set_aside_notice(finished)
+                yield from (Notice(text=text) for text in self._keep_batch())
                 yield from self._budget_notice()
             self._enforce_budget()
             yield from self._refill()
@@ -313,6 +326,19 @@ class _Loop:
         trials = self._migrated(self._tune_state.trial_log.trials())
         space, _ = with_measured_objective(self._prepared.space, trials, workload=self._prepared.workload)
         self._prepared = replace(self._prepared, space=space)
+
+    def _keep_batch(self) -> list[str]:
+        """Hold the parameters that launches show to change the global batch; return a notice on each that is new."""
+        prepared = self._prepared
+        free = {item.name for item in prepared.space.parameters if len(item.choices) > 1}
+        own = [trial for trial in self._trials() if is_same_workload(trial, prepared.workload)]
+        single = {name for name, value in prepared.current.items() if not isinstance(collapsed(value), tuple)}
+        found = [name for name in batch_parameters(prepared.space, own) if name in free & single]
+        if found:
+            space = with_fixed_values(prepared.space, prepared.current, found)
+            self._prepared = replace(prepared, space=space)
+            self._prefetch.keep(None)
+        return [observed_batch_line(name) for name in found]
 
     def _prefetch_next(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel
@@ -487,9 +513,13 @@ def _frontier(prepared: Prepared, evidence: Evidence) -> Frontier | None:
 
 
 def _unconfirmed(prepared: Prepared, evidence: Evidence) -> Unconfirmed | None:
-    own, objective = map(without_refused_values, evidence.own), prepared.space.objective
+    space, facts = prepared.space, {"workload": prepared.workload, "current": prepared.current}
+    own, before = (
+        [without_refused_values(each) for each in trials if is_same_training(space, config=each.config, **facts)]
+        for trials in (evidence.own, evidence.before)
+    )
     return unconfirmed_of(
-        prepared.current, [*own], objective=objective, earlier=evidence.before, elsewhere=evidence.elsewhere
+        prepared.current, own, objective=space.objective, earlier=before, elsewhere=evidence.elsewhere
     )
 
 

@@ -18,6 +18,7 @@ from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url
 from torchx_cubicml.tuner.budget import Budget
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
+from torchx_cubicml.tuner.kept_training import keep_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +118,19 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Checked request with everything that a launch needs; ``predictor`` is the one chosen for the store, if any."""
+    """Checked request with everything that a launch needs.
+
+    Args:
+        request: as given by the user.
+        component: the command.
+        space: search space, without what would change the training and is not permitted to.
+        workload: facts of the launch.
+        current: the user's own config.
+        store_url: absolute URL of the store.
+        scratch: folder that replaces ``{scratch}``.
+        predictor: name of the predictor chosen for the store, if any.
+        notices: what stays as typed although the space file lists other values, and how to let it vary.
+    """
 
     request: TuneRequest
     component: ComponentLaunch
@@ -127,13 +140,15 @@ class Prepared:
     store_url: str
     scratch: str
     predictor: str = ""
+    notices: tuple[str, ...] = ()
 
 
 def prepare(request: TuneRequest) -> Prepared:
     """Check a request and read its space file and command.
 
     Raises:
-        CubicMLError: the request, the space file or the command is not legal.
+        CubicMLError: the request, the space file or the command is not legal, or nothing is left to tune because each
+            other config changes the training.
     """
     check_takes_command(request.scheduler)
     space = load_space(request.space)
@@ -147,8 +162,11 @@ def prepare(request: TuneRequest) -> Prepared:
     component = replace(parsed, launch=launch)
     workload, current = read_config(component.launch, space)
     space = with_rule_facts(component.launch, space)
-    bound = space.bind(workload=workload, current=current)  # raises for an impossible space
-    request.method.check(bound)
+    kept = keep_training(space, component.launch, workload=workload, current=current, where=request.space)
+    if kept.is_empty:
+        raise LaunchError(f"nothing is left to tune: {' '.join(kept.notices)}")
+    space = kept.space
+    request.method.check(space.bind(workload=workload, current=current))
     _check_price(space, {**workload, **current}, where=request.space)
     return Prepared(
         request=request,
@@ -158,6 +176,7 @@ def prepare(request: TuneRequest) -> Prepared:
         current=current,
         store_url=absolute_url(request.store, for_launch=True),
         scratch=request.scratch or str(Path(tempfile.gettempdir()) / f"torchx-cubicml-{getpass.getuser()}"),
+        notices=kept.notices,
     )
 
 

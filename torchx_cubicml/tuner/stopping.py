@@ -12,6 +12,7 @@ from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import unit_text, worth_text
 from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
+from torchx_cubicml.launch.scheduler import store_doubt
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, PER_JOULE, RATES, counted_rate
 from torchx_cubicml.records.redaction import mask
@@ -114,7 +115,7 @@ def _check_measurable(
     if finished.refused:
         raise LaunchError(first.reason)
     if config_key(finished.pending.config) == config_key(prepared.current):
-        _check_own_config(first, finished)
+        _check_own_config(prepared, finished)
     elif awaits_own:
         return
     if first.state is not State.COMPLETED:
@@ -163,11 +164,14 @@ def _measured_objective(stated: str, rates: Sequence[str], *, has_power: bool) -
     return next(iter(known), rate if rate in rates else rates[0])
 
 
-def _check_own_config(first: Trial, finished: FinishedLaunch) -> None:
+def _check_own_config(prepared: Prepared, finished: FinishedLaunch) -> None:
+    first = finished.trial
     if first.state is State.USER_ERROR:
         raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", finished.last_lines))
     if first.state is State.UNKNOWN and not first.observed:
         reason = first.reason.replace(NO_REPORT, " without starting the recorder")
+        if doubt := store_doubt(prepared.store_url, prepared.component.launch):
+            reason = f"{reason}, or its record is elsewhere: {doubt}"
         raise LaunchError(with_last_lines(reason, finished.last_lines))
 
 

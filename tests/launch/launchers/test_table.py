@@ -188,8 +188,9 @@ def test_a_hostfile_that_is_not_named_counts(folder: Path, monkeypatch: pytest.M
     [
         (
             "python -u -m accelerate.commands.launch --multi_gpu --num_processes 2 t.py 1",
-            "python -u -m torchx_cubicml.recorder.launcher 8 -m accelerate.commands.launch --multi_gpu "
-            "--num_processes 2 -- -mREC t.py 1 -m accelerate.commands.launch --multi_gpu --num_processes 2 -- -mREC t.py",
+            "python -u -m torchx_cubicml.recorder.launcher 9 -m accelerate.commands.launch --multi_gpu "
+            "--num_processes 2 -- -mREC t.py 1 -m accelerate.commands.launch --multi_gpu --num_processes 2 "
+            "-- -mREC t.py",
         ),
         (
             "python -m torch.distributed.run --nproc_per_node 2 t.py 1",

@@ -266,7 +266,7 @@ def test_another_model_of_the_class_can_be_compiled_in_one_graph() -> None:
 @pytest.mark.launch
 def test_each_layer_is_observed_as_asked_and_the_loss_is_the_same(tmp_path: Path, unhooked: list[float]) -> None:
     """Other ways to wrap are in ``test_fsdp_hook.py``."""
-    ended = launch_hooked(JOB, "ddp", store=tmp_path, hooks={"activation_checkpointing": MIXED})
+    ended = launch_hooked(JOB, "ddp", store=tmp_path, by_torchrun=True, hooks={"activation_checkpointing": MIXED})
     observed = ended.trial.observed
     assert observed["activation_checkpointing"] == MIXED
     assert observed["checkpointed_modules"] == 2

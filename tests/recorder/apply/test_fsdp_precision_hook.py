@@ -189,7 +189,7 @@ def test_two_hooks_change_one_call_and_one_may_refuse(
 def test_three_hooks_serve_one_training(how: str, tmp_path: Path, unhooked: list[float]) -> None:
     sharding, recomputed = ("SHARD_GRAD_OP", "FULL_SHARD") * 2, ("full", "full", "none", "none")
     requested = {"fsdp": sharding, "fsdp_precision": MIXED, "activation_checkpointing": recomputed}
-    ended = launch_hooked("train_wrapped.py", how, store=tmp_path, hooks=requested)
+    ended = launch_hooked("train_wrapped.py", how, store=tmp_path, by_torchrun=True, hooks=requested)
     assert ended.warnings == []
     assert ended.trial.observed["sharding_strategy"] == sharding
     assert ended.trial.observed["precision"] == MIXED

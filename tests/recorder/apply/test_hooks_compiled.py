@@ -269,7 +269,7 @@ def test_two_ranks_lose_as_much_as_without_the_hooks(tmp_path: Path) -> None:
         "fsdp": ("SHARD_GRAD_OP", "FULL_SHARD") * 2,
         "activation_checkpointing": ("full", "none") * 2,
     }
-    ended = launch_hooked(*JOB, store=tmp_path, hooks=requested)
+    ended = launch_hooked(*JOB, store=tmp_path, by_torchrun=True, hooks=requested)
     assert ended.warnings == []
     assert len(ended.losses) == 9
     assert ended.losses == pytest.approx(unhooked_losses(*JOB), abs=2e-6)

@@ -22,7 +22,7 @@ OWN: dict[str, Value] = {"mesh.dp_shard": 2, "mesh.tp": 2}
 
 
 def launched(store: Path, how: str = "plain", *, n_ranks: int = 4, **contract: dict[str, Value]) -> HookedLaunch:
-    return launch_hooked("train_mesh.py", how, store=store, n_ranks=n_ranks, **contract)
+    return launch_hooked("train_mesh.py", how, store=store, n_ranks=n_ranks, by_torchrun=n_ranks == 2, **contract)
 
 
 def placed(*placements: Value) -> dict[str, Value]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
-from torchx_cubicml.recorder.events.sender import DONE, WRITTEN
+from torchx_cubicml.recorder.events.sender import DONE, OUTCOME, WRITTEN
 from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, NO_END_EVENT, EventWriter, closing_event, read_lines
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STARTED = Event(kind=EventKind.STARTED, trial_id="t-1", writer="rank0", workload={"program": "train.py"}, sequence=4)
 ENDED = Event(kind=EventKind.ENDED, trial_id="t-1", writer="rank0", state=State.COMPLETED, sequence=5)
+NO_THROUGHPUT = OUTCOME + b"recorded without a throughput: no steady steps were seen\n"
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_events_are_appended(ends: tuple[socket.socket, socket.socket], tmp_path
     writer.close(deadline_s=5)
     (trial,) = TrialStore(str(tmp_path))
     assert trial.state is State.COMPLETED
-    assert ends[0].recv(100) == WRITTEN + DONE
+    assert ends[0].recv(1000) == WRITTEN + NO_THROUGHPUT + DONE
 
 
 def test_an_open_trial_is_closed(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_launch_is_recorded_whatever_its_command(
     writer.close(deadline_s=60)
     (trial,) = TrialStore(str(tmp_path))
     assert (trial.workload, trial.arguments) == ({"program": "train.py"}, recorded)
-    assert ends[0].recv(10_000) == WRITTEN + DONE
+    assert ends[0].recv(10_000) == WRITTEN + NO_THROUGHPUT + DONE
 
 
 def test_lines_are_put_together(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 from torchx_cubicml.recorder.own_ranks.rank_starts import is_rank_of_its_own, recorded_words, watch_starts
-from torchx_cubicml.recorder.own_ranks.starter import RankStarter
 from torchx_cubicml.records.contract import Contract
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def test_other_processes_start_as_typed(started: list[str]) -> None:
 
 
 def test_data_of_a_process_is_loaded_without_this_package(started: list[str]) -> None:
-    from multiprocessing import reduction, spawn
+    from multiprocessing import spawn
 
-    data = bytes(reduction.ForkingPickler.dumps(spawn.get_preparation_data("p")))
-    code = "import pickle, sys; print(sorted(pickle.loads(sys.stdin.buffer.read())))"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], input=data, capture_output=True, check=True)
-    assert b"'torchx_cubicml'" in done.stdout
-    assert done.stderr == b""
-    assert pickle.loads(data)["name"] == "p"
+    data = spawn.get_preparation_data("p")
+    assert data["name"] == "p"
+    code = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()), 'torch' in sys.modules)"
+    words = [sys.executable, "-I", "-S", "-c", code]
+    done = subprocess.run(words, input=pickle.dumps(data["torchx_cubicml"]), capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"None False\n", b"")

@@ -22,6 +22,7 @@ from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.tuner.scheduler.docker import DockerQuery, launch_of, state_of
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,9 +207,18 @@ def test_all_containers_of_a_job_are_asked_before_one_is_waited_for(daemon: Stan
     ]
 
 
+def test_docker_itself_is_asked_for_all_of_a_job(daemon: StandIn) -> None:
+    jobs = JobRunner("local_docker")
+    assert jobs.look("local_docker://torchx/app-9") == JobState(phase=JobPhase.UNKNOWN)  # for TorchX it succeeded
+    assert jobs.look("local_docker://torchx/app-2").why == "exit code 1"
+    assert (jobs.find(["launch-2"]), jobs.finds) == ({"launch-2": "local_docker://torchx/app-2"}, True)
+    jobs.cancel("local_docker://torchx/app-1")
+    assert len(daemon.ended) == 4
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a client that is never made
 def test_a_daemon_that_does_not_answer_knows_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     query = DockerQuery()
-    assert (query.look("app"), query.find(["launch-1"]), query.cancel("app")) == (None, {}, False)
+    assert (query.look("app"), query.find(["launch-1"]), query.cancel("app")) == (None, None, False)
     gc.collect()

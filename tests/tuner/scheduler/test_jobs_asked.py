@@ -14,6 +14,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, is_out_of_memory
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
+from torchx_cubicml.tuner.scheduler.ray import RayQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
 
 if TYPE_CHECKING:
@@ -38,12 +39,13 @@ class Asked:
         self._state, self._builds = state, builds
 
     def scheduler_backends(self) -> list[str]:
-        return ["slurm", "local_cwd", "lsf"]
+        return ["slurm", "local_cwd", "lsf", "ray"]
 
     def scheduler_run_opts(self, scheduler: str) -> specs.runopts:
         options = specs.runopts()
         for name in ("comment", "log_dir", "partition"):
             options.add(name, type_=str, help=f"of {scheduler}")
+        options.add("dashboard_address", type_=str, default="127.0.0.1:8265", help=f"of {scheduler}")
         return options
 
     def run(self, app: specs.AppDef, scheduler: str, *, cfg: dict[str, object], workspace: str | None) -> str:
@@ -125,6 +127,17 @@ def test_the_image_of_a_workspace_is_built_by_the_first_launch() -> None:
     assert jobs.image == "built:1"
 
 
+def test_on_ray_each_launch_builds_its_image_and_bears_its_launch() -> None:
+    asked, names = Asked(builds="/tmp/removed"), []
+    jobs = JobRunner("ray", workspace="file:///here", runner=asked)
+    for number in (1, 2):
+        submitted = app()
+        jobs.submit(submitted, launch_id=f"launch-{number}")
+        names.append(submitted.name)
+    assert [(workspace, image) for _, workspace, image in asked.asked] == [("file:///here", "typed")] * 2
+    assert (jobs.image, names) == ("", ["app-launch-1", "app-launch-2"])
+
+
 def test_what_a_scheduler_rejects_is_told_with_the_cause() -> None:
     with pytest.raises(LaunchError, match="lsf rejected the job: ValueError: no quota"):
         JobRunner("lsf", runner=Asked(state=ValueError("no quota"))).submit(app(), launch_id="launch-1")
@@ -133,7 +146,7 @@ def test_what_a_scheduler_rejects_is_told_with_the_cause() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "options", "words"),
     [
-        ("slrm", "", r"unknown scheduler 'slrm'; choose from slurm, local_cwd, lsf"),
+        ("slrm", "", r"unknown scheduler 'slrm'; choose from slurm, local_cwd, lsf, ray"),
         ("slurm", "partitions=a", r"unknown option 'partitions' of scheduler slurm; choose from comment, log_dir"),
         ("slurm", "partition=a,comments=b", "unknown option 'comments'"),
     ],
@@ -161,6 +174,29 @@ def test_an_unknown_scheduler_lists_the_known_ones(scheduler: str, options: str,
 )
 def test_a_state_of_torchx_is_read(state: specs.AppState | Exception | None, expected: JobState) -> None:
     assert JobRunner("lsf", runner=Asked(state=state)).look("lsf://torchx/1") == expected
+
+
+def test_ray_is_queried_by_its_own_client_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran_out = JobState(phase=JobPhase.ENDED, end=JobEnd.OUT_OF_MEMORY)
+    cancelled: list[str] = []
+    monkeypatch.setattr(RayQuery, "look", lambda _, app_id: ran_out if app_id == "127.0.0.1:8265-train-1" else None)
+    monkeypatch.setattr(RayQuery, "find", lambda _, launch_ids: dict.fromkeys(launch_ids, "127.0.0.1:8265-train-1"))
+    monkeypatch.setattr(RayQuery, "cancel", lambda _, app_id: cancelled.append(app_id) or True)
+    jobs = JobRunner("ray", runner=Asked(state=specs.AppState.FAILED))
+    assert jobs.find(["launch-1"]) == {"launch-1": "ray://torchx/127.0.0.1:8265-train-1"}
+    assert jobs.look("ray://torchx/127.0.0.1:8265-train-1") == ran_out
+    assert jobs.look("ray://torchx/127.0.0.1:8265-train-2").end is JobEnd.FAILED
+    jobs.cancel("ray://torchx/127.0.0.1:8265-train-1")
+    assert (cancelled, jobs.is_local, jobs.finds) == (["127.0.0.1:8265-train-1"], False, True)
+
+
+def test_a_scheduler_without_its_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def options(*_: object) -> None:
+        raise NameError("name 'JobSubmissionClient' is not defined")
+
+    monkeypatch.setattr(Asked, "scheduler_run_opts", options)
+    with pytest.raises(LaunchError, match="the client of scheduler ray is not installed here: name 'JobSubmission"):
+        JobRunner("ray", runner=Asked())
 
 
 def test_slurm_is_queried_unless_torchx_sees_the_job_run(monkeypatch: pytest.MonkeyPatch) -> None:

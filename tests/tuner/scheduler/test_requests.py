@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tune.draws import prepare_in, stored
+from tests.tune.cluster import SimulatedCluster
+from tests.tune.draws import go, prepare_in, stored
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.tuner import tune
+from torchx_cubicml.tuner import Budget, tune
 from torchx_cubicml.tuner.journal import Journal
+from torchx_cubicml.tuner.progress import Notice
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
@@ -56,3 +58,12 @@ def test_a_whole_command_passes_and_nothing_is_written(
     jobs.check_request(prepared.component.build())
     assert jobs.image == ""
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("scheduler", "doubts"), [("local_cwd", 0), ("local_docker", 1)])
+def test_a_store_that_jobs_may_not_reach_is_doubted_once(prepared: Prepared, scheduler: str, doubts: int) -> None:
+    launch = replace(prepared.component.launch, scheduler=scheduler)
+    few = replace(prepared.request, budget=Budget(launches=2), parallel=1)
+    steps = go(replace(prepared, request=few, component=replace(prepared.component, launch=launch)), SimulatedCluster())
+    texts = [step.text for step in steps if isinstance(step, Notice)]
+    assert sum(text.startswith(f"{prepared.store_url} may not be visible to jobs on") for text in texts) == doubts

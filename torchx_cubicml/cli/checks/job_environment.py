@@ -65,7 +65,12 @@ def _run(context: CheckContext) -> tuple[JobReport | None, str]:
     role, name = app.roles[0].name, f"doctor-{os.urandom(4).hex()}"
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as logs,
-        JobRunner(context.scheduler, scheduler_args=args.scheduler_args, log_dir=logs) as jobs,
+        JobRunner(
+            context.scheduler,
+            scheduler_args=args.scheduler_args,
+            log_dir=logs,
+            workspace=logs if context.scheduler == "ray" else "",  # Ray wants a folder to send, be it empty
+        ) as jobs,
     ):
         handle = jobs.submit(app, launch_id=name)
         if not jobs.is_local:

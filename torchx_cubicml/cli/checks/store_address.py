@@ -15,17 +15,17 @@ NAME, PLACE = "store: URL", 60
 
 def check(context: CheckContext) -> Finding:
     """Check the URL without asking its server."""
-    from torchx_cubicml.launch.scheduler import is_contained
+    from torchx_cubicml.launch.scheduler import folder_doubt
 
     problem = context.address_problem
     if " needs " in problem:
         return wrong(problem, "install it here and in the job's image")
     if problem:
         return wrong(problem, "correct --store, `store` of .torchxconfig or TORCHX_CUBICML_STORE")
-    is_local = split_url(context.url)[0] in LOCAL_PROTOCOLS
-    if is_local and is_contained(context.scheduler) and _is_meant(context):
-        found = f"{context.url} may not be visible to jobs on {context.scheduler}, or end with their container"
-        return warning(found, "use an object store (--store s3://...), or mount the folder; --job tells for sure")
+    doubt = folder_doubt(context.scheduler) if split_url(context.url)[0] in LOCAL_PROTOCOLS else ""
+    if doubt and _is_meant(context):
+        cure = "use an object store (--store s3://...), or mount the folder; --job tells for sure"
+        return warning(f"{context.url} {doubt}", cure)
     return ok(context.url)
 
 

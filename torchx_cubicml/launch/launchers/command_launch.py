@@ -172,7 +172,7 @@ class CommandLaunch:
 
     @property
     def _can_have_second_attempt(self) -> bool:
-        """Whether a launcher in Python starts all processes, so that it can be run again in its own process."""
+        """True if a launcher in Python starts all processes, so that it can be run again in its own process."""
         parts = self.parts
         is_of_python = parts.picks_python or bool(parts.module_switch)
         if parts.process_start or parts.nnodes != 1 or not is_of_python:

@@ -44,7 +44,7 @@ class EventSender:
         OSError: the writer process cannot be started.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each names one part of the training process
         self,
         store: str,
         *,
@@ -102,7 +102,7 @@ class EventSender:
 
     @property
     def outcome(self) -> str:
-        """What the end event in the store says, in words; empty before it is known to be there."""
+        """Outcome by the end event in the store, in words; empty before it is known to be there."""
         lines = [line for line in self._answers.split(b"\n")[:-1] if line.startswith(OUTCOME)]
         return lines[0].removeprefix(OUTCOME).decode(errors="replace") if lines else ""
 

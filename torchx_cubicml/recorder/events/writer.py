@@ -38,7 +38,10 @@ from torchx_cubicml.store.digest_key import made_digest_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KILLED_BY_HOST = "the process sent no end event; the host ran out of memory and killed processes of this launch"
+KILLED_BY_HOST = (
+    "the process sent no end event; the host or the job's limit ran out of memory, and processes of this launch were "
+    "killed"
+)
 NO_END_EVENT = "the process sent no end event: killed by a signal, or ended by os._exit"
 
 

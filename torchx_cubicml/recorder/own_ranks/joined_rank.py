@@ -14,7 +14,7 @@ def await_group(contract: str, pid: int, began: float) -> None:
     """Record this process once it joins a process group; the arguments are those of its ``RankStarter``."""
     from torchx_cubicml.recorder.own_ranks.group_joins import on_every_join
 
-    has_joined = []
+    has_joined: list[bool] = []
 
     def joined(rank: int, world_size: int) -> None:
         if not has_joined:
@@ -33,7 +33,7 @@ def _import_and_record(contract: str, pid: int, began: float, *, rank: int, worl
         sys.path.sort(key=lambda entry: entry not in {library, f"{library}/lib-dynload"})
         try:
             from torchx_cubicml.recorder.own_ranks.rank_session import record_rank
-            from torchx_cubicml.recorder.own_ranks.starter import RankStarter
+            from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
             from torchx_cubicml.recorder.process.import_path import unload_shadowed_modules
         finally:
             sys.path[:] = path

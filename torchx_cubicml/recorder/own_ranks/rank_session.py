@@ -10,7 +10,7 @@ from torchx_cubicml.recorder.process.assignment import rank_assignment
 from torchx_cubicml.recorder.session import Session
 
 if TYPE_CHECKING:
-    from torchx_cubicml.recorder.own_ranks.starter import RankStarter
+    from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 
 _RAISED_BY_TORCH = "torch.multiprocessing.spawn"  # module that turns an error of a rank into an exit
 _AFTER_ALL_OTHERS = -100  # priority of a finalizer of multiprocessing
@@ -25,7 +25,7 @@ def record_rank(starter: RankStarter, *, rank: int, world_size: int) -> None:
     session = Session(rank_assignment(starter, rank=rank, world_size=world_size))
     # Neither ``atexit`` nor an exception reaches the end of a process that multiprocessing has forked.
     Finalize(None, _end, args=(session,), exitpriority=_AFTER_ALL_OTHERS)
-    session.begin(at_exit=None)
+    session.begin(closes_at_exit=False)
 
 
 def _end(session: Session) -> None:

@@ -21,7 +21,7 @@ from torchx_cubicml.settings import STARTER_VARIABLE, child_environment, read_jo
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torchx_cubicml.recorder.own_ranks.starter import RankStarter
+    from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 
 _PACKAGE = "torchx_cubicml"
 _FOLDER = str(Path(__file__).absolute().parents[3])

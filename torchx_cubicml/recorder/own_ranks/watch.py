@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.own_ranks.group_joins import on_every_join
+from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 from torchx_cubicml.recorder.own_ranks.rank_starts import watch_starts
-from torchx_cubicml.recorder.own_ranks.starter import RankStarter
 from torchx_cubicml.recorder.process.console import warn
 
 if TYPE_CHECKING:

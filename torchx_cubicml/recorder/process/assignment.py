@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.project import project_of
-from torchx_cubicml.recorder.own_ranks.starter import RankStarter
+from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 from torchx_cubicml.records.contract import Contract, decode_contract
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, new_id
 from torchx_cubicml.records.values import MAX_TEXT
@@ -97,7 +97,7 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
 def rank_assignment(
     starter: RankStarter, *, rank: int, world_size: int, environment: Mapping[str, str] | None = None
 ) -> Assignment:
-    """Return the recording assignment of a rank that multiprocessing has started, and whose environment is its starter's.
+    """Return the recording assignment of a rank that multiprocessing has started, in the environment of its starter.
 
     Args:
         starter: process that has started it.

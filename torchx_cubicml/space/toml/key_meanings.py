@@ -84,7 +84,7 @@ PARAMETER = {
         'the observed fact that replaces the requested value in training rows; `""` for none', "the standard name"
     ),
     "changes_training": KeyMeaning(
-        "`true`: an ordinary launch may change it although it changes what is trained", "no"
+        "`true`: a launch or a tune may change it although it changes what is trained", "no"
     ),
     "was": KeyMeaning("the former name, or a list of them, under which earlier launches recorded it", "none"),
 }

@@ -38,15 +38,16 @@ class DockerQuery:
             return state_of(_containers(f"{_APP_ID}={app_id}"), now=datetime.now(UTC))
         return None
 
-    def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
+    def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search the environment of each container that TorchX made, except those that Docker could not start."""
-        found: dict[str, str] = {}
         with suppress(Exception):
-            for container in _containers(_APP_ID):
-                launch_id = launch_of(container)
-                if launch_id in launch_ids and not _is_refused(container["State"]):
-                    found[launch_id] = container["Config"]["Labels"][_APP_ID]
-        return found
+            launches = {
+                launch_of(container): container["Config"]["Labels"][_APP_ID]
+                for container in _containers(_APP_ID)
+                if not _is_refused(container["State"])
+            }
+            return {launch_id: app_id for launch_id, app_id in launches.items() if launch_id in launch_ids}
+        return None
 
     def submitting(self, launch_ids: Collection[str]) -> bool:
         """Return false: a killed process leaves no submission behind."""

@@ -29,6 +29,7 @@ class JobEnd(StrEnum):
     OUT_OF_MEMORY = "ran out of memory"
     NODE_FAILED = "lost a node"
     PREEMPTED = "was preempted"
+    NO_ROOM = "found no room on the cluster"
     EVICTED = "was evicted"
     REJECTED = "was rejected by its node"
     UNWATCHED = "ended while nobody watched"

@@ -23,6 +23,7 @@ from torchx_cubicml.tuner.scheduler.docker import DockerQuery
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.kubernetes import LAUNCH_LABEL, KubernetesQuery
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
+from torchx_cubicml.tuner.scheduler.ray import RayQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _OUT_OF_MEMORY = re.compile(
     r"exceeded (?:job )?memory limit|oom[-_]kill|\bOOM[ -]?[Kk]ill|OUT_OF_MEMORY", re.IGNORECASE
 )
 _ON_THIS_HOST = frozenset({"local_cwd", "local_docker"})
+_RAY = "ray"
 _ADOPTED = "adopted/"  # part of the handle of a local job that another process started
 
 
@@ -67,11 +69,12 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             scheduler: name of a TorchX scheduler.
             scheduler_args: ``key=value,key=value``, as ``-cfg`` of ``torchx run``.
             log_dir: folder of local schedulers' logs, with a folder for each launch, unless the options set another.
-            workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch and reused.
+            workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch and reused. On Ray
+                it is a folder that TorchX removes once it is uploaded, and each launch builds its own.
             runner: replaces TorchX's own; ``.torchxconfig`` is not read then.
 
         Raises:
-            LaunchError: the scheduler or an option is unknown.
+            LaunchError: the scheduler or an option is unknown, or the scheduler's client is missing.
         """
         from torchx.runner import config, get_runner
 
@@ -85,7 +88,10 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             raise LaunchError(
                 f"unknown scheduler {scheduler!r}; choose from {', '.join(legal)}{closest(scheduler, legal)}"
             )
-        options = self._runner.scheduler_run_opts(scheduler)
+        try:
+            options = self._runner.scheduler_run_opts(scheduler)
+        except (ImportError, NameError) as error:  # of TorchX, where the scheduler's client is missing
+            raise LaunchError(f"the client of scheduler {scheduler} is not installed here: {error}") from error
         try:
             self._cfg = options.cfg_from_str(scheduler_args)
         except (ValueError, KeyError) as error:
@@ -94,16 +100,25 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if runner is None:
             config.apply(scheduler=scheduler, cfg=self._cfg)
         self._logs = log_dir if scheduler == "local_cwd" and not self._cfg.get("log_dir") else ""
-        self._query: SchedulerQuery | None = None
-        if scheduler == "slurm":
-            self._query = SlurmQuery()
-        elif scheduler == "local_cwd":
-            self._query = LocalQuery(self._logs)
-        elif scheduler == "local_docker":
-            self._query = DockerQuery()
-        elif scheduler == "kubernetes":
-            self._query = KubernetesQuery(self._api_client, str(self._cfg.get("namespace") or "default"))
+        self._query = self._new_query()
         self._answered = True  # the last search for jobs
+
+    def _new_query(self) -> SchedulerQuery | None:
+        if self._scheduler == "slurm":
+            return SlurmQuery()
+        if self._scheduler == "local_cwd":
+            return LocalQuery(self._logs)
+        if self._scheduler == "local_docker":
+            return DockerQuery()
+        if self._scheduler == "kubernetes":
+            return KubernetesQuery(self._api_client, str(self._cfg.get("namespace") or "default"))
+        if self._scheduler == _RAY:
+            for handler in logging.getLogger(_RAY).handlers:
+                handler.setLevel(logging.WARNING)  # of its client, as for TorchX's
+            logging.getLogger("torchx.schedulers.ray_scheduler").setLevel(logging.ERROR)  # it warns of ports each time
+            options = self._runner.scheduler_run_opts(_RAY).resolve(self._cfg)
+            return RayQuery(str(options.get("dashboard_address") or ""))
+        return None
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -142,6 +157,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             KeyboardInterrupt: the user interrupts; there may or may not be a job.
         """
         cfg = self._options_of(launch_id, options)
+        if self._scheduler == _RAY:
+            app.name = f"{app.name}-{launch_id}"
         if self.image:
             app.roles[0].image = self.image
         workspace, typed = None if self.image else self._workspace or None, app.roles[0].image
@@ -151,7 +168,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             raise KeyboardInterrupt from error
         except Exception as error:
             raise LaunchError(f"{self._scheduler} rejected the job: {type(error).__name__}: {error}") from error
-        if app.roles[0].image != typed:
+        if app.roles[0].image != typed and self._scheduler != _RAY:
             self.image = app.roles[0].image
         return handle
 
@@ -192,6 +209,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def look(self, handle: str) -> JobState:
         """Return the state of a job; ``UNKNOWN`` if no source knows it or a query fails."""
         app_id = handle.rpartition("/")[2]
+        if isinstance(self._query, RayQuery):
+            return self._query.look(app_id) or self._torchx_state(handle)
         if _ADOPTED in handle or isinstance(self._query, DockerQuery | KubernetesQuery):
             return (self._query.look(app_id) if self._query else None) or JobState(phase=JobPhase.UNKNOWN)
         state = self._torchx_state(handle)
@@ -202,7 +221,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def cancel(self, handle: str) -> None:
         """Request the end of a job from the scheduler."""
         app_id = handle.rpartition("/")[2]
-        is_asked = isinstance(self._query, SlurmQuery | DockerQuery | KubernetesQuery)
+        is_asked = isinstance(self._query, SlurmQuery | DockerQuery | KubernetesQuery | RayQuery)
         if self._query is not None and (is_asked or _ADOPTED in handle):
             self._query.cancel(app_id)
             return
@@ -276,6 +295,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         from torchx.schedulers.api import Stream
         from torchx.specs import is_terminal
 
+        if isinstance(self._query, RayQuery):
+            return self._query.lines(handle.rpartition("/")[2])[-count:]
         if isinstance(self._query, KubernetesQuery):
             return self._query.lines(handle.rpartition("/")[2], role, count=count)
         try:

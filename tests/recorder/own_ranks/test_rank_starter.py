@@ -5,7 +5,7 @@ import time
 import pytest
 
 from torchx_cubicml.errors import ContractError
-from torchx_cubicml.recorder.own_ranks.starter import LAST_SEQUENCE, RankStarter
+from torchx_cubicml.recorder.own_ranks.rank_starter import LAST_SEQUENCE, RankStarter
 from torchx_cubicml.recorder.process.assignment import rank_assignment, read_assignment
 from torchx_cubicml.recorder.process.run_program import Program
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, FilePatch, decode_contract

@@ -1,0 +1,219 @@
+"""Same training: the parameters and the global batch that stay as in a command unless the space file permits a change.
+
+An ordinary launch, ``suggest`` and a tune share these rules, so that a launch takes what a tune has found.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.workload import collapsed, value_key
+from torchx_cubicml.space.constraints import IN_BATCH, data_parallel_degree, is_count
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.fixed import with_fixed_values
+from torchx_cubicml.space.trainers import CHANGES_TRAINING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config, Value, Workload
+    from torchx_cubicml.space import Parameter, SearchSpace
+
+BATCH = "global_batch_size"
+_PER_RANK = ("micro_batch_size", "gradient_accumulation_steps")
+_IN_BATCH = IN_BATCH | {"world_size", "nnodes", "nproc_per_node"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChange:
+    """Change of the global batch size.
+
+    Args:
+        before: product of its known factors in the user's own config.
+        after: the same in another config.
+        is_whole: whether all factors are known, so that the products are the global batch sizes.
+    """
+
+    before: int
+    after: int
+    is_whole: bool
+
+    def __str__(self) -> str:
+        """Return the change in words.
+
+        >>> str(BatchChange(before=8, after=12, is_whole=True)), str(BatchChange(before=8, after=12, is_whole=False))
+        ('from 8 to 12', 'by a factor of 1.5')
+        """
+        return f"from {self.before} to {self.after}" if self.is_whole else f"by a factor of {self.ratio:.3g}"
+
+    @property
+    def ratio(self) -> float:
+        """Ratio of the batch sizes, after over before."""
+        return self.after / self.before
+
+
+def changes_training(parameter: Parameter) -> bool:
+    """Return whether a parameter is known to change what is trained, by its own name or that of its flag.
+
+    >>> from torchx_cubicml.space import Parameter
+    >>> changes_training(Parameter(name="dtype", choices=("fp32", "bf16"))), changes_training(
+    ...     Parameter(name="tp_degree", choices=(1, 2))
+    ... )
+    (True, False)
+    """
+    return not parameter.known_names.isdisjoint(CHANGES_TRAINING)
+
+
+def not_permitted(space: SearchSpace) -> tuple[str, ...]:
+    """Return the names of parameters that change what is trained without the space file's permission."""
+    return tuple(item.name for item in space.parameters if changes_training(item) and not item.changes_training)
+
+
+def global_batch(workload: Workload, config: Config) -> int | None:
+    """Return the global batch size of a config; ``None`` where one of its factors is not among the known values."""
+    is_whole = all(name in workload or name in config for name in _PER_RANK)
+    return _product(workload, config) if is_whole else None
+
+
+def shown_always(space: SearchSpace) -> frozenset[str]:
+    """Return the parameters that a table shows even where they stay: those of the batch and of what is trained."""
+    return frozenset(
+        item.name
+        for item in space.parameters
+        if item.name in IN_BATCH or item.changes_training or changes_training(item)
+    )
+
+
+def kept_line(name: str) -> str:
+    """Return the message that a parameter stays, because it changes what is trained."""
+    return f"keeping {name}: it changes what is trained (set changes_training = true in the space file to allow it)"
+
+
+def observed_batch_line(name: str) -> str:
+    """Return the message that a parameter stays, because launches show that it changes the global batch."""
+    return (
+        f"keeping {name}: launches that differ in it alone had different global batch sizes "
+        "(set changes_training = true in the space file to allow it)"
+    )
+
+
+def with_same_training(
+    space: SearchSpace, *, workload: Workload, current: Config, own: Iterable[Trial] = ()
+) -> SearchSpace:
+    """Return the space of the configs that train as the command does, or in another way that the space file permits.
+
+    Values that differ between layers stay free: a single choice cannot hold them.
+
+    Args:
+        space: as the user wrote it.
+        workload: facts of the launch.
+        current: the user's own config.
+        own: trials of the workload, in the terms of the space; they show what changes the global batch.
+    """
+    names = {*not_permitted(space), *batch_parameters(space, own)}
+    single = {name for name in names if name in current and not isinstance(collapsed(current[name]), tuple)}
+    held = with_fixed_values(space, current, single)
+    return (
+        with_fixed_batch(held, workload=workload, current=current)
+        if can_change_batch(space, workload=workload, current=current)
+        else held
+    )
+
+
+def batch_change(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> BatchChange | None:
+    """Return the change of the global batch size by ``config`` without permission; ``None`` without one."""
+    if _is_permitted(space, current, config):
+        return None
+    before, after = _product(workload, current), _product(workload, config)
+    if before is None or after is None or before == after:
+        return None
+    return BatchChange(before=before, after=after, is_whole=global_batch(workload, current) is not None)
+
+
+def is_same_training(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> bool:
+    """Return whether a config trains as the user's own does, or in another way that the space file permits."""
+    kept = [name for name in not_permitted(space) if name in config and name in current]
+    is_kept = all(value_key(config[name]) == value_key(current[name]) for name in kept)
+    return is_kept and batch_change(space, workload=workload, current=current, config=config) is None
+
+
+def can_change_batch(space: SearchSpace, *, workload: Workload, current: Config) -> bool:
+    """Return whether legal configs can change the command's global batch size although that is not permitted."""
+    factors = [item for item in space.parameters if item.name in _IN_BATCH and not item.changes_training]
+    is_free = any(len(item.choices) != 1 for item in factors)
+    return is_free and not space.derives_batch and _product(workload, current) is not None
+
+
+def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
+    """Constrain the space to configs with the command's global batch size, or with another one that is permitted."""
+    known = {**workload, **current}
+    factors = [name for name in _PER_RANK if name in known]
+    kept = f"{' * '.join([*factors, 'dp_degree'])} == {_product(workload, current)}"
+    permitted = [item.name for item in space.parameters if item.changes_training and item.name in _IN_BATCH]
+    if any(not is_count(current.get(name)) for name in permitted):
+        return space
+    changed = [f"{name} != {current[name]}" for name in permitted]
+    constraint = parse_expression(" or ".join([*changed, kept]), where="the global batch size of the command")
+    return replace(space, constraints=(*space.constraints, constraint))
+
+
+def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...]:
+    """Return the parameters that change the global batch size without permission, as launches of the workload show.
+
+    Launches that differ in such a parameter alone, and in what is derived from it, were observed with different global
+    batch sizes. Parameters whose names tell as much are left out where micro batch or accumulation are known, too:
+    other rules keep their product.
+    """
+    observing = [trial for trial in own if BATCH in trial.observed]
+    doubtful = (item for item in space.parameters if item.derive is None and not item.changes_training)
+    known = {*(item.name for item in space.parameters), *(fact.name for fact in space.workload)}
+    ruled = frozenset[str]() if known.isdisjoint(_PER_RANK) else IN_BATCH
+    names = (item.name for item in doubtful if item.name not in ruled)
+    return tuple(name for name in names if _changes_batch(name, _others(space, name), observing))
+
+
+def _product(workload: Workload, config: Config) -> int | None:
+    """Return the product of the known factors of the global batch; ``None`` where no size of a batch is among them.
+
+    A factor that neither the workload nor the config has stays as typed.
+    """
+    known: Mapping[str, Value] = {**workload, **config}
+    factors = [*(known[name] for name in _PER_RANK if name in known), data_parallel_degree(known)]
+    product = 1
+    for factor in factors:
+        if not is_count(factor):
+            return None
+        product *= factor
+    return product if len(factors) > 1 else None
+
+
+def _is_permitted(space: SearchSpace, current: Config, config: Config) -> bool:
+    changed = (item for item in space.parameters if config.get(item.name) != current.get(item.name))
+    return any(item.changes_training and item.name in _IN_BATCH for item in changed)
+
+
+def _others(space: SearchSpace, name: str) -> list[str]:
+    """Return the parameters that neither are ``name`` nor are derived from it.
+
+    A derived one counts too: an earlier space file may have left it free, so that launches differ in it.
+    """
+    following = {name}
+    derived = [item for item in space.parameters if item.derive is not None]
+    while (
+        found := {item.name for item in derived if item.derive and not following.isdisjoint(item.derive.names)}
+        - following
+    ):
+        following |= found
+    return [item.name for item in space.parameters if item.name not in following]
+
+
+def _changes_batch(name: str, others: Sequence[str], observing: Iterable[Trial]) -> bool:
+    batches: defaultdict[Hashable, dict[Hashable, Value]] = defaultdict(dict)
+    for trial in observing:
+        if name in trial.config:
+            rest = tuple(sorted((each, value_key(trial.config[each])) for each in others if each in trial.config))
+            batches[rest].setdefault(value_key(trial.config[name]), trial.observed[BATCH])
+    return any(len(set(found.values())) > 1 for found in batches.values())

@@ -1,0 +1,81 @@
+"""Time that a tune will take, told before its first launch from earlier launches of the same command."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.job_time import seconds_text
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.space.constraints import is_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.tuner.request import Prepared
+
+_FACTORS = ("micro_batch_size", "gradient_accumulation_steps")
+_WORTH_SAYING = 1.5  # times the work of the user's own step
+
+
+def duration_text(prepared: Prepared, before: Sequence[Trial]) -> str:
+    """Return how long the tune will take; empty where no earlier launch tells.
+
+    Args:
+        prepared: the checked request.
+        before: trials of the workload from before this tune.
+    """
+    runs_s = [seconds for trial in before if (seconds := _run_s(prepared, trial)) is not None]
+    if not runs_s:
+        return ""
+    request, each_s = prepared.request, median(runs_s)
+    ran = f"your command ran for about {_about(each_s)}"
+    steps = "" if request.step_limit is None else f", less with --steps {request.step_limit}"
+    if request.budget.launches is not None:
+        launches, waves = request.budget.launches, math.ceil(request.budget.launches / request.parallel)
+        in_turn = "one after another" if request.parallel == 1 else f"{request.parallel} at a time"
+        text = f"{launches} launches {in_turn} take about {_about(waves * each_s)}" if launches > 1 else ""
+        return f"{ran}: {text or 'one launch takes as long'}, besides queues and start-up{steps}"
+    devices = prepared.component.launch.world_size or 1
+    hours = request.budget.hours or (request.budget.device_hours or 0.0) / devices
+    at_once = request.parallel if request.budget.hours is not None else 1
+    launches = at_once * int(hours * 3600 / each_s) if each_s > 0 else 0
+    return f"{ran}: {request.budget} are enough for about {launches:,} such launches{steps}"
+
+
+def more_work_text(prepared: Prepared) -> str:
+    """Return how much more work a step may do than the user's own; empty where the batch stays."""
+    free = [item for item in prepared.space.parameters if item.name in _FACTORS and item.derive is None]
+    times = 1.0
+    for item in free:
+        own, sizes = prepared.current.get(item.name), [size for size in item.choices if is_count(size)]
+        times *= max(sizes, default=1) / own if is_count(own) else 1.0
+    is_free = any(item.changes_training for item in free) and not prepared.space.derives_batch
+    if not is_free or times < _WORTH_SAYING:
+        return ""
+    return (
+        f"changes_training lets a step do up to {times:.3g} times the work of yours: "
+        "with the same number of steps, such a launch may take as many times as long"
+    )
+
+
+def _run_s(prepared: Prepared, trial: Trial) -> float | None:
+    """Return the seconds of a completed launch of the user's own config; ``None`` of any other, or where unknown."""
+    start, end = parse_time(trial.started_at), parse_time(trial.ended_at)
+    if start is None or end is None or trial.state is not State.COMPLETED:
+        return None
+    seconds = (end - start).total_seconds()
+    return seconds if seconds > 0 and config_key(trial.config) == config_key(prepared.current) else None
+
+
+def _about(seconds: float) -> str:
+    """Return a duration to two digits.
+
+    >>> _about(13.4), _about(161.0), _about(181.0), _about(5000.0)
+    ('13 s', '2 min 40 s', '3 min', '1 h 23 min')
+    """
+    return seconds_text(float(f"{seconds:.2g}")).removesuffix(" 0 s").removesuffix(" 0 min")

@@ -1,0 +1,115 @@
+"""Training that a tune keeps: the search space of the configs that a launch may run, and notices on what stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError, SpaceError
+from torchx_cubicml.launch.same_training import can_change_batch, kept_line, not_permitted, with_same_training
+from torchx_cubicml.records.standard_names import standard_flag_name
+from torchx_cubicml.space.constraints import IN_BATCH
+from torchx_cubicml.space.expression import parse_expression
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.values import Config, Workload
+    from torchx_cubicml.space import Parameter, SearchSpace
+
+_MICRO_BATCH, _ACCUMULATION = "micro_batch_size", "gradient_accumulation_steps"
+_SIZES = IN_BATCH | {"nnodes", "nproc_per_node"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTraining:
+    """Search space of a tune that keeps the training.
+
+    Args:
+        space: the configs that train as the command does, or otherwise as the space file permits.
+        notices: what stays as typed although the file lists other values, and how to let it vary.
+        is_empty: whether no other config than the user's own is left because of it.
+    """
+
+    space: SearchSpace
+    notices: tuple[str, ...] = ()
+    is_empty: bool = False
+
+
+def keep_training(
+    space: SearchSpace, launch: Launch, *, workload: Workload, current: Config, where: str
+) -> KeptTraining:
+    """Return the search space that keeps the training of a command, with notices on what stays.
+
+    Args:
+        space: as the user wrote it.
+        launch: the command, which may have a flag for the accumulation.
+        workload: facts of the launch.
+        current: the user's own config.
+        where: path of the space file, for messages.
+
+    Raises:
+        SpaceError: the space has no legal config.
+        LaunchError: no config of the space keeps the training.
+    """
+    space.bind(workload=workload, current=current)
+    held, keeps_batch = not_permitted(space), can_change_batch(space, workload=workload, current=current)
+    if not held and not keeps_batch:
+        return KeptTraining(space=space)
+    kept = with_same_training(space, workload=workload, current=current)
+    sizes = _sizes_in(space) if keeps_batch else []
+    try:
+        bound = kept.bind(workload=workload, current=current)
+    except SpaceError:
+        cure = _cure(space, launch, sizes, where)
+        raise LaunchError(f"no config of {where} keeps the training of your command; {cure}") from None
+    free = {item.name for item in space.parameters if len(item.choices) > 1}
+    notices = [kept_line(name) for name in held if name in free]
+    stuck = [item for item in sizes if not _can_vary(kept, item, workload, current)]
+    if stuck:
+        cure = _cure(space, launch, stuck, where)
+        notices.append(f"keeping {_names(stuck)}: another value changes the global batch; {cure}")
+    is_empty = bool(notices) and bound.size(limit=2) == 1 and current in bound
+    return KeptTraining(space=kept, notices=tuple(notices), is_empty=is_empty)
+
+
+def _sizes_in(space: SearchSpace) -> list[Parameter]:
+    """Return the parameters with several choices on which the global batch depends, without permission to change it."""
+    free = [item for item in space.parameters if item.derive is None and len(item.choices) > 1]
+    return [item for item in free if item.name in _SIZES and not item.changes_training]
+
+
+def _can_vary(space: SearchSpace, item: Parameter, workload: Workload, current: Config) -> bool:
+    """Return whether a legal config has another value of a parameter than the user's own."""
+    if item.name not in current:
+        return True
+    differs = parse_expression(f"{item.name} != {current[item.name]}", where=item.name)
+    try:
+        replace(space, constraints=(*space.constraints, differs)).bind(workload=workload, current=current)
+    except SpaceError:
+        return False
+    return True
+
+
+def _cure(space: SearchSpace, launch: Launch, sizes: Sequence[Parameter], where: str) -> str:
+    """Return how to let sizes of the batch vary: with the lines that keep the global batch, if there are such."""
+    permit = f"set changes_training = true on {_names(sizes)}" if sizes else "set changes_training = true"
+    named = {item.name: item.label or item.name for item in space.parameters}
+    if _MICRO_BATCH not in named:
+        return f"to allow that, {permit}"
+    derive = f'derive = "global_batch_size / ({named[_MICRO_BATCH]} * dp_degree)"'
+    if _ACCUMULATION in named:
+        return f"to keep it, write {derive} in place of the choices of {named[_ACCUMULATION]}; to allow that, {permit}"
+    flag = next((word.partition("=")[0] for word in launch.script_args if _is_accumulation(word)), "")
+    first = "to keep it" if flag else "to keep it with a script that accumulates gradients"
+    lines = f'[parameters.{_ACCUMULATION}]\n{derive}\nflag = "{flag or "--FLAG"}"'
+    return f"{first}, add to {where}:\n{lines}\nTo allow that, {permit}."
+
+
+def _is_accumulation(word: str) -> bool:
+    return word.startswith("-") and standard_flag_name(word.partition("=")[0]) == _ACCUMULATION
+
+
+def _names(items: Sequence[Parameter]) -> str:
+    return " and ".join(item.label or item.name for item in items)

@@ -55,9 +55,10 @@ Generated commands start small trainings of this repository on one or two CPU pr
 Llama, an encoder, a recommender of plain torch (dlrm), and TorchRec's DLRM under its planner. Public commands start
 public scripts and trainers, in sizes that a CPU trains. Each is explained from its command and source, as the command
 line does it: without any launch, with the launches of other generated programs on this machine, and with all launches
-of this machine before its own, none of which has its sizes. (Of public commands, which are of other projects: with all
-launches of the generated ones.) The explanations are made when all launches have ended, but read nothing of the launch
-itself or of later ones.
+of this machine before its own, none of which has its sizes. Public commands, which are of other projects, are launched
+with four sizes each: the first is explained without any launch and with all launches of the generated ones, each
+further one with the launches of all sizes before. The explanations are made when all launches have ended, but read
+nothing of the launch itself or of later ones.
 
 exact, range, wrong, untold: the number of parameters, beside the recorded one. Held: share of the 80 % intervals that
 hold the measured number, of how many, and the median ratio of an interval's ends. Peak: resident memory of a process,
@@ -137,7 +138,7 @@ def public_lines(folder: Path, args: argparse.Namespace, others: Path) -> list[s
     commands = public_commands(args.scripts, folder, list(pythons))
     if not args.as_is:
         launch_public(commands, folder, pythons=pythons, stand_in=str(args.stand_in))
-    lines = []
+    lines, pooled = [], []
     for size in range(max(len(command.sizes) for command in commands)):
         launched = launched_public(commands, folder, size)
         n_all = sum(size < len(command.sizes) for command in commands)
@@ -162,7 +163,8 @@ def public_lines(folder: Path, args: argparse.Namespace, others: Path) -> list[s
                 for name, store_of in stores.items()
             }
         lines += _tables(scores, with_facts=size == 0)
-    return lines
+        pooled += [each for found in scores.values() for each in found if size > 1]
+    return [*lines, "", "after the launches with 2 or 3 other sizes, together", *table(pooled)]
 
 
 def _tables(scores: Mapping[str, Sequence[Score]], *, with_facts: bool = True) -> list[str]:

@@ -108,9 +108,9 @@ def answer(*words: str) -> Answer:
     found = Answer(status, *(stream.buffer.getvalue().decode() for stream in (out, err)))
     assert not _UNMEANT.search(found.err), found.err
     if status == 2:
-        (why,) = found.err.strip().split("\n")[-1:]
-        assert why.startswith("torchx-cubicml: ") or ": error: argument " in why, found.err
-        assert len(why) > 30, found.err
+        lines = found.err.strip().split("\n")  # lines to paste may follow the sentence
+        sentences = [line for line in lines if line.startswith("torchx-cubicml: ") or ": error: argument " in line]
+        assert len(sentences[-1]) > 30, found.err
     return found
 
 

@@ -23,10 +23,23 @@ SHARDINGS = "data_parallel table_wise row_wise column_wise table_row_wise table_
 KERNELS = "dense fused fused_uvm fused_uvm_caching fused_triton key_value"
 
 FLAGS = {
-    "micro_batch_size": "batch_size micro_batch_size per_device_batch_size per_device_train_batch_size "
+    "micro_batch_size": "batch_size batch_size_per_device batch_size_per_gpu micro_batch micro_batch_size "
+    "per_device_batch_size per_device_train_batch_size "
     "train_batch_size_per_gpu train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps": "accumulate accumulation_steps accumulate_grad_batches "
-    "gradient_accumulation_steps grad_accum grad_accum_steps",
+    "gradient_accumulation_steps": "accumulate_grad_batches "
+    + " ".join(
+        f"{stem}{unit}"
+        for stem in [
+            "accum",
+            "accumulate",
+            "accumulation",
+            "grad_accum",
+            "grad_accumulate",
+            "grad_accumulation",
+            "gradient_accumulation",
+        ]
+        for unit in ["", *["_steps", "_step", "_iters", "_iter", "_batches", "_factor"]]
+    ),
     "sharding_strategy": "sharding sharding_strategy fsdp_sharding_strategy",
     "activation_checkpointing": "activation_checkpointing gradient_checkpointing",
     "precision": "precision dtype",

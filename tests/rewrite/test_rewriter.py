@@ -275,7 +275,7 @@ def test_a_suggestion_of_another_batch_size_is_not_used(options: Options) -> Non
         config: dict[str, Value] = {"micro_batch_size": batch}
         store.add(Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=1000.0 * batch))
     Path(options.space).write_text(SPACE[: SPACE.index("[parameters.grad")])
-    assert_as_typed(rewrite(LAUNCH, options), "the global batch size by a factor of 4; derive gradient_accumulation")
+    assert_as_typed(rewrite(LAUNCH, options), "the global batch size by a factor of 4; to keep")
 
 
 def test_parameters_that_change_the_training_stay(options: Options) -> None:

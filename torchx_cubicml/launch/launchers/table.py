@@ -63,7 +63,7 @@ def parse_any_command(words: Sequence[str]) -> LaunchCommand:
 
     >>> command = parse_any_command("srun -n 4 python train.py --lr 0.1".split())
     >>> command.launcher, command.program, command.nproc_per_node, command.process_start
-    ('srun', 'train.py', 4, 3)
+    ('srun', 'train.py', None, 3)
     """
     words = list(words)
     for launcher in COMMAND_LAUNCHERS:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
@@ -17,6 +18,7 @@ from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.process.repeatable_command import repeatable_command
 from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
+from torchx_cubicml.records.shell_words import shell_word
 from torchx_cubicml.settings import PRINT_TRIAL, default_store_url, is_on, option
 from torchx_cubicml.store.lasting import may_end_with_job
 from torchx_cubicml.store.obstacle import write_obstacle
@@ -137,10 +139,6 @@ class Reporter:
 
     def _how_to_show(self) -> str:
         """Return the command that shows the trial, or its id where TorchX is not installed."""
-        from importlib.util import find_spec
-
-        from torchx_cubicml.records.shell_words import shell_word  # loads shlex, which the start does without
-
         store = self._assignment.contract.store
         if find_spec("torchx") is None:
             return f"trial {self._trial_id}"

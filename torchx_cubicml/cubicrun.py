@@ -161,7 +161,7 @@ def _launcher_hint(args: Sequence[str]) -> str:
     """Return the error of a command that lacks the ``--`` in front of its launcher; empty if it names a script."""
     from torchx_cubicml.launch.launchers.table import is_launcher
 
-    if not is_launcher(args[0]) or Path(args[0]).is_file():
+    if not is_launcher(args[0]) or Path(args[0]).exists():
         return ""
     return f"put -- in front of another launcher, as in: cubicrun -- {' '.join(args[:2])} ..."
 

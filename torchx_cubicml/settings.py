@@ -273,7 +273,9 @@ def _rank_of(source: Mapping[str, str]) -> _Place:
     if "RANK" in source or "WORLD_SIZE" in source:
         if "CROSS_SIZE" in source:  # DeepSpeed's launcher
             names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CROSS_SIZE", "CROSS_RANK")
-        elif "RANK" not in source and source.get("NODE_RANK") == "0":  # Lightning, whose first node has the first ranks
+        elif (
+            "RANK" not in source and "LOCAL_RANK" in source and source.get("NODE_RANK", "0") == "0"
+        ):  # Lightning, whose first node has the first ranks
             names = ("LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "", "NODE_RANK")
     elif "OMPI_COMM_WORLD_RANK" in source:  # Open MPI; it gives no index of the node
         world = "OMPI_COMM_WORLD"

@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch import Launch
-from torchx_cubicml.launch.same_training import can_change_batch, changes_training, not_permitted, with_fixed_batch
+from torchx_cubicml.launch.same_training import (
+    can_change_batch,
+    changes_training,
+    check_batch_size,
+    not_permitted,
+    with_fixed_batch,
+)
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
-    check_batch_size,
     check_outputs,
     expected_device_hours,
     explored_device_hours,

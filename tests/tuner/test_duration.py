@@ -40,7 +40,7 @@ def with_request(prepared: Prepared, **changes: object) -> Prepared:
 def test_own_launches_tell_the_time(prepared: Prepared, changes: dict[str, object], expected: str) -> None:
     prepared = with_request(prepared, **changes)
     text = duration_text(prepared, [ran(prepared, seconds) for seconds in (14, 15, 40)])
-    assert text.startswith("your command ran for about 15 s: ")
+    assert text.startswith("an earlier launch of your config ran for about 15 s: ")
     assert expected in text
 
 

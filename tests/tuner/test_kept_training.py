@@ -127,7 +127,10 @@ def test_nothing_left_to_tune_is_refused_before_any_launch(tmp_path: Path) -> No
 
 def test_choices_without_the_own_batch_are_refused(tmp_path: Path) -> None:
     space = MICRO.replace("[2, 4, 8, 16, 32]", "[3, 5]") + ACCUMULATION
-    with pytest.raises(LaunchError, match=r"no config of .*space.toml keeps the training of your command; to keep it"):
+    with pytest.raises(
+        LaunchError,
+        match=r"no config of .*space.toml keeps the training of your command; add its own values .* to keep it",
+    ):
         prepared(tmp_path, space)
     with pytest.raises(SpaceError):
         prepared(tmp_path, f'{space}[[constraints]]\nrequire = "micro_batch_size > 5"\n')

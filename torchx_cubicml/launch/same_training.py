@@ -9,7 +9,9 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.workload import collapsed, value_key
+from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH, data_parallel_degree, is_count
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.fixed import with_fixed_values
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 BATCH = "global_batch_size"
 _PER_RANK = ("micro_batch_size", "gradient_accumulation_steps")
-_IN_BATCH = IN_BATCH | {"world_size", "nnodes", "nproc_per_node"}
+_BATCH_AND_RANKS = IN_BATCH | {"world_size", "nnodes", "nproc_per_node"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,22 +102,37 @@ def observed_batch_line(name: str) -> str:
     )
 
 
-def with_same_training(
-    space: SearchSpace, *, workload: Workload, current: Config, own: Iterable[Trial] = ()
-) -> SearchSpace:
-    """Return the space of the configs that train as the command does, or in another way that the space file permits.
+def check_batch_size(*, workload: Workload, current: Config) -> None:
+    """Check that the space file and the command agree on the global batch size.
 
-    Values that differ between layers stay free: a single choice cannot hold them.
+    Raises:
+        LaunchError: they do not.
+    """
+    stated = workload.get(BATCH, current.get(BATCH))
+    computed = computed_global_batch_size(workload=workload, current=current)
+    if stated is not None and computed is not None and stated != computed:
+        raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
+
+
+def with_same_training(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
+    """Return the space of the configs that train as the command does, or in another way that the space file permits.
 
     Args:
         space: as the user wrote it.
         workload: facts of the launch.
         current: the user's own config.
-        own: trials of the workload, in the terms of the space; they show what changes the global batch.
+
+    Raises:
+        LaunchError: a value that stays differs between layers, which a single choice cannot hold.
     """
-    names = {*not_permitted(space), *batch_parameters(space, own)}
-    single = {name for name in names if name in current and not isinstance(collapsed(current[name]), tuple)}
-    held = with_fixed_values(space, current, single)
+    names = {name for name in not_permitted(space) if name in current}
+    layered = sorted(name for name in names if isinstance(collapsed(current[name]), tuple))
+    if layered:
+        raise LaunchError(
+            f"{' and '.join(layered)} changes what is trained and differs between the layers of your command, so that "
+            "it cannot be held; leave it out of the space file, or set changes_training = true on it"
+        )
+    held = with_fixed_values(space, current, names)
     return (
         with_fixed_batch(held, workload=workload, current=current)
         if can_change_batch(space, workload=workload, current=current)
@@ -133,16 +150,26 @@ def batch_change(space: SearchSpace, *, workload: Workload, current: Config, con
     return BatchChange(before=before, after=after, is_whole=global_batch(workload, current) is not None)
 
 
-def is_same_training(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> bool:
-    """Return whether a config trains as the user's own does, or in another way that the space file permits."""
-    kept = [name for name in not_permitted(space) if name in config and name in current]
+def is_same_training(
+    space: SearchSpace, *, workload: Workload, current: Config, config: Config, held: Iterable[str] = ()
+) -> bool:
+    """Return whether a config trains as the user's own does, or in another way that the space file permits.
+
+    Args:
+        space: as the user wrote it.
+        workload: facts of the launch.
+        current: the user's own config.
+        config: the other one.
+        held: parameters that launches have shown to change the global batch, see ``batch_parameters``.
+    """
+    kept = [name for name in {*not_permitted(space), *held} if name in config and name in current]
     is_kept = all(value_key(config[name]) == value_key(current[name]) for name in kept)
     return is_kept and batch_change(space, workload=workload, current=current, config=config) is None
 
 
 def can_change_batch(space: SearchSpace, *, workload: Workload, current: Config) -> bool:
     """Return whether legal configs can change the command's global batch size although that is not permitted."""
-    factors = [item for item in space.parameters if item.name in _IN_BATCH and not item.changes_training]
+    factors = [item for item in space.parameters if item.name in _BATCH_AND_RANKS and not item.changes_training]
     is_free = any(len(item.choices) != 1 for item in factors)
     return is_free and not space.derives_batch and _product(workload, current) is not None
 
@@ -152,9 +179,8 @@ def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config)
     known = {**workload, **current}
     factors = [name for name in _PER_RANK if name in known]
     kept = f"{' * '.join([*factors, 'dp_degree'])} == {_product(workload, current)}"
-    permitted = [item.name for item in space.parameters if item.changes_training and item.name in _IN_BATCH]
-    if any(not is_count(current.get(name)) for name in permitted):
-        return space
+    permitted = [item.name for item in space.parameters if item.changes_training and item.name in _BATCH_AND_RANKS]
+    permitted = [name for name in permitted if is_count(current.get(name))]
     changed = [f"{name} != {current[name]}" for name in permitted]
     constraint = parse_expression(" or ".join([*changed, kept]), where="the global batch size of the command")
     return replace(space, constraints=(*space.constraints, constraint))
@@ -170,7 +196,7 @@ def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...
     observing = [trial for trial in own if BATCH in trial.observed]
     doubtful = (item for item in space.parameters if item.derive is None and not item.changes_training)
     known = {*(item.name for item in space.parameters), *(fact.name for fact in space.workload)}
-    ruled = frozenset[str]() if known.isdisjoint(_PER_RANK) else IN_BATCH
+    ruled = frozenset[str]() if known.isdisjoint(_PER_RANK) else _BATCH_AND_RANKS
     names = (item.name for item in doubtful if item.name not in ruled)
     return tuple(name for name in names if _changes_batch(name, _others(space, name), observing))
 
@@ -192,7 +218,7 @@ def _product(workload: Workload, config: Config) -> int | None:
 
 def _is_permitted(space: SearchSpace, current: Config, config: Config) -> bool:
     changed = (item for item in space.parameters if config.get(item.name) != current.get(item.name))
-    return any(item.changes_training and item.name in _IN_BATCH for item in changed)
+    return any(item.changes_training and item.name in _BATCH_AND_RANKS for item in changed)
 
 
 def _others(space: SearchSpace, name: str) -> list[str]:

@@ -39,6 +39,9 @@ def main(words: Sequence[str]) -> None:
         _start_as_typed(first, typed, error)
         hide_own_frames(error)
         raise
+    except BaseException as error:
+        hide_own_frames(error)
+        raise
     finally:
         if first is not None:
             first.forget()

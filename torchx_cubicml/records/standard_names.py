@@ -195,7 +195,7 @@ CHANGES_TRAINING = frozenset(
         ),
     }
 )
-"""Parameters, by their own or their flag's name, that affect the training result: an ordinary launch keeps them.
+"""Parameters, by their own or their flag's name, that affect the training result: launches and tunes keep them.
 
 Batch size and accumulation are checked by their product. Degrees, sharding, recomputation and compilation preserve the
 result up to rounding. A name in no table may be changed if a space file lists it.

@@ -36,7 +36,7 @@ from torchx_cubicml.launch.messages import (
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import kept_line, not_permitted
+from torchx_cubicml.launch.same_training import check_batch_size, kept_line, not_permitted
 from torchx_cubicml.launch.scheduler import (
     check_takes_command,
     is_dry_run,
@@ -51,7 +51,7 @@ from torchx_cubicml.records.job_time import parts_text, seconds_text
 from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
-from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs
+from torchx_cubicml.rewrite.rules import check_outputs
 from torchx_cubicml.settings import KEEP_COMMAND, cache_folder, default_store_url, is_on, option, seconds_option
 from torchx_cubicml.store.obstacle import folder_obstacle
 

@@ -19,7 +19,6 @@ from torchx_cubicml.launch.same_training import batch_change, not_permitted
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_program, is_same_workload
-from torchx_cubicml.space import computed_global_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,18 +67,6 @@ def with_equal_frozen_values(
     tuned = {parameter.name for parameter in frozen_space.parameters}
     fixed = [name for name in current if name not in tuned]
     return [trial for trial in trials if not is_same_workload(trial, workload) or _alike(trial.config, current, fixed)]
-
-
-def check_batch_size(*, workload: Workload, current: Config) -> None:
-    """Check that the space file and the command agree on the global batch size.
-
-    Raises:
-        LaunchError: they do not.
-    """
-    stated = workload.get("global_batch_size", current.get("global_batch_size"))
-    computed = computed_global_batch_size(workload=workload, current=current)
-    if stated is not None and computed is not None and stated != computed:
-        raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
 
 
 def check_outputs(launch: Launch) -> None:

@@ -214,9 +214,11 @@ class SearchSpace:
 
     @property
     def derives_batch(self) -> bool:
-        """True if the micro batch or the accumulation is derived from the global batch, which so stays the same."""
-        rests = (item.name for item in self.parameters if item.derive is not None and item.name in _RESTS)
-        return any("global_batch_size" in self._reads(name) for name in rests)
+        """True if micro batch or accumulation always follow from the global batch and all of its factors that vary."""
+        varied = {item.name for item in self.parameters if len(item.choices) != 1 or item.when is not None}
+        needed = {"global_batch_size", *(varied & (_FACTORS | _OF_WORLD))}
+        derived = (item for item in self.parameters if item.derive is not None and item.when is None)
+        return any(needed <= self._reads(item.name) for item in derived if item.name in _RESTS)
 
     def without_rules(self) -> Self:
         """Return this space without implied rules: for configs that were chosen under them, or that ran."""

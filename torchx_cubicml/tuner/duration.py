@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.request import Prepared
 
 _FACTORS = ("micro_batch_size", "gradient_accumulation_steps")
+_STEP_LIMIT = "step limit"  # reason of a launch that `--steps` has ended early
 _WORTH_SAYING = 1.5  # times the work of the user's own step
 
 
@@ -33,7 +34,7 @@ def duration_text(prepared: Prepared, before: Sequence[Trial]) -> str:
     if not runs_s:
         return ""
     request, each_s = prepared.request, median(runs_s)
-    ran = f"your command ran for about {_about(each_s)}"
+    ran = f"an earlier launch of your config ran for about {_about(each_s)}"
     steps = "" if request.step_limit is None else f", less with --steps {request.step_limit}"
     if request.budget.launches is not None:
         launches, waves = request.budget.launches, math.ceil(request.budget.launches / request.parallel)
@@ -44,7 +45,8 @@ def duration_text(prepared: Prepared, before: Sequence[Trial]) -> str:
     hours = request.budget.hours or (request.budget.device_hours or 0.0) / devices
     at_once = request.parallel if request.budget.hours is not None else 1
     launches = at_once * int(hours * 3600 / each_s) if each_s > 0 else 0
-    return f"{ran}: {request.budget} are enough for about {launches:,} such launches{steps}"
+    enough = f"are enough for about {launches:,} such launches" if launches else "are too few for such a launch"
+    return f"{ran}: {request.budget} {enough}{steps}"
 
 
 def more_work_text(prepared: Prepared) -> str:
@@ -66,7 +68,7 @@ def more_work_text(prepared: Prepared) -> str:
 def _run_s(prepared: Prepared, trial: Trial) -> float | None:
     """Return the seconds of a completed launch of the user's own config; ``None`` of any other, or where unknown."""
     start, end = parse_time(trial.started_at), parse_time(trial.ended_at)
-    if start is None or end is None or trial.state is not State.COMPLETED:
+    if start is None or end is None or trial.state is not State.COMPLETED or trial.reason == _STEP_LIMIT:
         return None
     seconds = (end - start).total_seconds()
     return seconds if seconds > 0 and config_key(trial.config) == config_key(prepared.current) else None

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
-from torchx_cubicml.launch.same_training import can_change_batch, kept_line, not_permitted, with_same_training
+from torchx_cubicml.launch.same_training import (
+    can_change_batch,
+    check_batch_size,
+    kept_line,
+    not_permitted,
+    with_same_training,
+)
 from torchx_cubicml.records.standard_names import standard_flag_name
 from torchx_cubicml.space.constraints import IN_BATCH
 from torchx_cubicml.space.expression import parse_expression
@@ -51,8 +57,9 @@ def keep_training(
 
     Raises:
         SpaceError: the space has no legal config.
-        LaunchError: no config of the space keeps the training.
+        LaunchError: no config of the space keeps the training, or the file states another global batch.
     """
+    check_batch_size(workload=workload, current=current)
     space.bind(workload=workload, current=current)
     held, keeps_batch = not_permitted(space), can_change_batch(space, workload=workload, current=current)
     if not held and not keeps_batch:
@@ -63,7 +70,8 @@ def keep_training(
         bound = kept.bind(workload=workload, current=current)
     except SpaceError:
         cure = _cure(space, launch, sizes, where)
-        raise LaunchError(f"no config of {where} keeps the training of your command; {cure}") from None
+        why = f"no config of {where} keeps the training of your command"
+        raise LaunchError(f"{why}; add its own values to the choices, or {cure}") from None
     free = {item.name for item in space.parameters if len(item.choices) > 1}
     notices = [kept_line(name) for name in held if name in free]
     stuck = [item for item in sizes if not _can_vary(kept, item, workload, current)]

@@ -514,8 +514,13 @@ def _frontier(prepared: Prepared, evidence: Evidence) -> Frontier | None:
 
 def _unconfirmed(prepared: Prepared, evidence: Evidence) -> Unconfirmed | None:
     space, facts = prepared.space, {"workload": prepared.workload, "current": prepared.current}
+    held = batch_parameters(space, [*evidence.own, *evidence.before])
     own, before = (
-        [without_refused_values(each) for each in trials if is_same_training(space, config=each.config, **facts)]
+        [
+            without_refused_values(each)
+            for each in trials
+            if is_same_training(space, config=each.config, held=held, **facts)
+        ]
         for trials in (evidence.own, evidence.before)
     )
     return unconfirmed_of(

@@ -293,7 +293,7 @@ def test_a_long_random_part_names_a_trial_of_the_default_store(
         ("slurm-cluster-1234", True, "torchx cubicml history show slurm-cluster-1234"),
         ("slurm-cluster-1234", False, "trial slurm-cluster-1234"),
     ):
-        monkeypatch.setattr("importlib.util.find_spec", lambda _, found=has_torchx: found or None)
+        monkeypatch.setattr(module, "find_spec", lambda _, found=has_torchx: found or None)
         reporter, sender = made(store="/home/me/.torchx-cubicml")
         reporter._trial_id, sender.outcome = trial_id, "recorded 5 tokens/s"
         reporter.ended(State.COMPLETED, "")

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.finding import Finding, ok, some, wrong
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE
-from torchx_cubicml.settings import ATTEMPT_VARIABLE, KEEP_COMMAND, PREFIX, PRINT_TRIAL, USER_OPTIONS, own_variables
+from torchx_cubicml.settings import (
+    ATTEMPT_VARIABLE,
+    KEEP_COMMAND,
+    PREFIX,
+    PRINT_TRIAL,
+    STARTER_VARIABLE,
+    USER_OPTIONS,
+    own_variables,
+)
 
 if TYPE_CHECKING:
     from torchx_cubicml.cli.checks.context import CheckContext
 
 NAME, PLACE = "environment", 50
 _LEGAL = {f"{PREFIX}{name.upper()}": name for name in USER_OPTIONS}
-_OF_A_LAUNCH = frozenset({CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, ATTEMPT_VARIABLE})
+_OF_A_LAUNCH = frozenset({CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, ATTEMPT_VARIABLE, STARTER_VARIABLE})
 _SWITCH = ("1", "on", "true", "yes", "0", "off", "false", "no")
 
 

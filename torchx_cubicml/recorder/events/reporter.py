@@ -57,6 +57,7 @@ class Reporter:
         self._sequence = starter.first_sequence() if starter is not None else 0
         self._end: Event | None = None
         self._warned = ""
+        self._is_starter = False
         self._obstacle = write_obstacle(assignment.contract.store)
         job = assignment.job
         self._sender = EventSender(
@@ -104,6 +105,7 @@ class Reporter:
             if is_starter:
                 self._send(EventKind.MEASURED)
                 self._observed, self._sequence = {}, LAST_SEQUENCE
+                self._is_starter = True
             state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
             self._end = self._send(EventKind.ENDED, state=state, reason=reason)
 
@@ -125,7 +127,7 @@ class Reporter:
             line = json.dumps(self._end.to_json(), separators=(",", ":"))
             sys.stderr.write(f"{PRINTED_MARK} {line}\n")
             sys.stderr.flush()
-        if is_recorded and (outcome := self._sender.outcome):
+        if is_recorded and not self._is_starter and (outcome := self._sender.outcome):  # of ranks, rank 0 tells it
             notice(f"{outcome}; {_ENDS_WITH_JOB if ends_with_job else self._how_to_show()}")
 
     def abandon(self) -> None:
@@ -140,7 +142,11 @@ class Reporter:
     def _how_to_show(self) -> str:
         """Return the command that shows the trial, or its id where TorchX is not installed."""
         store = self._assignment.contract.store
-        if find_spec("torchx") is None:
+        try:
+            has_torchx = find_spec("torchx") is not None
+        except (ImportError, ValueError):  # a module of that name without a spec
+            has_torchx = False
+        if not has_torchx:
             return f"trial {self._trial_id}"
         ending = self._trial_id.rpartition("-")[2]
         words = [ending if len(ending) >= _RANDOM_LETTERS else self._trial_id]

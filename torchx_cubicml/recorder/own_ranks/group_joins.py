@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,11 @@ def _wrap(call: Callable[[int, int], None]) -> None:
         return
 
     @wraps(original)
-    def update(group: Any) -> None:
-        original(group)
-        if hasattr(group, "rank") and hasattr(group, "size"):
-            call(group.rank(), group.size())
+    def update(*args: Any, **options: Any) -> None:
+        original(*args, **options)
+        group = next(iter((*args, *options.values())), None)
+        with suppress(Exception):  # nothing of ours may reach init_process_group
+            if hasattr(group, "rank") and hasattr(group, "size"):
+                call(group.rank(), group.size())
 
     setattr(module, _SETTER, update)

@@ -7,6 +7,7 @@ gives it a rank of its own, as Lightning starts them, runs under the recorder. A
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import wraps
 from importlib.machinery import PathFinder
@@ -25,19 +26,19 @@ if TYPE_CHECKING:
 
 _PACKAGE = "torchx_cubicml"
 _FOLDER = str(Path(__file__).absolute().parents[3])
-_HARMLESS_OPTIONS = ("-u", "-B", "-O", "-W", "-X")  # with any other one, that Python may not find this package
+_HARMLESS_OPTIONS = re.compile(r"-[uBO]+|-[uBO]*[WX].*")  # with any other one, that Python may not find this package
 # Runs in the new process before its program. The folder is the last one to be searched, and leaves the path again.
 _AWAIT_GROUP = """
 import sys
+path = sys.path[:]
 try:
-    sys.path.append({folder!r})
-    try:
-        from torchx_cubicml.recorder.own_ranks.joined_rank import await_group
-    finally:
-        sys.path.remove({folder!r})
+    sys.path[:] = [*filter(None, path), {folder!r}]  # not the working directory, which may hold a module of any name
+    from torchx_cubicml.recorder.own_ranks.joined_rank import await_group
     await_group({contract!r}, {pid!r}, {began!r})
 except Exception:
     pass
+finally:
+    sys.path[:] = path
 """
 
 
@@ -59,7 +60,9 @@ def watch_starts(starter: RankStarter, on_start: Callable[[], None]) -> None:
 
 
 def _watch_starts_of_processes(starter: RankStarter, on_start: Callable[[], None]) -> None:
-    process = sys.modules["multiprocessing.process"].BaseProcess
+    process = getattr(sys.modules["multiprocessing.process"], "BaseProcess", None)
+    if process is None:  # a module of the program
+        return
     original = process.start
 
     @wraps(original)
@@ -73,7 +76,9 @@ def _watch_starts_of_processes(starter: RankStarter, on_start: Callable[[], None
 
 def _add_to_start_of_process(starter: RankStarter) -> None:
     module = sys.modules["multiprocessing.spawn"]
-    original: Callable[[str], dict[str, object]] = module.get_preparation_data
+    original: Callable[[str], dict[str, object]] | None = getattr(module, "get_preparation_data", None)
+    if original is None:  # a module of the program
+        return
     source = _AWAIT_GROUP.format(folder=_FOLDER, contract=starter.contract, pid=starter.pid, began=starter.began)
 
     @wraps(original)
@@ -87,13 +92,15 @@ def _add_to_start_of_process(starter: RankStarter) -> None:
 
 
 def _watch_subprocesses(starter: RankStarter, on_start: Callable[[], None]) -> None:
-    popen = sys.modules["subprocess"].Popen
+    popen = getattr(sys.modules["subprocess"], "Popen", None)
+    if popen is None:  # a module of the program
+        return
     original = popen.__init__
 
     @wraps(original)
     def start(self: Any, *args: Any, **options: Any) -> None:
         words = options["args"] if "args" in options else next(iter(args), None)
-        changed = _recorded(words, options, starter)
+        changed = _recorded(words, options, starter) if len(args) <= 1 else None  # an executable may follow
         if changed is None:
             original(self, *args, **options)
             return
@@ -115,7 +122,12 @@ def _recorded(
     """Return words and environment with which a new process runs under the recorder; ``None`` if it is no rank."""
     try:
         environment = options.get("env")
-        if os.getpid() != starter.pid or options.get("executable") or not isinstance(environment, dict):
+        if (
+            os.getpid() != starter.pid
+            or options.get("executable")
+            or options.get("shell")
+            or not isinstance(environment, dict)
+        ):
             return None
         if not isinstance(words, list | tuple) or not is_rank_of_its_own(environment):
             return None
@@ -140,7 +152,8 @@ def is_rank_of_its_own(environment: Mapping[str, str], own: Mapping[str, str] | 
     False
     """
     job, present = read_job_environment(environment), read_job_environment(own)
-    return job.world_size > 1 and (job.rank, job.world_size) != (present.rank, present.world_size)
+    has_place = any(name in environment for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"))
+    return has_place and job.world_size > 1 and (job.rank, job.world_size) != (present.rank, present.world_size)
 
 
 def recorded_words(words: Sequence[str]) -> list[str] | None:
@@ -160,7 +173,9 @@ def recorded_words(words: Sequence[str]) -> list[str] | None:
     except LaunchError:
         return None
     options = words[1 : parts.head_stop]
-    if parts.is_torchrun or not all(word.startswith(_HARMLESS_OPTIONS) for word in options if word.startswith("-")):
+    if parts.is_torchrun or not all(
+        map(_HARMLESS_OPTIONS.fullmatch, (word for word in options if word.startswith("-")))
+    ):
         return None
     head = words[: parts.head_stop]
     return [*head, *recorder_words(parts, RECORDER), parts.program, *words[parts.args_start :]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import ContractError
 from torchx_cubicml.recorder.own_ranks.group_joins import on_every_join
 from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
 from torchx_cubicml.recorder.own_ranks.rank_starts import watch_starts
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def watch_own_ranks(session: Session) -> None:
-    """Let the ranks that a process starts be recorded as those of its launch; a rank of a larger job starts none.
-
-    Raises:
-        ContractError: the contract for the ranks is too large.
-    """
+    """Let the ranks that a process starts be recorded as those of its launch; a rank of a larger job starts none."""
     assignment = session.assignment
     if assignment.job.world_size > 1 or assignment.starter is not None:
         return
-    starter = RankStarter.of(assignment.contract, trial_id=assignment.trial_id, pid=os.getpid())
+    try:
+        starter = RankStarter.of(assignment.contract, trial_id=assignment.trial_id, pid=os.getpid())
+    except ContractError as error:  # the name of the trial makes it too large
+        warn(f"ranks that the program starts itself are not recorded: {error}")
+        return
     watch_starts(starter, session.note_started_process)
     recorded: list[int] = []
 

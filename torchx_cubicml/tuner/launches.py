@@ -194,7 +194,8 @@ class PendingLaunches:
         if pending.ended is not None:
             return
         self._update_phase(pending, state, trial)
-        pending.unknown_since = (pending.unknown_since or now) if state.phase is JobPhase.UNKNOWN else None
+        is_unknown = state.phase is JobPhase.UNKNOWN and state.is_answer
+        pending.unknown_since = (pending.unknown_since or now) if is_unknown else None
         if pending.unknown_since is not None and now - pending.unknown_since > _LOST_AFTER:
             self._jobs.cancel(pending.handle)
             self._give_up(pending, f"its scheduler does not know it{f': {state.why}' if state.why else ''}")

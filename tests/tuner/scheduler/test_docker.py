@@ -220,5 +220,6 @@ def test_docker_itself_is_asked_for_all_of_a_job(daemon: StandIn) -> None:
 def test_a_daemon_that_does_not_answer_knows_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     query = DockerQuery()
-    assert (query.look("app"), query.find(["launch-1"]), query.cancel("app")) == (None, None, False)
+    assert not query.look("app").is_answer
+    assert (query.find(["launch-1"]), query.cancel("app")) == (None, False)
     gc.collect()

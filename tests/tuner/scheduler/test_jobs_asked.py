@@ -185,7 +185,7 @@ def test_ray_is_queried_by_its_own_client_first(monkeypatch: pytest.MonkeyPatch)
     jobs = JobRunner("ray", runner=Asked(state=specs.AppState.FAILED))
     assert jobs.find(["launch-1"]) == {"launch-1": "ray://torchx/127.0.0.1:8265-train-1"}
     assert jobs.look("ray://torchx/127.0.0.1:8265-train-1") == ran_out
-    assert jobs.look("ray://torchx/127.0.0.1:8265-train-2").end is JobEnd.FAILED
+    assert jobs.look("ray://torchx/127.0.0.1:8265-train-2").phase is JobPhase.UNKNOWN
     jobs.cancel("ray://torchx/127.0.0.1:8265-train-1")
     assert (cancelled, jobs.is_local, jobs.finds) == (["127.0.0.1:8265-train-1"], False, True)
 

@@ -121,7 +121,7 @@ def test_a_server_that_does_not_answer_knows_nothing(
 ) -> None:
     server.answers = dict.fromkeys([("GET", JOBS), ("GET", f"{JOBS}/train-a"), ("GET", PODS)], answer)
     state = query.look("team:train-a")
-    assert state.phase is JobPhase.UNKNOWN
+    assert (state.phase, state.is_answer) == (JobPhase.UNKNOWN, False)
     assert state.why
     assert query.find(["launch-1"]) is None
     assert query.lines("team:train-a", "trainer", count=5) == ()

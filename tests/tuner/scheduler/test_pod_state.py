@@ -142,7 +142,7 @@ UNSCHEDULED = {
         (
             job("Running"),
             [{"phase": "Unknown"}],
-            JobState(phase=JobPhase.UNKNOWN, why="the node of a pod does not answer"),
+            JobState(phase=JobPhase.UNKNOWN, why="the node of a pod does not answer", is_answer=False),
         ),
     ],
 )

@@ -141,6 +141,11 @@ class TestFind:
         (words,) = commands.called("sacct")
         assert words == f"-X -n -P --delimiter {FIELD} -S now-14days -o Comment,SubmitLine,JobIDRaw,JobID"
 
+    def test_a_slurm_that_does_not_answer_proves_nothing(self, commands: Commands) -> None:
+        commands.print("squeue", ("launch-1", "70", "70"), status=1)
+        commands.print("sacct", ("launch-1", "", "70", "70"))
+        assert SlurmQuery().find(["launch-1"]) is None
+
 
 def test_a_cancellation_is_accepted_or_not(commands: Commands) -> None:
     assert SlurmQuery().cancel("7")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.iso_time import parse_time
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -34,9 +34,9 @@ class DockerQuery:
 
     def look(self, app_id: str) -> JobState | None:
         """Inspect the job's containers."""
-        with suppress(Exception):  # the daemon does not answer
+        with suppress(Exception):
             return state_of(_containers(f"{_APP_ID}={app_id}"), now=datetime.now(UTC))
-        return None
+        return no_answer("the Docker daemon does not answer")
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search the environment of each container that TorchX made, except those that Docker could not start."""

@@ -44,21 +44,26 @@ class JobState:
         phase: phase of the job.
         end: kind of its end; ``None`` before its end.
         why: the scheduler's own explanation; empty if there is none.
+        is_answer: whether the scheduler, and the node of the job, answered; silence proves nothing.
     """
 
     phase: JobPhase
     end: JobEnd | None = None
     why: str = ""
+    is_answer: bool = True
 
 
 class SchedulerQuery(Protocol):
     """Direct query of a scheduler, for job states that TorchX cannot report and for jobs of a dead process.
 
-    No method may raise: a scheduler that does not answer counts as one that does not know the job.
+    No method may raise.
     """
 
     def look(self, app_id: str) -> JobState | None:
-        """Return the state of a job; ``None`` or ``UNKNOWN`` if the scheduler does not answer or does not know it."""
+        """Return the state of a job; ``None`` if the scheduler does not know it.
+
+        A scheduler that does not answer gives ``UNKNOWN``, and ``is_answer`` is false.
+        """
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Return launch id -> app id of the launches that have a job, ended ones included.
@@ -71,3 +76,8 @@ class SchedulerQuery(Protocol):
 
     def cancel(self, app_id: str) -> bool:
         """Request the end of a job, and return whether the scheduler accepted the request."""
+
+
+def no_answer(why: str) -> JobState:
+    """Return the state of a job whose scheduler, or node, does not answer."""
+    return JobState(phase=JobPhase.UNKNOWN, why=why, is_answer=False)

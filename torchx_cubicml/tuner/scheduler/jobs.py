@@ -209,9 +209,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def look(self, handle: str) -> JobState:
         """Return the state of a job; ``UNKNOWN`` if no source knows it or a query fails."""
         app_id = handle.rpartition("/")[2]
-        if isinstance(self._query, RayQuery):
-            return self._query.look(app_id) or self._torchx_state(handle)
-        if _ADOPTED in handle or isinstance(self._query, DockerQuery | KubernetesQuery):
+        if _ADOPTED in handle or isinstance(self._query, DockerQuery | KubernetesQuery | RayQuery):
             return (self._query.look(app_id) if self._query else None) or JobState(phase=JobPhase.UNKNOWN)
         state = self._torchx_state(handle)
         if isinstance(self._query, SlurmQuery) and state.phase is not JobPhase.RUNNING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState, no_answer
 from torchx_cubicml.tuner.scheduler.pod_state import state_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _ROLE_LABEL = "torchx.pytorch.org/role-name"
 _REPLICA_LABEL = "torchx.pytorch.org/replica-id"
 _TIMEOUT_S = 10.0
 _NOT_FOUND = 404
+_FORBIDDEN = 403
 _MAX_CAUSE = 200
 
 
@@ -44,7 +45,7 @@ class KubernetesQuery:
         try:
             return state_of(self._job(app_id), self._pods(app_id))
         except Exception as error:  # noqa: BLE001 - no method may raise, and the client raises errors of many packages
-            return JobState(phase=JobPhase.UNKNOWN, why=f"{type(error).__name__}: {error}"[:_MAX_CAUSE])
+            return no_answer(" ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CAUSE])
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search the jobs of the namespace by their label, ended ones included."""
@@ -115,12 +116,18 @@ class KubernetesQuery:
 
     def _pods(self, app_id: str) -> list[Mapping[str, Any]]:
         from kubernetes.client import CoreV1Api
+        from kubernetes.client.rest import ApiException
 
         namespace, _, name = app_id.partition(":")
-        answer = CoreV1Api(self._api()).list_namespaced_pod(
-            namespace,
-            label_selector=f"{_APP_LABEL}={name}",
-            _preload_content=False,  # the client rejects pods of a server that is newer than it
-            _request_timeout=_TIMEOUT_S,
-        )
+        try:
+            answer = CoreV1Api(self._api()).list_namespaced_pod(
+                namespace,
+                label_selector=f"{_APP_LABEL}={name}",
+                _preload_content=False,  # the client rejects pods of a server that is newer than it
+                _request_timeout=_TIMEOUT_S,
+            )
+        except ApiException as error:
+            if error.status == _FORBIDDEN:  # the job's own status remains
+                return []
+            raise
         return list(json.loads(answer.data)["items"])

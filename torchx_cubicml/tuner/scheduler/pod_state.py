@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def _state_of_deleted(pods: Sequence[Mapping[str, Any]]) -> JobState:
 def _live(phase: str, pods: Sequence[Mapping[str, Any]]) -> JobState:
     """Return the state of a job that has not ended."""
     if "Unknown" in _phases(pods):
-        return JobState(phase=JobPhase.UNKNOWN, why="the node of a pod does not answer")
+        return no_answer("the node of a pod does not answer")
     if phase in _RUNNING_PHASES or "Running" in _phases(pods):
         return JobState(phase=JobPhase.RUNNING)
     if phase in {"", "Pending"}:

@@ -6,9 +6,11 @@ TorchX names a job after its app, so the app's name bears the launch id. TorchX'
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from threading import Thread
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
+_TIMEOUT_S = 30.0
 _LIVE = {"PENDING": JobPhase.QUEUED, "RUNNING": JobPhase.RUNNING}
 _ENDS = {"SUCCEEDED": JobEnd.SUCCEEDED, "STOPPED": JobEnd.CANCELLED, "FAILED": JobEnd.FAILED}
 # The message of a failed job ends with its log. Lines of the training do not begin so: Ray puts its process first.
@@ -49,8 +52,8 @@ class RayQuery:
         """
         address, submission_id = _parts(app_id)
         job = _ask(address, lambda client: client.get_job_info(submission_id))
-        if job is None:
-            return None
+        if job is None:  # unknown, or a server that does not answer
+            return no_answer("Ray's job server does not answer") if self.find(()) is None else None
         state = state_of(str(job.status), job.message or "")
         if state.phase is JobPhase.RUNNING and submission_id not in self._placed:
             log = _ask(address, lambda client: client.get_job_logs(submission_id)) or ""
@@ -120,10 +123,16 @@ def _parts(app_id: str) -> tuple[str, str]:
 
 
 def _ask(address: str, question: Callable[[Any], _T]) -> _T | None:
-    """Return the answer of the job server at an address; ``None`` without one."""
-    try:
-        from ray.job_submission import JobSubmissionClient
+    """Return the answer of the job server at an address; ``None`` without one in time."""
+    answers: list[_T] = []
 
-        return question(JobSubmissionClient(f"http://{address}"))
-    except Exception:  # noqa: BLE001 - a client of another release, or a server out of reach, must not end a tune
-        return None
+    def ask() -> None:
+        with suppress(Exception):  # a client of another release, or a server out of reach, must not end a tune
+            from ray.job_submission import JobSubmissionClient
+
+            answers.append(question(JobSubmissionClient(f"http://{address}")))
+
+    thread = Thread(target=ask, name="torchx-cubicml-ray", daemon=True)  # Ray's client has no timeout
+    thread.start()
+    thread.join(_TIMEOUT_S)
+    return answers[0] if answers else None

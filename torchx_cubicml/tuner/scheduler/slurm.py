@@ -55,10 +55,13 @@ class SlurmQuery:
             return ended
         return ended if ended is not None and ended.phase is JobPhase.ENDED else live
 
-    def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
+    def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search this user's jobs in squeue, then those of the last 14 days in sacct."""
         ids = set(launch_ids)
-        found = _by_launch(_rows("squeue", "-h", "--me", "-t", "all", "-o", _FIELD.join(("%k", "%A", "%i"))), ids)
+        live = _run("squeue", "-h", "--me", "-t", "all", "-o", _FIELD.join(("%k", "%A", "%i")))
+        if live is None:
+            return None
+        found = _by_launch(_split(live), ids)
         if ids - found.keys():
             fields = "Comment,SubmitLine,JobIDRaw,JobID"
             options = ("-X", "-n", "-P", "--delimiter", _FIELD, "-S", "now-14days", "-o", fields)
@@ -118,13 +121,17 @@ def _by_launch(rows: Iterable[Sequence[str]], launch_ids: set[str]) -> dict[str,
 
 
 def _rows(*words: str) -> list[tuple[str, ...]]:
-    return [tuple(line.split(_FIELD)) for line in (_run(*words) or "").splitlines() if line.strip()]
+    return _split(_run(*words) or "")
+
+
+def _split(text: str) -> list[tuple[str, ...]]:
+    return [tuple(line.split(_FIELD)) for line in text.splitlines() if line.strip()]
 
 
 def _run(*words: str) -> str | None:
     """Run a command and return its output; ``None`` if it fails or does not answer in time."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, timeout=_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout if done.returncode == 0 else None

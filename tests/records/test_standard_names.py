@@ -23,7 +23,7 @@ SHARDINGS = "data_parallel table_wise row_wise column_wise table_row_wise table_
 KERNELS = "dense fused fused_uvm fused_uvm_caching fused_triton key_value"
 
 FLAGS = {
-    "micro_batch_size": "batch_size batch_size_per_device batch_size_per_gpu micro_batch micro_batch_size "
+    "micro_batch_size": "batch_size batch_size_per_device batch_size_per_gpu mbs micro_batch micro_batch_size "
     "per_device_batch_size per_device_train_batch_size "
     "train_batch_size_per_gpu train_micro_batch_size_per_gpu",
     "gradient_accumulation_steps": "accumulate_grad_batches "

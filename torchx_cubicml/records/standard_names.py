@@ -66,6 +66,7 @@ FLAG_ALIASES: dict[str, str] = {
     "batch_size": "micro_batch_size",
     "batch_size_per_device": "micro_batch_size",
     "batch_size_per_gpu": "micro_batch_size",
+    "mbs": "micro_batch_size",
     "micro_batch": "micro_batch_size",
     "micro_batch_size": "micro_batch_size",
     "per_device_batch_size": "micro_batch_size",

@@ -441,3 +441,9 @@ def test_without_accumulation_the_lines_to_add_are_there() -> None:
     added = [line.removeprefix("# ").replace("--...", "--steps_per_update") for line in lines[start : start + 3]]
     space = parse_space("\n".join([*lines[:start], *added, *lines[start + 3 :]]), where="fit.toml")
     assert next(item for item in space.parameters if item.name == "gradient_accumulation_steps").derive is not None
+
+
+def test_an_offered_flag_has_the_values_that_the_script_lists() -> None:
+    described = "options:\n  --sync-every {0,1}  when to sync (default: 1)\n"
+    text = starter_space(Launch(program="fit.py", script_args=("--sync-every", "1"), world_size=2), described)
+    assert '# choices = [0, 1]\n# flag = "--sync-every"' in text

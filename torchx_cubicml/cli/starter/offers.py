@@ -46,7 +46,9 @@ def offer_lines(flags: Sequence[ScriptFlag], *, taken: Collection[str]) -> list[
         if not name:
             continue
         used.add(name)
-        lines += [f"[parameters.{name}]", f"choices = [{', '.join(map(toml, _choices(flag.value or '')))}]"]
+        choices = [text if (value := _value(text)) is None else value for text in flag.choices]
+        texts = map(toml, choices or _choices(flag.value or ""))
+        lines += [f"[parameters.{name}]", f"choices = [{', '.join(texts)}]"]
         lines.append(f"flag = {toml(flag.name)}")
         default = _value(flag.default) if flag.default is not None else None
         lines += [f"default = {toml(default)} # if the command does not set it"] if default is not None else []

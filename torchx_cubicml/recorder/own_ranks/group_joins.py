@@ -33,7 +33,7 @@ def _wrap(call: Callable[[int, int], None]) -> None:
     @wraps(original)
     def update(*args: Any, **options: Any) -> None:
         original(*args, **options)
-        group = next(iter((*args, *options.values())), None)
+        group: Any = next(iter((*args, *options.values())), None)
         with suppress(Exception):  # nothing of ours may reach init_process_group
             if hasattr(group, "rank") and hasattr(group, "size"):
                 call(group.rank(), group.size())

@@ -293,7 +293,7 @@ def _rank_of(source: Mapping[str, str]) -> _Place:
 
 
 def _scheduler_restarts(source: Mapping[str, str]) -> int:
-    """Return how often the scheduler has started this job again; AWS Batch numbers its attempts from 1."""
+    """Return the number of restarts of this job by its scheduler; AWS Batch numbers its attempts from 1."""
     return _count(source, "SLURM_RESTART_COUNT", max(_count(source, "AWS_BATCH_JOB_ATTEMPT", 1) - 1, 0))
 
 

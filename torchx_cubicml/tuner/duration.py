@@ -24,7 +24,7 @@ _WORTH_SAYING = 1.5  # times the work of the user's own step
 
 
 def duration_text(prepared: Prepared, before: Sequence[Trial]) -> str:
-    """Return how long the tune will take; empty where no earlier launch tells.
+    """Return the time that the tune will take, in words; empty where no earlier launch tells.
 
     Args:
         prepared: the checked request.
@@ -50,7 +50,7 @@ def duration_text(prepared: Prepared, before: Sequence[Trial]) -> str:
 
 
 def more_work_text(prepared: Prepared) -> str:
-    """Return how much more work a step may do than the user's own; empty where the batch stays."""
+    """Return the extra work that a step may do, over the user's own, in words; empty where the batch stays."""
     free = [item for item in prepared.space.parameters if item.name in _FACTORS and item.derive is None]
     times = 1.0
     for item in free:

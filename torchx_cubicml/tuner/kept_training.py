@@ -101,7 +101,7 @@ def _can_vary(space: SearchSpace, item: Parameter, workload: Workload, current: 
 
 
 def _cure(space: SearchSpace, launch: Launch, sizes: Sequence[Parameter], where: str) -> str:
-    """Return how to let sizes of the batch vary: with the lines that keep the global batch, if there are such."""
+    """Return the advice that lets sizes of the batch vary, with the lines that keep the global batch, if any."""
     permit = f"set changes_training = true on {_names(sizes)}" if sizes else "set changes_training = true"
     named = {item.name: item.label or item.name for item in space.parameters}
     if _MICRO_BATCH not in named:

@@ -1,4 +1,4 @@
-"""Docker's answers about jobs, from a stand-in that speaks what a real daemon was heard to answer.
+"""Docker's answers about jobs, from a stand-in with answers in the shape of `docker inspect`, written by hand.
 
 ``make test-schedulers`` asks a real one.
 """

@@ -1,4 +1,4 @@
-"""Questions to Kubernetes' API, asked by the real client of an HTTP server with recorded answers."""
+"""Questions to Kubernetes' API by its real client, answered by an HTTP server with texts from the API's documents."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def outcome_text(end: Event) -> str:
-    """Return what the end event of a launch records; its error includes other load on the host.
+    """Return the throughput and the end that a launch's end event records; its error includes other load on the host.
 
     >>> from torchx_cubicml.records.event import Event, EventKind
     >>> from torchx_cubicml.records.measurement import Measurement

@@ -1,0 +1,117 @@
+"""Launchers that run the scenarios of ``tests/schedulers/scenarios.py``: what stands in front of the script in each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.schedulers.scenarios import Site
+from tests.slurm.conftest import NEEDED, keep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+HERE = Path(__file__).resolve().parent
+BIN = Path(sys.executable).parent
+BATCH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher(Site):
+    """A launcher, and how the scenarios launch with it.
+
+    Args:
+        words: what stands in front of the script.
+        ranks: number of ranks.
+        own: words behind the script, with which it starts its ranks.
+        is_torchrun: whether `cubicrun` takes the place of `torchrun`, and `dist.ddp` stands for it in a tune.
+    """
+
+    words: tuple[str, ...] = ()
+    ranks: int = 2
+    own: tuple[str, ...] = ()
+    is_torchrun: bool = False
+    scheduler: str = "local_cwd"
+    options: tuple[str, ...] = ("-s", "local_cwd", "--workspace", "")
+    component: tuple[str, ...] = ()
+    training: Path = HERE / "train_ranks.py"
+    training_args: str = f"--batch_size {BATCH}"
+    refused_args: str = "--refused"
+    quick: Path = HERE / "train_ranks.py"
+    faster: int = 64  # sleeping is what a step takes, so even a busy machine confirms the gain
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Facts that are observed in the recorded training."""
+        facts = {"nnodes": 1, "micro_batch_size": BATCH, "global_batch_size": BATCH * self.ranks}
+        strategy = {"sharding_strategy": "DDP", "dp_degree": self.ranks} if self.ranks > 1 else {}
+        return {"world_size": self.ranks, **facts, **strategy}
+
+    def typed(self, args: Sequence[str]) -> tuple[str, ...]:
+        """Return the words that start the training without us."""
+        launcher = ("torchrun", *self.words) if self.is_torchrun else self.words
+        return (*launcher, self.training.name, *self.own, *args)
+
+    def recorded(self, store: str, script: str, args: Sequence[str], *, space: str = "") -> tuple[str, ...]:
+        """Return the words of a launch by `cubicrun`."""
+        rewrite = ("--cubicml-space", space) if space else ()
+        behind = () if self.is_torchrun else ("--",)
+        words = ("cubicrun", *rewrite, "--cubicml-store", f"{self.store}/{store}", *behind, *self.words)
+        return (*words, script, *self.own, *args)
+
+    def command(self, script: str, args: Sequence[str], *, processes: int, memory: str = "4000") -> tuple[str, ...]:
+        """Return the words of the component that starts the launcher."""
+        del processes, memory
+        if self.is_torchrun:
+            return ("dist.ddp", "-j", f"1x{self.ranks}", "--script", script, "--", *self.own, *args)
+        return ("utils.sh", *self.words, script, *self.own, *args)
+
+
+def needs(*packages: str) -> str:
+    """Return names and versions of packages; skip the tests without them."""
+    absent = [package for package in packages if find_spec(package) is None]
+    if absent:
+        pytest.skip(f"{', '.join(absent)} not installed")
+    return ", ".join(f"{package} {version(package)}" for package in packages)
+
+
+def named(version: str, folder: Path, *words: str, ranks: int = 2, own: tuple[str, ...] = (), **kept: bool) -> Launcher:
+    """Return a launcher whose files lie in a folder."""
+    torch = f"torch {_version('torch')}"
+    told = f"{version}, {torch}" if version else torch
+    return Launcher(version=told, folder=folder, store=str(folder / "stores"), words=words, ranks=ranks, own=own, **kept)
+
+
+@contextmanager
+def cubicrun(folder: Path, port: int) -> Iterator[Launcher]:
+    """`cubicrun` in the place of `torchrun`."""
+    del port
+    yield named("", folder, "--standalone", "--nproc_per_node", "2", is_torchrun=True)
+
+
+@contextmanager
+def accelerate(folder: Path, port: int) -> Iterator[Launcher]:
+    """`accelerate launch` with two processes on CPUs, which it starts by torch's agent."""
+    del port
+    words = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
+    yield named(needs("accelerate"), folder, *words)
+
+
+LAUNCHERS: dict[str, Callable[[Path, int], AbstractContextManager[Launcher]]] = {
+    each.__name__: each for each in (cubicrun, accelerate)
+}
+
+
+def _version(package: str) -> str:
+    return version(package).partition("+")[0]

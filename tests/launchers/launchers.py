@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.schedulers.scenarios import Site
-from tests.slurm.conftest import NEEDED, keep
+from tests.slurm.conftest import running_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +49,7 @@ class Launcher(Site):
     training_args: str = f"--batch_size {BATCH}"
     refused_args: str = "--refused"
     quick: Path = HERE / "train_ranks.py"
-    faster: int = 64  # sleeping is what a step takes, so even a busy machine confirms the gain
+    faster: int = 1024  # a step takes its sleep, so that even a busy machine confirms the gain
 
     @property
     def facts(self) -> dict[str, object]:
@@ -90,7 +90,9 @@ def named(version: str, folder: Path, *words: str, ranks: int = 2, own: tuple[st
     """Return a launcher whose files lie in a folder."""
     torch = f"torch {_version('torch')}"
     told = f"{version}, {torch}" if version else torch
-    return Launcher(version=told, folder=folder, store=str(folder / "stores"), words=words, ranks=ranks, own=own, **kept)
+    return Launcher(
+        version=told, folder=folder, store=str(folder / "stores"), words=words, ranks=ranks, own=own, **kept
+    )
 
 
 @contextmanager
@@ -101,6 +103,13 @@ def cubicrun(folder: Path, port: int) -> Iterator[Launcher]:
 
 
 @contextmanager
+def agent(folder: Path, port: int) -> Iterator[Launcher]:
+    """`python -m torch.distributed.run` behind `cubicrun --`."""
+    del port
+    yield named("", folder, "python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+
+
+@contextmanager
 def accelerate(folder: Path, port: int) -> Iterator[Launcher]:
     """`accelerate launch` with two processes on CPUs, which it starts by torch's agent."""
     del port
@@ -108,8 +117,57 @@ def accelerate(folder: Path, port: int) -> Iterator[Launcher]:
     yield named(needs("accelerate"), folder, *words)
 
 
+@contextmanager
+def deepspeed(folder: Path, port: int) -> Iterator[Launcher]:
+    """`deepspeed` with two processes on CPUs."""
+    told = needs("deepspeed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DS_ACCELERATOR", "cpu")
+        patch.setenv("LOCAL_SIZE", "2")
+        yield named(told, folder, "deepspeed", "--num_gpus", "2", "--master_port", str(port))
+
+
+@contextmanager
+def mpirun(folder: Path, port: int) -> Iterator[Launcher]:
+    """`mpirun -n 2 python` of Open MPI."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun not installed")
+    told = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True, timeout=60)
+    words = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "python")
+    yield named(told.stdout.partition("\n")[0], folder, *words, own=("--port", str(port)))
+
+
+@contextmanager
+def srun(folder: Path, port: int) -> Iterator[Launcher]:
+    """`srun -n 2 python` on one node of a Slurm that ends with these tests."""
+    with tempfile.TemporaryDirectory(prefix="cubicml-slurm-") as daemons, running_slurm(Path(daemons)):
+        told = subprocess.run(["srun", "--version"], capture_output=True, text=True, check=True, timeout=60)
+        words = ("srun", "-N", "1", "-n", "2", "--overcommit", "python")
+        yield named(told.stdout.strip(), folder, *words, own=("--port", str(port)))
+
+
+@contextmanager
+def spawn(folder: Path, port: int) -> Iterator[Launcher]:
+    """`python`, whose program starts two ranks by `torch.multiprocessing.spawn`."""
+    yield named("", folder, "python", own=("--spawn", "2", "--port", str(port)))
+
+
+@contextmanager
+def lightning(folder: Path, port: int) -> Iterator[Launcher]:
+    """`python`, whose program lets Lightning start the second of two ranks."""
+    del port
+    yield named(needs("lightning"), folder, "python", own=("--lightning",))
+
+
+@contextmanager
+def python(folder: Path, port: int) -> Iterator[Launcher]:
+    """`python` with a program of one process."""
+    del port
+    yield named("", folder, "python", ranks=1)
+
+
 LAUNCHERS: dict[str, Callable[[Path, int], AbstractContextManager[Launcher]]] = {
-    each.__name__: each for each in (cubicrun, accelerate)
+    each.__name__: each for each in (cubicrun, agent, accelerate, deepspeed, mpirun, srun, spawn, lightning, python)
 }
 
 

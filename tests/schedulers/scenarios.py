@@ -163,7 +163,9 @@ class Scenarios:
         one, other = weights(site.folder / "outside"), weights(site.folder / "inside")
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
-        record_property("ran", f"{site.facts['world_size']} ranks, one trial, the weights of the same training outside to the bit")
+        record_property(
+            "ran", f"{site.facts['world_size']} ranks, one trial, the weights of the same training outside to the bit"
+        )
 
     def test_tune(self, site: Site, tuned: dict[str, Any], record_property: Callable[[str, object], None]) -> None:
         recorded = [trial for trial in site.trials("tune") if trial.origin is Origin.TUNE]
@@ -221,7 +223,9 @@ class Scenarios:
         (trial,) = ended.trials
         assert (trial.state, trial.reason) == (State.USER_ERROR, "exit status 2")
         cause = "memory limit of the job" if site.limits_memory else "address space"
-        record_property("ran", f"out of memory ({cause}) and exit status 2, each told as such: {found[site.faster].reason}")
+        record_property(
+            "ran", f"out of memory ({cause}) and exit status 2, each told as such: {found[site.faster].reason}"
+        )
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

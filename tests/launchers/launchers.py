@@ -52,7 +52,7 @@ class Launcher(Site):
     faster: int = 1024  # a step takes its sleep, so that even a busy machine confirms the gain
 
     @property
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, str | int]:
         """Facts that are observed in the recorded training."""
         facts = {"nnodes": 1, "micro_batch_size": BATCH, "global_batch_size": BATCH * self.ranks}
         strategy = {"sharding_strategy": "DDP", "dp_degree": self.ranks} if self.ranks > 1 else {}

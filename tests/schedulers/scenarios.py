@@ -71,7 +71,7 @@ class Site:
     quick: Path = ROOT / "tests" / "tune" / "quick.py"
 
     @property
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, str | int]:
         """Facts that are observed in the recorded training."""
         return {"world_size": 2, "nnodes": 1, "global_batch_size": 8, "scheduler": self.scheduler}
 
@@ -163,9 +163,8 @@ class Scenarios:
         one, other = weights(site.folder / "outside"), weights(site.folder / "inside")
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
-        record_property(
-            "ran", f"{site.facts['world_size']} ranks, one trial, the weights of the same training outside to the bit"
-        )
+        ranks = "one rank" if site.facts["world_size"] == 1 else "two ranks"
+        record_property("ran", f"{ranks}, one trial, the weights of the same training outside to the bit")
 
     def test_tune(self, site: Site, tuned: dict[str, Any], record_property: Callable[[str, object], None]) -> None:
         recorded = [trial for trial in site.trials("tune") if trial.origin is Origin.TUNE]
@@ -223,9 +222,8 @@ class Scenarios:
         (trial,) = ended.trials
         assert (trial.state, trial.reason) == (State.USER_ERROR, "exit status 2")
         cause = "memory limit of the job" if site.limits_memory else "address space"
-        record_property(
-            "ran", f"out of memory ({cause}) and exit status 2, each told as such: {found[site.faster].reason}"
-        )
+        told = found[site.faster].reason
+        record_property("ran", f"out of memory ({cause}) and exit status 2, each told as such: {told}")
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -54,9 +54,9 @@ class Launcher(Site):
     @property
     def facts(self) -> dict[str, str | int]:
         """Facts that are observed in the recorded training."""
-        facts = {"nnodes": 1, "micro_batch_size": BATCH, "global_batch_size": BATCH * self.ranks}
-        strategy = {"sharding_strategy": "DDP", "dp_degree": self.ranks} if self.ranks > 1 else {}
-        return {"world_size": self.ranks, **facts, **strategy}
+        sizes = {"micro_batch_size": BATCH, "global_batch_size": BATCH * self.ranks}
+        found: dict[str, str | int] = {"world_size": self.ranks, "nnodes": 1, **sizes}
+        return {**found, "sharding_strategy": "DDP", "dp_degree": self.ranks} if self.ranks > 1 else found
 
     def typed(self, args: Sequence[str]) -> tuple[str, ...]:
         """Return the words that start the training without us."""
@@ -86,12 +86,20 @@ def needs(*packages: str) -> str:
     return ", ".join(f"{package} {version(package)}" for package in packages)
 
 
-def named(version: str, folder: Path, *words: str, ranks: int = 2, own: tuple[str, ...] = (), **kept: bool) -> Launcher:
+def named(
+    version: str, folder: Path, *words: str, ranks: int = 2, own: tuple[str, ...] = (), is_torchrun: bool = False
+) -> Launcher:
     """Return a launcher whose files lie in a folder."""
     torch = f"torch {_version('torch')}"
     told = f"{version}, {torch}" if version else torch
     return Launcher(
-        version=told, folder=folder, store=str(folder / "stores"), words=words, ranks=ranks, own=own, **kept
+        version=told,
+        folder=folder,
+        store=str(folder / "stores"),
+        words=words,
+        ranks=ranks,
+        own=own,
+        is_torchrun=is_torchrun,
     )
 
 

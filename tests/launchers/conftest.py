@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import next_free_port
 from tests.launchers.launchers import BIN, LAUNCHERS
 from tests.scenario_results import add_results_option, collect_results, tune_of_five
 
@@ -23,7 +24,7 @@ HEADING = "Five scenarios with each launcher, run by scripts/test-launchers; Lin
 @pytest.fixture(scope="module")
 def site(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     """Return the launcher that the option names."""
-    port = 10_000 + 97 * os.getpid() % 20_000
+    port = next_free_port()
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="cubicml-launcher-") as folder:
         patch.setenv("PATH", str(BIN), prepend=os.pathsep)
         patch.delenv("OMP_NUM_THREADS", raising=False)  # a tune under TorchX does not know of it, and cubicrun does

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from statistics import fmean, median, variance
+from statistics import NormalDist, fmean, median, variance
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
@@ -148,6 +148,9 @@ def too_few_text(lacking: int) -> str:
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:
     """Compare ``best`` with ``baseline`` by Student's t on the logarithms of throughput.
 
+    What the runs report of themselves, or what crowded them, is known, so that it adds to the degrees of freedom of
+    the noise (Satterthwaite, 1946): Student's t stands for what few repeats tell.
+
     Args:
         baseline: measurements of the user's own config.
         best: measurements of the other config.
@@ -161,10 +164,14 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
     centre = fmean(sides[1]) - fmean(sides[0])
     degrees_of_freedom = max(1, sum(map(len, sides)) - len(sides))
     pooled = sum(variance(side) * (len(side) - 1) for side in sides if len(side) > 1) / degrees_of_freedom
-    from_runs = sum(_variance_of_mean(side, noise) for side in (baseline, best))
+    from_noise = sum(noise**2 / len(side) for side in sides)
+    from_runs = from_noise + sum(map(_known_variance_of_mean, (baseline, best)))
     from_repeats = pooled * sum(1 / len(side) for side in sides)
-    from_spread = max(from_repeats, sum(noise**2 / len(side) for side in sides))
-    error = math.sqrt(max(from_runs, from_repeats)) * float(t.ppf(0.975, degrees_of_freedom))
+    partly_known = degrees_of_freedom * (from_runs / from_noise) ** 2
+    error = max(
+        math.sqrt(from_runs) * float(t.ppf(0.975, partly_known)),
+        math.sqrt(from_repeats) * float(t.ppf(0.975, degrees_of_freedom)),
+    )
     return Comparison(
         objective=objective,
         baseline=baseline,
@@ -172,7 +179,7 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
         gain=math.exp(centre),
         gain_low=math.exp(centre - error),
         gain_high=math.exp(centre + error),
-        is_imprecise=from_runs > 2.0 * from_spread,
+        is_imprecise=from_runs > 2.0 * max(from_repeats, from_noise),
     )
 
 
@@ -184,14 +191,12 @@ def least_confirmed(uncertainty: float, repeats: int) -> float:
         repeats: launches of each side.
 
     >>> round(least_confirmed(1.0, 3), 2), round(least_confirmed(0.01, 3), 2)
-    (9.65, 1.02)
+    (4.95, 1.02)
     """
-    from scipy.stats import t
-
     count = max(repeats, FEWEST_TO_CLAIM)
-    return math.exp(uncertainty * math.sqrt(2.0 / count) * float(t.ppf(0.975, 2 * count - 2)))
+    return math.exp(uncertainty * math.sqrt(2.0 / count) * NormalDist().inv_cdf(0.975))
 
 
-def _variance_of_mean(repeats: Repeats, noise: float) -> float:
-    count = len(repeats.throughputs)
-    return (noise**2 + sum(each**2 for each in repeats.uncertainties) / count) / count
+def _known_variance_of_mean(repeats: Repeats) -> float:
+    """Return the variance of the mean logarithm that the uncertainties of the runs tell."""
+    return sum(each**2 for each in repeats.uncertainties) / len(repeats.throughputs) ** 2

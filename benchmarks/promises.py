@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from lib.crowded_machine import CrowdedMachine
 
 from torchx_cubicml.advisor import Study

@@ -130,7 +130,7 @@ def interval(
     ],
 )
 @pytest.mark.parametrize("doubt", [0.0, 0.3])
-def test_the_interval_is_that_of_the_textbook(  # noqa: PLR0913 - one column of the table each
+def test_the_interval_is_that_of_the_textbook(
     baseline: tuple[int, ...], best: tuple[int, ...], noise: float, t: float, t_of_doubted: float, doubt: float
 ) -> None:
     sides = repeats(*baseline), repeats(*best, doubt=doubt)

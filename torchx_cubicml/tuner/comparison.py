@@ -148,8 +148,8 @@ def too_few_text(lacking: int) -> str:
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:
     """Compare ``best`` with ``baseline`` by Student's t on the logarithms of throughput.
 
-    What the runs report of themselves, or what crowded them, is known, so that it adds to the degrees of freedom of
-    the noise (Satterthwaite, 1946): Student's t stands for what few repeats tell.
+    What runs report of themselves, and what crowded them, is known (as a normal error), so it adds to the degrees of
+    freedom of the noise (Satterthwaite, 1946). Student's t is for what few repeats tell.
 
     Args:
         baseline: measurements of the user's own config.

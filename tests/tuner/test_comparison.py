@@ -71,6 +71,17 @@ def test_errors_within_runs_bound_the_error_below() -> None:
     )
 
 
+def test_launches_are_imprecise_only_where_their_own_errors_decide() -> None:
+    """Two launches that differ by a fifth tell more doubt, by Student's t, than an error of a tenth of each."""
+    alike, apart = (
+        compare(repeats(100, 101, doubt=0.1), repeats(*best, doubt=0.1), objective=OBJECTIVE, noise=0.01)
+        for best in ((110, 111), (100, 121))
+    )
+    assert (alike.is_imprecise, apart.is_imprecise) == (True, False)
+    assert "too imprecise" in str(alike)
+    assert "within the spread" in str(apart)
+
+
 def test_uncertainties_are_given_for_all_or_none() -> None:
     with pytest.raises(RecordError, match="2 measurements have 1 uncertainties"):
         Repeats(config={}, throughputs=(1.0, 2.0), uncertainties=(0.1,))

@@ -168,10 +168,9 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
     from_runs = from_noise + sum(map(_known_variance_of_mean, (baseline, best)))
     from_repeats = pooled * sum(1 / len(side) for side in sides)
     partly_known = degrees_of_freedom * (from_runs / from_noise) ** 2
-    error = max(
-        math.sqrt(from_runs) * float(t.ppf(0.975, partly_known)),
-        math.sqrt(from_repeats) * float(t.ppf(0.975, degrees_of_freedom)),
-    )
+    runs_error = math.sqrt(from_runs) * float(t.ppf(0.975, partly_known))
+    repeats_error = math.sqrt(from_repeats) * float(t.ppf(0.975, degrees_of_freedom))
+    error = max(runs_error, repeats_error)
     return Comparison(
         objective=objective,
         baseline=baseline,
@@ -179,7 +178,7 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
         gain=math.exp(centre),
         gain_low=math.exp(centre - error),
         gain_high=math.exp(centre + error),
-        is_imprecise=from_runs > 2.0 * max(from_repeats, from_noise),
+        is_imprecise=runs_error > repeats_error and from_runs > 2.0 * from_noise,
     )
 
 

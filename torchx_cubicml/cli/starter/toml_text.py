@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
@@ -50,6 +50,8 @@ class ScriptFlag:
         file: label of the key's config file (see ``from_files``); empty for a flag.
         destination: whether it names an output, which a profiling launch redirects.
         is_variable: whether it is an environment variable.
+        evidence: what recorded launches tell of its meaning, in words; empty where the name alone tells it.
+        is_guess: whether the evidence is one value alone.
     """
 
     name: str
@@ -62,6 +64,8 @@ class ScriptFlag:
     file: str = ""
     destination: bool = False
     is_variable: bool = False
+    evidence: str = ""
+    is_guess: bool = False
 
     @property
     def value(self) -> str | None:
@@ -86,19 +90,30 @@ def starter_text(
         offered: flags that a further section offers as parameters.
         sections: lines of each further section.
     """
-    meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
+    named = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
+    guesses = _guesses(named)
+    meanings = {name: flag for name, flag in named.items() if name not in guesses}
     facts = {name: flag for name, flag in meanings.items() if name in _FACTS and _count(flag)}
     command = _Command(meanings=meanings, facts=facts, world_size=world_size)
-    blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
+    blocks = {
+        name: _with_evidence(meanings[name], write(meanings[name], command))
+        for name, write in _PARAMETERS.items()
+        if name in meanings
+    }
     written = {name: lines for name, lines in blocks.items() if lines}
+    guessed = _guessed(guesses, replace(command, meanings=named))
     active = any(not line.startswith("#") for lines in written.values() for line in lines)
     is_free = any(line.startswith("choices") and "," in line for lines in written.values() for line in lines)
     destinations = [flag for flag in flags if flag.destination]
-    used = {*facts.values(), *(meanings[name] for name in written), *destinations, *offered}
+    found = [named[name] for name in (*written, *guessed)]
+    told = [flag for flag in flags if flag.evidence and flag.meaning not in _PARAMETERS]
+    used = {*facts.values(), *found, *told, *destinations, *offered}
     parts = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
         *written.values(),
-        [] if is_free else _FALLBACK_PARAMETER,
+        [] if is_free else FALLBACK_PARAMETER,
+        *guessed.values(),
+        _not_these_meanings(flags),
         _constraints(command) if active else [],
         *sections,
         _unchanged_flags(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
@@ -123,6 +138,11 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
         "else steps"
     )
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
+
+
+def is_nothing_found(text: str) -> bool:
+    """Return whether a starter file tunes none of the command's own settings."""
+    return FALLBACK_PARAMETER[0] in text.splitlines()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,13 +253,50 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
     "compile": _compile,
 }
 
-_FALLBACK_PARAMETER = [
+FALLBACK_PARAMETER = [
     "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:",
     "[parameters.omp_num_threads] # threads of each process; torchrun's default is 1",
     "choices = [1, 2, 4]",
     'env = "OMP_NUM_THREADS"',
     "default = 1",
 ]
+
+
+def _guesses(named: Mapping[str, ScriptFlag]) -> dict[str, ScriptFlag]:
+    """Return the flags of a guessed meaning; with a guessed micro batch, the accumulation is one, too."""
+    guesses = {name: flag for name, flag in named.items() if flag.is_guess and name in _PARAMETERS}
+    if "micro_batch_size" in guesses and (flag := named.get("gradient_accumulation_steps")):
+        guesses["gradient_accumulation_steps"] = flag
+    return guesses
+
+
+def _guessed(guesses: Mapping[str, ScriptFlag], command: _Command) -> dict[str, list[str]]:
+    """Return the commented tables of guessed meanings."""
+    blocks: dict[str, list[str]] = {}
+    for name, flag in guesses.items():
+        lines = [line for line in _PARAMETERS[name](flag, command) if not line.startswith("#")]
+        if lines:
+            blocks[name] = [f"# {line}" for line in lines]
+            evidence = _with_evidence(flag, []) or [f"# {one_line(flag.name)} goes with the micro batch."]
+            blocks[name] = [*evidence, *blocks[name]]
+    return blocks
+
+
+def _with_evidence(flag: ScriptFlag, lines: list[str]) -> list[str]:
+    """Return the lines of a table below what recorded launches tell of its flag."""
+    if not flag.evidence:
+        return lines
+    lines_of_evidence = [f"# {one_line(flag.evidence)}."]
+    if flag.is_guess:
+        lines_of_evidence.append(
+            "# That is a guess. Uncomment it if it is true; a launch with another value, then init, would tell:"
+        )
+    return [*lines_of_evidence, *lines]
+
+
+def _not_these_meanings(flags: Sequence[ScriptFlag]) -> list[str]:
+    """Return the comments on flags whose recorded meaning is not tuned."""
+    return [line for flag in flags if flag.meaning not in _PARAMETERS for line in _with_evidence(flag, [])]
 
 
 def _table(

@@ -44,6 +44,7 @@ _INDENT = "    "
 _COLUMNS = ("", "purpose", "config", "state", "time", "predicted", "measured")  # of the launches in flight
 _REFRESHES_PER_S = 2.0
 _DECIDING = "deciding what comes next"
+_LEFT_OUT = "Not compared: launches from before this tune, and the one that made the best config the winner."
 _LESS_IMPORTANT = ("state", "predicted", "time", "purpose")  # the least first
 
 
@@ -95,6 +96,8 @@ def comparison_table(
         texts = [cell(side) for side in sides]
         if any(texts):
             table.add_row(heading, *texts)
+    if any(side.left_out for side in sides):
+        table.caption, table.caption_justify = _LEFT_OUT, "left"
     return table
 
 
@@ -133,7 +136,8 @@ def _uncertainty(repeats: Repeats) -> float:
 
 
 def _count_text(repeats: Repeats) -> str:
-    return str(len(repeats.throughputs))
+    counted = len(repeats.throughputs)
+    return f"{counted} of {counted + repeats.left_out}" if repeats.left_out else str(counted)
 
 
 def open_display(console: Console, prepared: Prepared) -> Display:

@@ -99,11 +99,11 @@ def _recorded(launch: Launch, url: str) -> RecordedLaunches:
 
 def _nothing_found_text(n_launches: int) -> str:
     """Return the message on a starter that tunes no setting of the command, and what to do."""
-    cure = "name the flags that change only the speed in the file"
-    values = "launch the command once as it is and once with another batch size, both recorded, and run init again"
-    if n_launches > 1:
-        values = "launches tell a flag only if its value differs between them"
-    return f"found no flag of the command to tune: {cure}; or {values}"
+    known = f"; {n_launches} recorded launch{'es' if n_launches > 1 else ''} did not tell more" if n_launches else ""
+    return (
+        f"found no flag that changes only the speed{known}: name such flags in the file, or record launches with "
+        "different values of the batch, accumulation or sharding and run init again"
+    )
 
 
 def _launch(name: str, words: Sequence[str]) -> Launch:

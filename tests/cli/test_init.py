@@ -64,7 +64,8 @@ def test_a_command_of_torchrun_is_read(launcher: str, folder: Path, capsys: pyte
     (folder / "train.py").write_text("print('no flags')")
     words = f"{launcher} --nproc_per_node 2 train.py --batch_size 4 --accumulate 2"
     assert run("-o", "s.toml", "--", *words.split()) == 0
-    assert "then run: cubicrun --cubicml-space s.toml ...\n" in capsys.readouterr().err
+    tune = "torchx cubicml tune --space s.toml -- utils.sh torchrun ..."
+    assert f"then run: {tune} (or launch as usual: cubicrun --cubicml-space s.toml ...)\n" in capsys.readouterr().err
     assert [item.name for item in load_space("s.toml").parameters] == [
         "micro_batch_size",
         "gradient_accumulation_steps",
@@ -102,3 +103,12 @@ def test_a_store_that_cannot_be_read_is_told_and_not_used(folder: Path, capsys: 
     written = capsys.readouterr()
     assert "torchx-cubicml: recorded launches are not used: " in written.err
     assert parse_space(written.out, where="x").parameters
+
+
+def test_the_next_step_of_a_plain_python_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").write_text("print('no flags')")
+    assert run("-o", "p.toml", "--", "python", "train.py", "--batch_size=4", "--accumulate=2") == 0
+    assert (
+        "then run: torchx cubicml tune --space p.toml -- utils.sh python ... "
+        "(or launch as usual: cubicrun --cubicml-space p.toml -- python ...)"
+    ) in capsys.readouterr().err

@@ -75,11 +75,19 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    is_component = not is_launcher_command(name)
-    use = f"torchx cubicml tune --space {path} ..." if is_component else f"cubicrun {OURS}space {path} ..."
     _report(nothing_found)
-    _report(f"wrote {path}; review it, then run: {use}")
+    _report(f"wrote {path}; review it, then run: {_next_step(name, str(path))}")
     return 0
+
+
+def _next_step(name: str, path: str) -> str:
+    """Return the commands that use a space file, for a command that begins with ``name``."""
+    if not is_launcher_command(name):
+        return f"torchx cubicml tune --space {path} ..."
+    launcher = "torchrun" if name == "cubicrun" else name
+    launch = "..." if launcher == "torchrun" else f"-- {launcher} ..."
+    tune = f"torchx cubicml tune --space {path} -- utils.sh {launcher} ..."
+    return f"{tune} (or launch as usual: cubicrun {OURS}space {path} {launch})"
 
 
 def _recorded(launch: Launch, url: str) -> RecordedLaunches:

@@ -85,7 +85,7 @@ def test_a_kept_global_batch_needs_no_row(tmp_path: Path) -> None:
 
 def test_launches_that_are_not_compared_are_told(tmp_path: Path) -> None:
     prepared = prepared_in(tmp_path)
-    best = {**OWN, "workers": 1}
+    best: Config = {**OWN, "workers": 1}
     trials = [
         replace(
             Trial.completed(workload=prepared.workload, config=config, tokens_per_second=rate),

@@ -15,14 +15,12 @@ from torchx_cubicml.space.toml import parse_space
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.records.values import Value
-
 KEY = "5eed"
 PROGRAM = "odd.py"
 SOURCE = 'MODES = {"whole": 1, "grads": 2}\n'
 
 
-def trial(command: str, *, program: str = PROGRAM, **observed: Value) -> Trial:
+def trial(command: str, *, program: str = PROGRAM, **observed: str | int) -> Trial:
     return Trial(
         trial_id=f"{command}-{program}",
         workload={"program": program},
@@ -33,8 +31,8 @@ def trial(command: str, *, program: str = PROGRAM, **observed: Value) -> Trial:
     )
 
 
-def batch(command: str, micro: int, accumulation: int, **more: Value) -> Trial:
-    return trial(command, micro_batch_size=micro, gradient_accumulation_steps=accumulation, **more)
+def batch(command: str, micro: int, accumulation: int, *, program: str = PROGRAM) -> Trial:
+    return trial(command, program=program, micro_batch_size=micro, gradient_accumulation_steps=accumulation)
 
 
 def starter(command: str, *trials: Trial, help_text: str = "") -> str:
@@ -107,7 +105,19 @@ class TestCounts:
         assert "--total was the observed global batch size (16, 32)" in text
         assert bindings(text) == {}
 
-    def test_a_name_counts_for_nothing_where_launches_show_another_number(self) -> None:
+    def test_keys_are_found_as_flags_are(self) -> None:
+        text = starter("chunk=4 fold=2", batch("chunk=4 fold=2", 4, 2), batch("chunk=8 fold=1", 8, 1))
+        parameters = {item.name: item.binding for item in parse_space(text, where="starter").parameters}
+        assert {name: place.name for name, place in parameters.items() if place} == {
+            "micro_batch_size": "chunk=",
+            "gradient_accumulation_steps": "fold=",
+        }
+
+    def test_a_name_stands_where_launches_show_more_rows(self) -> None:
+        shown = [batch("--batch_size 2", 1024, 1), batch("--batch_size 4", 2048, 1)]
+        assert bindings(starter("--batch_size 2", *shown)) == {"micro_batch_size": "--batch_size"}
+
+    def test_a_name_counts_for_nothing_where_launches_show_a_smaller_number(self) -> None:
         text = starter("--batch_size 16", batch("--batch_size 16", 8, 1), batch("--batch_size 32", 16, 1))
         assert bindings(text) == {}
         assert "--batch_size is not the micro batch size in any recorded launch: the latest with 32 showed 16" in text

@@ -63,7 +63,8 @@ class RecordedLaunches:
 def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches, source: str) -> list[ScriptFlag]:
     """Return the flags, those without a meaning with the one that launches show.
 
-    A name that tells the micro batch or the accumulation counts for nothing where each launch shows another number.
+    A name that tells the micro batch or the accumulation counts for nothing where each launch shows a smaller number,
+    as of a batch that the script divides among its ranks.
 
     Args:
         flags: of the command and its script.
@@ -98,12 +99,14 @@ def _with_words(launches: RecordedLaunches, source: str) -> RecordedLaunches:
 
 
 def _without_refuted(flag: ScriptFlag, launches: RecordedLaunches) -> ScriptFlag:
-    """Return a flag without the meaning of its name, if each launch that shows that fact shows another number."""
+    """Return a flag without the meaning of its name, if each launch that shows that fact shows a smaller number."""
     if flag.meaning not in _COUNTS[:2] or flag.file:
         return flag
     pairs = _pairs(flag, flag.meaning, launches)
-    if not pairs or any(typed == shown for typed, shown in pairs):
-        return flag
+    if not pairs or not all(
+        isinstance(shown, int) and isinstance(typed, int) and shown < typed for typed, shown in pairs
+    ):
+        return flag  # a larger one may count rows of flattened samples
     typed, shown = pairs[-1]
     what = flag.meaning.replace("_", " ")
     why = f"{flag.name} is not the {what} in any recorded launch: the latest with {typed} showed {shown}"

@@ -120,6 +120,7 @@ class TestCounts:
     def test_a_name_counts_for_nothing_where_launches_show_a_smaller_number(self) -> None:
         text = starter("--batch_size 16", batch("--batch_size 16", 8, 1), batch("--batch_size 32", 16, 1))
         assert bindings(text) == {}
+        assert "[parameters.batch_size]" not in text
         assert "--batch_size is not the micro batch size in any recorded launch: the latest with 32 showed 16" in text
 
 

@@ -24,6 +24,7 @@ def offered_flags(flags: Sequence[ScriptFlag]) -> list[ScriptFlag]:
         flag
         for flag in flags
         if not flag.meaning
+        and not flag.evidence
         and not flag.destination
         and not flag.file
         and flag.value

@@ -20,7 +20,7 @@ from torchx_cubicml.records.workload import is_same_program, recency
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-    from torchx_cubicml.cli.starter.toml_text import ScriptFlag
+    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
 

@@ -29,7 +29,8 @@ from torchx_cubicml.cli.starter.outputs import (
 )
 from torchx_cubicml.cli.starter.rules_comment import rules_comment
 from torchx_cubicml.cli.starter.script import source_of
-from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text
+from torchx_cubicml.cli.starter.script_flag import ScriptFlag
+from torchx_cubicml.cli.starter.toml_text import starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted

@@ -100,5 +100,6 @@ def test_launches_that_are_not_compared_are_told(tmp_path: Path) -> None:
     assert other is not None
     table = comparison_table(compare(own, other, objective="tokens_per_second", noise=0.02), prepared=prepared)
     assert [list(column.cells)[-1] for column in table.columns] == ["launches", "1 of 2", "2 of 3"]
-    assert "Not compared" in str(table.caption)
+    told = "Not compared: launches from before this tune, and the one that made the best config the winner."
+    assert table.caption == told
     assert evidence.compared({**OWN, "workers": 7}, "tokens_per_second", chosen=True) is None

@@ -44,12 +44,14 @@ _INDENT = "    "
 _COLUMNS = ("", "purpose", "config", "state", "time", "predicted", "measured")  # of the launches in flight
 _REFRESHES_PER_S = 2.0
 _DECIDING = "deciding what comes next"
-_LEFT_OUT = "Not compared: launches from before this tune, and the one that made the best config the winner."
+_LEFT_OUT = "Not compared: launches from before this tune"
+_SELECTED = "the one that made the best config the winner"
+_FOUND = "best found"
 _LESS_IMPORTANT = ("state", "predicted", "time", "purpose")  # the least first
 
 
 def comparison_table(
-    comparison: Comparison, *, statistic: str = MEAN, best_label: str = "best found", prepared: Prepared | None = None
+    comparison: Comparison, *, statistic: str = MEAN, best_label: str = _FOUND, prepared: Prepared | None = None
 ) -> Table:
     """Return a table of the user's config beside the best one, if another: values that differ, then measurements.
 
@@ -97,7 +99,9 @@ def comparison_table(
         if any(texts):
             table.add_row(heading, *texts)
     if any(side.left_out for side in sides):
-        table.caption, table.caption_justify = _LEFT_OUT, "left"
+        was_selected = comparison.best.left_out > 0 and best_label == _FOUND
+        table.caption = f"{_LEFT_OUT}{f', and {_SELECTED}' if was_selected else ''}."
+        table.caption_justify = "left"
     return table
 
 

@@ -98,11 +98,16 @@ def comparison_table(
         texts = [cell(side) for side in sides]
         if any(texts):
             table.add_row(heading, *texts)
-    if any(side.left_out for side in sides):
-        was_selected = comparison.best.left_out > 0 and best_label == _FOUND
-        table.caption = f"{_LEFT_OUT}{f', and {_SELECTED}' if was_selected else ''}."
-        table.caption_justify = "left"
+    table.caption, table.caption_justify = _left_out_text(sides, was_selected=best_label == _FOUND), "left"
     return table
+
+
+def _left_out_text(sides: Sequence[Repeats], *, was_selected: bool) -> str | None:
+    """Return the sentence on launches that are not compared; ``None`` where all are."""
+    if not any(side.left_out for side in sides):
+        return None
+    selected = f", and {_SELECTED}" if was_selected and len(sides) > 1 and sides[1].left_out else ""
+    return f"{_LEFT_OUT}{selected}."
 
 
 def _global_batches(comparison: Comparison, prepared: Prepared | None) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.records.standard_names import BATCH_FLAGS
 from torchx_cubicml.records.workload import collapsed, value_key
 from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH, data_parallel_degree, is_count
@@ -97,7 +98,7 @@ def kept_line(name: str) -> str:
 def observed_batch_line(name: str) -> str:
     """Return the message that a parameter stays, because launches show that it changes the global batch."""
     return (
-        f"keeping {name}: launches that differ in it alone had different global batch sizes "
+        f"keeping {name}: launches that differ in it had different global batch sizes "
         "(set changes_training = true in the space file to allow it)"
     )
 
@@ -186,19 +187,31 @@ def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config)
     return replace(space, constraints=(*space.constraints, constraint))
 
 
-def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...]:
+def batch_parameters(space: SearchSpace, own: Iterable[Trial], *, suspected: bool = False) -> tuple[str, ...]:
     """Return the parameters that change the global batch size without permission, as launches of the workload show.
 
     Launches that differ in such a parameter alone, and in what is derived from it, were observed with different global
-    batch sizes. Parameters whose names tell as much are left out where micro batch or accumulation are known, too:
-    other rules keep their product.
+    batch sizes. Where launches differ in several, one is found if no other could be the cause, or none of its name.
+    Parameters whose names tell as much are left out where micro batch or accumulation are known, too: other rules keep
+    their product.
+
+    Args:
+        space: as the user wrote it.
+        own: trials of the workload.
+        suspected: whether to return each parameter that alone could be the cause, where launches do not decide.
     """
     observing = [trial for trial in own if BATCH in trial.observed]
-    doubtful = (item for item in space.parameters if item.derive is None and not item.changes_training)
+    doubtful = [item for item in space.parameters if item.derive is None and not item.changes_training]
     known = {*(item.name for item in space.parameters), *(fact.name for fact in space.workload)}
     ruled = frozenset[str]() if known.isdisjoint(_PER_RANK) else _BATCH_AND_RANKS
-    names = (item.name for item in doubtful if item.name not in ruled)
-    return tuple(name for name in names if _changes_batch(name, _others(space, name), observing))
+    free = [item for item in doubtful if item.name not in ruled]
+    found = {item.name for item in free if _changes_batch(item.name, _others(space, item.name), observing)}
+    given = sorted({*ruled, *found})
+    if not _tell_batch(given, observing):
+        causes = [item for item in free if item.name not in found and _tell_batch([*given, item.name], observing)]
+        causes = [item for item in causes if not item.known_names.isdisjoint(BATCH_FLAGS)] or causes
+        found |= {item.name for item in causes if suspected or len(causes) == 1}
+    return tuple(item.name for item in free if item.name in found)
 
 
 def _product(workload: Workload, config: Config) -> int | None:
@@ -240,6 +253,18 @@ def _changes_batch(name: str, others: Sequence[str], observing: Iterable[Trial])
     batches: defaultdict[Hashable, dict[Hashable, Value]] = defaultdict(dict)
     for trial in observing:
         if name in trial.config:
-            rest = tuple(sorted((each, value_key(trial.config[each])) for each in others if each in trial.config))
+            rest = _values(trial, sorted(others))
             batches[rest].setdefault(value_key(trial.config[name]), trial.observed[BATCH])
     return any(len(set(found.values())) > 1 for found in batches.values())
+
+
+def _tell_batch(names: Sequence[str], observing: Iterable[Trial]) -> bool:
+    """Return whether launches with equal values of some parameters were observed with equal global batch sizes."""
+    batches: defaultdict[Hashable, set[Value]] = defaultdict(set)
+    for trial in observing:
+        batches[_values(trial, names)].add(trial.observed[BATCH])
+    return all(len(found) == 1 for found in batches.values())
+
+
+def _values(trial: Trial, names: Iterable[str]) -> Hashable:
+    return tuple((name, value_key(trial.config[name])) for name in names if name in trial.config)

@@ -14,8 +14,10 @@ from torchx_cubicml.launch.same_training import (
     with_same_training,
 )
 from torchx_cubicml.records.standard_names import standard_flag_name
+from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.space.constraints import IN_BATCH
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.fixed import with_fixed_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
+    from torchx_cubicml.tuner.request import Prepared
 
 _MICRO_BATCH, _ACCUMULATION = "micro_batch_size", "gradient_accumulation_steps"
 _SIZES = IN_BATCH | {"nnodes", "nproc_per_node"}
@@ -80,6 +83,25 @@ def keep_training(
         notices.append(f"keeping {_names(stuck)}: another value changes the global batch; {cure}")
     is_empty = bool(notices) and bound.size(limit=2) == 1 and current in bound
     return KeptTraining(space=kept, notices=tuple(notices), is_empty=is_empty)
+
+
+def with_kept_batch(prepared: Prepared, names: Sequence[str]) -> SearchSpace:
+    """Return the space of a tune with parameters held that launches have shown to change the global batch size.
+
+    Raises:
+        LaunchError: no config is left.
+    """
+    space = with_fixed_values(prepared.space, prepared.current, names)
+    try:
+        space.bind(workload=prepared.workload, current=prepared.current)
+    except SpaceError:
+        own = " and ".join(f"{name} = {value_text(prepared.current[name])}" for name in names)
+        raise LaunchError(
+            f"launches show that the global batch size depends on {' and '.join(names)}, and no config of "
+            f"{prepared.request.space} has {own} as your command; add such configs to the space file, or set "
+            "changes_training = true to allow another batch"
+        ) from None
+    return space
 
 
 def _sizes_in(space: SearchSpace) -> list[Parameter]:

@@ -13,7 +13,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.standard_names import BATCH_FLAGS
 from torchx_cubicml.records.workload import collapsed, value_key
 from torchx_cubicml.space import computed_global_batch_size
-from torchx_cubicml.space.constraints import IN_BATCH, data_parallel_degree, is_count
+from torchx_cubicml.space.constraints import IN_BATCH, is_count, stated_dp_degree
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.space.trainers import CHANGES_TRAINING
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BATCH = "global_batch_size"
 _PER_RANK = ("micro_batch_size", "gradient_accumulation_steps")
-_BATCH_AND_RANKS = IN_BATCH | {"world_size", "nnodes", "nproc_per_node"}
+_BATCH_AND_RANKS = IN_BATCH | {"dp_degree", "world_size", "nnodes", "nproc_per_node"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ def _product(workload: Workload, config: Config) -> int | None:
     A factor that neither the workload nor the config has stays as typed.
     """
     known: Mapping[str, Value] = {**workload, **config}
-    factors = [*(known[name] for name in _PER_RANK if name in known), data_parallel_degree(known)]
+    factors = [*(known[name] for name in _PER_RANK if name in known), stated_dp_degree(workload, config)]
     product = 1
     for factor in factors:
         if not is_count(factor):

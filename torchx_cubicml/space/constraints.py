@@ -304,6 +304,21 @@ def data_parallel_degree(known: Mapping[str, Value]) -> int | None:
     return degree if is_count(degree) else None
 
 
+def stated_dp_degree(workload: Mapping[str, Value], config: Mapping[str, Value]) -> int | None:
+    """Return the ``dp_degree`` that a config or its workload states, else the one that follows from the mesh axes.
+
+    A workload's own one does not count where the config decides the ranks or an axis.
+
+    >>> stated_dp_degree({"world_size": 4}, {"dp_degree": 2}), stated_dp_degree({"world_size": 4, "dp_degree": 2}, {})
+    (2, 2)
+    >>> stated_dp_degree({"world_size": 4, "dp_degree": 2}, {"tp_degree": 1})
+    4
+    """
+    decided = not config.keys().isdisjoint({"world_size", "nnodes", "nproc_per_node", *NOT_DATA_PARALLEL})
+    stated = config.get("dp_degree", None if decided else workload.get("dp_degree"))
+    return stated if is_count(stated) else data_parallel_degree({**workload, **config})
+
+
 def is_count(value: object) -> TypeGuard[int]:
     """Return whether a value is a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

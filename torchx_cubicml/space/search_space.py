@@ -26,6 +26,7 @@ from torchx_cubicml.space.constraints import (
     dp_degree_expression,
     in_dependency_order,
     is_count,
+    stated_dp_degree,
 )
 from torchx_cubicml.space.divisors import dividing_choices
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
@@ -216,7 +217,8 @@ class SearchSpace:
     def derives_batch(self) -> bool:
         """True if micro batch or accumulation always follow from the global batch and all of its factors that vary."""
         varied = {item.name for item in self.parameters if len(item.choices) != 1 or item.when is not None}
-        needed = {"global_batch_size", *(varied & (_FACTORS | _OF_WORLD))}
+        chosen = {item.name for item in self.parameters if item.derive is None}
+        needed = {"global_batch_size", *(varied & (_FACTORS | _OF_WORLD)), *(varied & chosen & {"dp_degree"})}
         derived = (item for item in self.parameters if item.derive is not None and item.when is None)
         return any(needed <= self._reads(item.name) for item in derived if item.name in _RESTS)
 
@@ -404,7 +406,7 @@ def computed_global_batch_size(*, workload: Workload, current: Config) -> int | 
     factors = (
         known.get("micro_batch_size"),
         known.get("gradient_accumulation_steps", 1),
-        data_parallel_degree(known),
+        stated_dp_degree(workload, current),
     )
     counts = [factor for factor in factors if is_count(factor)]
     return math.prod(counts) if len(counts) == len(factors) else None

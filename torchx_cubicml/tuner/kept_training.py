@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.request import Prepared
 
 _MICRO_BATCH, _ACCUMULATION = "micro_batch_size", "gradient_accumulation_steps"
-_SIZES = IN_BATCH | {"nnodes", "nproc_per_node"}
+_SIZES = IN_BATCH | {"dp_degree", "nnodes", "nproc_per_node"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,12 +66,12 @@ def _told_by_derivation(
 ) -> dict[str, str]:
     """Return the standard names of a parameter derived from the global batch, and of the one it depends on."""
     read = [each for each in sorted(expression.names) if each in tables]
-    unknown = [each for each in (name, *read) if each not in names]
+    unknown = [each for each in (name, *read) if each not in names and each != "dp_degree"]
     if not unknown or not read:
         return {}
     known = {names[each] for each in (name, *read) if each in names}
     left = [each for each in (ACCUMULATION, MICRO_BATCH) if each not in known and each not in names.values()]
-    factors = [each for each in read if names.get(each) not in NOT_DATA_PARALLEL]
+    factors = [each for each in read if each != "dp_degree" and names.get(each) not in NOT_DATA_PARALLEL]
     if len(unknown) <= len(left) and _is_rest_of_batch(expression, factors):
         return dict(zip(unknown, left, strict=False))
     raise SpaceError(

@@ -379,7 +379,12 @@ def test_permission_to_change_another_parameter_is_none_for_the_batch() -> None:
     assert can_change_batch(free, workload=WORKLOAD, current=current)
     for config in ({"micro_batch_size": 2, "lr": 1}, {"micro_batch_size": 2, "lr": 2}):
         reason = batch_change_reason(free, workload=WORKLOAD, current=current, config=config)
-        assert reason.startswith("the best known config changes the global batch size by a factor of 2;")
+        assert reason == (
+            "the best known config changes the global batch size by a factor of 2; to keep it with a script that "
+            "accumulates gradients, add [parameters.gradient_accumulation_steps] with its flag and "
+            'derive = "global_batch_size / (micro_batch_size * dp_degree)"; '
+            "to allow that, set changes_training = true on micro_batch_size"
+        )
         whole = batch_change_reason(
             free,
             workload={**WORKLOAD, "gradient_accumulation_steps": 1},

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.records.standard_names import BATCH_FLAGS
+from torchx_cubicml.records.standard_names import ACCUMULATION, BATCH_FLAGS, GLOBAL_BATCH, MICRO_BATCH
 from torchx_cubicml.records.workload import collapsed, value_key
 from torchx_cubicml.space import computed_global_batch_size
-from torchx_cubicml.space.constraints import IN_BATCH, is_count, stated_dp_degree
+from torchx_cubicml.space.constraints import IN_BATCH, batch_derivation, is_count, stated_dp_degree
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.space.trainers import CHANGES_TRAINING
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
 
-BATCH = "global_batch_size"
-_PER_RANK = ("micro_batch_size", "gradient_accumulation_steps")
+_PER_RANK = (MICRO_BATCH, ACCUMULATION)
 _BATCH_AND_RANKS = IN_BATCH | {"dp_degree", "world_size", "nnodes", "nproc_per_node"}
+_PERMIT = "set changes_training = true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +103,43 @@ def observed_batch_line(name: str) -> str:
     )
 
 
+def batch_cure(space: SearchSpace, sizes: Iterable[str], *, flag: str | None = None, where: str = "") -> str:
+    """Return the advice that lets sizes of the batch vary: lines that keep the global batch, and the permission.
+
+    Args:
+        space: as the user wrote it.
+        sizes: names of parameters of the batch or of the ranks.
+        flag: of the accumulation in the command; empty if it has none, ``None`` for advice of one line.
+        where: path of the space file.
+    """
+    named = {item.name: item.label or item.name for item in space.parameters}
+    of_sizes = " and ".join(named[name] for name in sizes)
+    permit = f"{_PERMIT} on {of_sizes}" if of_sizes else _PERMIT
+    if MICRO_BATCH not in named:
+        return f"to allow that, {permit}"
+    derive = f'derive = "{batch_derivation(named[MICRO_BATCH])}"'
+    if ACCUMULATION in named:
+        return f"to keep it, write {derive} in place of the choices of {named[ACCUMULATION]}; to allow that, {permit}"
+    first = "to keep it" if flag else "to keep it with a script that accumulates gradients"
+    if flag is None:
+        return f"{first}, add [parameters.{ACCUMULATION}] with its flag and {derive}; to allow that, {permit}"
+    lines = f'[parameters.{ACCUMULATION}]\n{derive}\nflag = "{flag or "--FLAG"}"'
+    return f"{first}, add to {where}:\n{lines}\nTo allow that, {permit}."
+
+
+def batch_sizes(space: SearchSpace) -> list[Parameter]:
+    """Return the parameters with several choices on which the global batch depends, without permission to change it."""
+    free = [item for item in space.parameters if item.derive is None and len(item.choices) > 1]
+    return [item for item in free if item.name in _BATCH_AND_RANKS and not item.changes_training]
+
+
 def check_batch_size(*, workload: Workload, current: Config) -> None:
     """Check that the space file and the command agree on the global batch size.
 
     Raises:
         LaunchError: they do not.
     """
-    stated = workload.get(BATCH, current.get(BATCH))
+    stated = workload.get(GLOBAL_BATCH, current.get(GLOBAL_BATCH))
     computed = computed_global_batch_size(workload=workload, current=current)
     if stated is not None and computed is not None and stated != computed:
         raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
@@ -200,7 +230,7 @@ def batch_parameters(space: SearchSpace, own: Iterable[Trial], *, suspected: boo
         own: trials of the workload.
         suspected: whether to return each parameter that alone could be the cause, where launches do not decide.
     """
-    observing = [trial for trial in own if BATCH in trial.observed]
+    observing = [trial for trial in own if GLOBAL_BATCH in trial.observed]
     doubtful = [item for item in space.parameters if item.derive is None and not item.changes_training]
     known = {*(item.name for item in space.parameters), *(fact.name for fact in space.workload)}
     ruled = frozenset[str]() if known.isdisjoint(_PER_RANK) else _BATCH_AND_RANKS
@@ -254,7 +284,7 @@ def _changes_batch(name: str, others: Sequence[str], observing: Iterable[Trial])
     for trial in observing:
         if name in trial.config:
             rest = _values(trial, sorted(others))
-            batches[rest].setdefault(value_key(trial.config[name]), trial.observed[BATCH])
+            batches[rest].setdefault(value_key(trial.config[name]), trial.observed[GLOBAL_BATCH])
     return any(len(set(found.values())) > 1 for found in batches.values())
 
 
@@ -262,7 +292,7 @@ def _tell_batch(names: Sequence[str], observing: Iterable[Trial]) -> bool:
     """Return whether launches with equal values of some parameters were observed with equal global batch sizes."""
     batches: defaultdict[Hashable, set[Value]] = defaultdict(set)
     for trial in observing:
-        batches[_values(trial, names)].add(trial.observed[BATCH])
+        batches[_values(trial, names)].add(trial.observed[GLOBAL_BATCH])
     return all(len(found) == 1 for found in batches.values())
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.measurement import MEAN
 from torchx_cubicml.records.objective_units import counted_rate, rate_of
-from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES
+from torchx_cubicml.records.standard_names import ACCUMULATION, BATCH_FLAGS, MICRO_BATCH, WORKLOAD_SIZES
 from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _OF_WORLD = frozenset({"world_size", "nnodes", "nproc_per_node"})
 _FACTORS = IN_BATCH - {"global_batch_size"}  # of the global batch
-_RESTS = frozenset({"micro_batch_size", "gradient_accumulation_steps"})  # factors that may be derived from it
+_RESTS = frozenset({MICRO_BATCH, ACCUMULATION})  # factors that may be derived from it
 _IN_WORK = WORKLOAD_SIZES | BATCH_FLAGS | IN_BATCH | _OF_WORLD  # of an optimizer step
 
 

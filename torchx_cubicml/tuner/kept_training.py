@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch.same_training import (
+    batch_cure,
+    batch_sizes,
     can_change_batch,
     check_batch_size,
     kept_line,
     not_permitted,
     with_same_training,
 )
-from torchx_cubicml.records.standard_names import standard_flag_name
+from torchx_cubicml.records.standard_names import ACCUMULATION, standard_flag_name
 from torchx_cubicml.records.value_text import value_text
-from torchx_cubicml.space.constraints import IN_BATCH
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.fixed import with_fixed_values
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
     from torchx_cubicml.tuner.request import Prepared
-
-_MICRO_BATCH, _ACCUMULATION = "micro_batch_size", "gradient_accumulation_steps"
-_SIZES = IN_BATCH | {"dp_degree", "nnodes", "nproc_per_node"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,7 @@ def keep_training(
     if not held and not keeps_batch:
         return KeptTraining(space=space)
     kept = with_same_training(space, workload=workload, current=current)
-    sizes = _sizes_in(space) if keeps_batch else []
+    sizes = batch_sizes(space) if keeps_batch else []
     try:
         bound = kept.bind(workload=workload, current=current)
     except SpaceError:
@@ -104,12 +102,6 @@ def with_kept_batch(prepared: Prepared, names: Sequence[str]) -> SearchSpace:
     return space
 
 
-def _sizes_in(space: SearchSpace) -> list[Parameter]:
-    """Return the parameters with several choices on which the global batch depends, without permission to change it."""
-    free = [item for item in space.parameters if item.derive is None and len(item.choices) > 1]
-    return [item for item in free if item.name in _SIZES and not item.changes_training]
-
-
 def _can_vary(space: SearchSpace, item: Parameter, workload: Workload, current: Config) -> bool:
     """Return whether a legal config has another value of a parameter than the user's own."""
     if item.name not in current:
@@ -123,22 +115,12 @@ def _can_vary(space: SearchSpace, item: Parameter, workload: Workload, current: 
 
 
 def _cure(space: SearchSpace, launch: Launch, sizes: Sequence[Parameter], where: str) -> str:
-    """Return the advice that lets sizes of the batch vary, with the lines that keep the global batch, if any."""
-    permit = f"set changes_training = true on {_names(sizes)}" if sizes else "set changes_training = true"
-    named = {item.name: item.label or item.name for item in space.parameters}
-    if _MICRO_BATCH not in named:
-        return f"to allow that, {permit}"
-    derive = f'derive = "global_batch_size / ({named[_MICRO_BATCH]} * dp_degree)"'
-    if _ACCUMULATION in named:
-        return f"to keep it, write {derive} in place of the choices of {named[_ACCUMULATION]}; to allow that, {permit}"
     flag = next((word.partition("=")[0] for word in launch.script_args if _is_accumulation(word)), "")
-    first = "to keep it" if flag else "to keep it with a script that accumulates gradients"
-    lines = f'[parameters.{_ACCUMULATION}]\n{derive}\nflag = "{flag or "--FLAG"}"'
-    return f"{first}, add to {where}:\n{lines}\nTo allow that, {permit}."
+    return batch_cure(space, [item.name for item in sizes], flag=flag, where=where)
 
 
 def _is_accumulation(word: str) -> bool:
-    return word.startswith("-") and standard_flag_name(word.partition("=")[0]) == _ACCUMULATION
+    return word.startswith("-") and standard_flag_name(word.partition("=")[0]) == ACCUMULATION
 
 
 def _names(items: Sequence[Parameter]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.standard_names import standard_flag_name
+from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, standard_flag_name
 from torchx_cubicml.space.constraints import IN_BATCH, NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.toml.schema import TomlTable
 
-MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH = "micro_batch_size", "gradient_accumulation_steps", "global_batch_size"
 _SAMPLES = ((5040, 3, 4), (27720, 5, 2))  # global batch, one factor, data-parallel degree
 
 

@@ -91,6 +91,7 @@ def test_an_ordinary_launch_takes_no_config_that_another_batch_was_seen_with() -
 def test_a_permitted_parameter_may_change_the_batch() -> None:
     space = parse_space(KNOBS.replace('"--knob"', '"--knob"\nchanges_training = true'), where="space.toml")
     assert batch_parameters(space, [knobs(1, 0, batch=8), knobs(2, 0, batch=16)]) == ()
+    assert batch_parameters(space, [knobs(1, 0, batch=8), knobs(2, 4, batch=16)], suspected=True) == ()
 
 
 def test_launches_of_an_earlier_space_file_differ_in_what_is_derived_now() -> None:

@@ -236,7 +236,7 @@ def batch_parameters(space: SearchSpace, own: Iterable[Trial], *, suspected: boo
     ruled = frozenset[str]() if known.isdisjoint(_PER_RANK) else _BATCH_AND_RANKS
     free = [item for item in doubtful if item.name not in ruled]
     found = {item.name for item in free if _changes_batch(item.name, _others(space, item.name), observing)}
-    given = sorted({*ruled, *found})
+    given = sorted({*ruled, *found, *(item.name for item in space.parameters if item.changes_training)})
     if not _tell_batch(given, observing):
         causes = [item for item in free if item.name not in found and _tell_batch([*given, item.name], observing)]
         causes = [item for item in causes if not item.known_names.isdisjoint(BATCH_FLAGS)] or causes

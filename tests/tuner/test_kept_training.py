@@ -182,9 +182,10 @@ def test_a_batch_that_launches_show_leaves_no_config_in_a_space_without_the_own_
     text = '[[constraints]]\nrequire = "width > 1"\n'
     space = '[parameters.width]\nchoices = [1, 2, 4]\nflag = "--width"\n' + WORKERS + text
     tune = prepared(tmp_path, space, "--width", "1", "--num-workers", "0")
-    assert with_kept_batch(tune, ["num_workers"]).parameters[1].choices == (0,)
+    case = {"workload": tune.workload, "current": tune.current, "where": tune.request.space}
+    assert with_kept_batch(tune.space, ["num_workers"], **case).parameters[1].choices == (0,)
     with pytest.raises(LaunchError, match=r"depends on width, and no config of .*space\.toml has width = 1 as your"):
-        with_kept_batch(tune, ["width"])
+        with_kept_batch(tune.space, ["width"], **case)
 
 
 class Legal(Draws):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
-    from torchx_cubicml.tuner.request import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,23 +82,32 @@ def keep_training(
     return KeptTraining(space=kept, notices=tuple(notices), is_empty=is_empty)
 
 
-def with_kept_batch(prepared: Prepared, names: Sequence[str]) -> SearchSpace:
-    """Return the space of a tune with parameters held that launches have shown to change the global batch size.
+def with_kept_batch(
+    space: SearchSpace, names: Sequence[str], *, workload: Workload, current: Config, where: str
+) -> SearchSpace:
+    """Return the search space with parameters held that launches have shown to change the global batch size.
+
+    Args:
+        space: of a tune.
+        names: the parameters.
+        workload: facts of the launch.
+        current: the user's own config.
+        where: path of the space file, for messages.
 
     Raises:
         LaunchError: no config is left.
     """
-    space = with_fixed_values(prepared.space, prepared.current, names)
+    held = with_fixed_values(space, current, names)
     try:
-        space.bind(workload=prepared.workload, current=prepared.current)
+        held.bind(workload=workload, current=current)
     except SpaceError:
-        own = " and ".join(f"{name} = {value_text(prepared.current[name])}" for name in names)
+        own = " and ".join(f"{name} = {value_text(current[name])}" for name in names)
         raise LaunchError(
             f"launches show that the global batch size depends on {' and '.join(names)}, and no config of "
-            f"{prepared.request.space} has {own} as your command; add such configs to the space file, or set "
+            f"{where} has {own} as your command; add such configs to the space file, or set "
             "changes_training = true to allow another batch"
         ) from None
-    return space
+    return held
 
 
 def _can_vary(space: SearchSpace, item: Parameter, workload: Workload, current: Config) -> bool:

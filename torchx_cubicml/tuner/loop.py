@@ -341,7 +341,9 @@ class _Loop:
         names = batch_parameters(prepared.space, own, suspected=suspected)
         found = [name for name in names if name in free & single]
         if found:
-            self._prepared = replace(prepared, space=with_kept_batch(prepared, found))
+            where, facts = prepared.request.space, {"workload": prepared.workload, "current": prepared.current}
+            space = with_kept_batch(prepared.space, found, where=where, **facts)
+            self._prepared = replace(prepared, space=space)
             self._prefetch.keep(None)
         return [observed_batch_line(name) for name in found]
 

@@ -284,6 +284,24 @@ def test_the_leading_rank_ends_with_the_outcome(
     assert last == ([f"torchx-cubicml: recorded 5 tokens/s; {shows}"] if shows else [])
 
 
+@pytest.mark.parametrize(("letters", "breaks"), [(1, False), (20, True), (90, True)])
+def test_the_command_for_a_store_with_a_long_path_has_a_line_of_its_own(
+    letters: int, breaks: bool, made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"s3://{'a' * letters}"
+    reporter, sender = made(store=store)
+    sender.outcome = "recorded 6,020 tokens/s"
+    reporter.ended(State.COMPLETED, "")
+    reporter.close()
+    lines = capsys.readouterr().err.splitlines()[-2:]
+    show = f"torchx cubicml history show t-1 --store {store}"
+    if breaks:
+        assert lines == [f"torchx-cubicml: {sender.outcome}", f"torchx-cubicml: {show}"]
+    else:
+        assert lines[-1] == f"torchx-cubicml: {sender.outcome}; {show}"
+        assert len(lines[-1]) <= 100
+
+
 def test_a_long_random_part_names_a_trial_of_the_default_store(
     made: Callable[..., tuple[Reporter, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

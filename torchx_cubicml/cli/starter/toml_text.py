@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.constraints import batch_derivation
 from torchx_cubicml.space.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _FIXED_BATCH = (
     "no accumulation to adjust was found, so other values change the training: "
     "add them only on purpose, and changes_training = true"
 )
-_DERIVED_ACCUMULATION = 'derive = "global_batch_size / (micro_batch_size * dp_degree)"'
+_DERIVED_ACCUMULATION = f'derive = "{batch_derivation()}"'
 _UNSEEN_ACCUMULATION = (
     "# If a flag sets the accumulation, name it here, and list further micro batches above: the training stays.",
     "# [parameters.gradient_accumulation_steps]",

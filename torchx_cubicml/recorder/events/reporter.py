@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import State
     from torchx_cubicml.records.values import Value
 
+_WIDTH = 82  # of a line without the name of the package, from which the command has a line of its own
 _PARTLY = "only partly recorded"
 _ENDS_WITH_JOB = "the store may end with this job, so the line above holds the trial, too"
 _RANDOM_LETTERS = 10  # of the last part of a trial id from which no other trial has the same
@@ -128,7 +129,10 @@ class Reporter:
             sys.stderr.write(f"{PRINTED_MARK} {line}\n")
             sys.stderr.flush()
         if is_recorded and not self._is_starter and (outcome := self._sender.outcome):  # of ranks, rank 0 tells it
-            notice(f"{outcome}; {_ENDS_WITH_JOB if ends_with_job else self._how_to_show()}")
+            then = _ENDS_WITH_JOB if ends_with_job else self._how_to_show()
+            is_long = " --store " in then and len(outcome) + len(then) > _WIDTH
+            for line in (outcome, then) if is_long else (f"{outcome}; {then}",):
+                notice(line)
 
     def abandon(self) -> None:
         """Close the sender in a forked child."""

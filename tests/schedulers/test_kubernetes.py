@@ -20,6 +20,7 @@ from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")  # of the client itself
 BUILT = ROOT / ".cache-kubernetes" / "bin"
 OPTIONS = "queue=default"
 

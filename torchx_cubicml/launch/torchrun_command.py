@@ -94,8 +94,6 @@ class LaunchCommand:
     @property
     def world_size(self) -> int | None:
         """Processes of the job; ``None`` if the command leaves their number open."""
-        if self.n_processes is not None:
-            return self.n_processes
         return self.nnodes * self.nproc_per_node if self.nnodes and self.nproc_per_node else None
 
     @property

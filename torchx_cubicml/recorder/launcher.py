@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.attempt.first_attempt import begin_attempt
+from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.recorder.process.run_program import execute, hide_own_frames, parse_program, prepare_main
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> None:
     """Run the launcher with the rewritten words, and once more with the typed ones if that fails early."""
     count = int(words[0])
     typed, rewritten = list(words[1 : 1 + count]), list(words[1 + count :])
-    first = begin_attempt()
+    first = _begin()
     program = parse_program(rewritten)
     prepare_main(program)
     try:
@@ -47,23 +47,32 @@ def main(words: Sequence[str]) -> None:
             first.forget()
 
 
+def _begin() -> FirstAttempt | None:
+    """Return the first attempt; warn and return ``None`` where it cannot begin, as with a torch without its agent."""
+    try:
+        from torchx_cubicml.recorder.attempt.first_attempt import begin_attempt
+    except Exception as error:  # noqa: BLE001 - a failure of ours must not stop the launcher
+        warn(f"if the rewritten command fails, it will not be started again as you typed it: {error}")
+        return None
+    return begin_attempt()
+
+
 def _start_as_typed(first: FirstAttempt | None, typed: Sequence[str], error: BaseException) -> None:
     if first is None or type(error).__name__ == _BY_SIGNAL:
         return
-    first.start_as_typed(typed, exit_codes=_exit_codes(error))
-
-
-def _exit_codes(error: BaseException) -> dict[int, int] | None:
-    """Return rank -> exit code of ranks that failed, negative for a signal; ``None`` where only their notes tell."""
     failures = getattr(error, "failures", None)  # of torch's agent
     if isinstance(failures, dict):
-        return {rank: failure.exitcode for rank, failure in failures.items()}
-    number = _signal_of(error.code if isinstance(error, SystemExit) else getattr(error, "returncode", None))
-    return {0: -number} if number else None
+        exit_codes = {rank: failure.exitcode for rank, failure in failures.items()}
+        first.start_as_typed(typed, exit_codes=exit_codes)
+        return
+    code = error.code if isinstance(error, SystemExit) else getattr(error, "returncode", None)
+    first.start_as_typed(typed, ended_by=_signal_of(code))
 
 
 def _signal_of(code: object) -> int:
-    """Return the number of the signal in an exit code of a launcher; 0 for none.
+    """Return the number of the signal that an exit code of a launcher may stand for; 0 for none.
+
+    A program that exits with -1 has the same code as one that signal 1 ends; the notes of its rank tell them apart.
 
     >>> _signal_of(-11), _signal_of(139), _signal_of(245), _signal_of(1)
     (11, 11, 11, 0)

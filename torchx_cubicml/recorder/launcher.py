@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.process.console import warn
+from torchx_cubicml.recorder.attempt.first_attempt import begin_attempt
 from torchx_cubicml.recorder.process.run_program import execute, hide_own_frames, parse_program, prepare_main
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> None:
     """Run the launcher with the rewritten words, and once more with the typed ones if that fails early."""
     count = int(words[0])
     typed, rewritten = list(words[1 : 1 + count]), list(words[1 + count :])
-    first = _begin()
+    first = begin_attempt()
     program = parse_program(rewritten)
     prepare_main(program)
     try:
@@ -45,16 +45,6 @@ def main(words: Sequence[str]) -> None:
     finally:
         if first is not None:
             first.forget()
-
-
-def _begin() -> FirstAttempt | None:
-    """Return the first attempt; warn and return ``None`` where it cannot begin, as with a torch without its agent."""
-    try:
-        from torchx_cubicml.recorder.attempt.first_attempt import begin_attempt
-    except Exception as error:  # noqa: BLE001 - a failure of ours must not stop the launcher
-        warn(f"if the rewritten command fails, it will not be started again as you typed it: {error}")
-        return None
-    return begin_attempt()
 
 
 def _start_as_typed(first: FirstAttempt | None, typed: Sequence[str], error: BaseException) -> None:

@@ -120,10 +120,11 @@ def _described(help_text: str, source: str) -> list[FlagHelp]:
         stated = {}
     defaults = {name: flag.default for name, flag in stated.items() if isinstance(flag.default, str | int | float)}
     flags = [(flag, defaults.get(flag.name.lstrip("-").replace("-", "_").lower())) for flag in parse_help(help_text)]
-    is_filled = [flag.default is None and flag.takes_value and default is not None for flag, default in flags]
     return [
-        replace(flag, default=str(default)) if fill else flag
-        for (flag, default), fill in zip(flags, is_filled, strict=True)
+        flag
+        if default is None or flag.default is not None or not flag.takes_value
+        else replace(flag, default=str(default))
+        for flag, default in flags
     ]
 
 

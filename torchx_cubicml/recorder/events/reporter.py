@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -103,12 +104,15 @@ class Reporter:
             is_starter: whether the program's ranks are other processes, so that their facts and causes come first.
         """
         if self._end is None:
+            facts, sequence = self._observed, self._sequence
             if is_starter:
                 self._send(EventKind.MEASURED)
                 self._observed, self._sequence = {}, LAST_SEQUENCE
                 self._is_starter = True
             state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
-            self._end = self._send(EventKind.ENDED, state=state, reason=reason)
+            end = self._send(EventKind.ENDED, state=state, reason=reason)
+            # The printed line is the only one of this process, so it holds the facts, which those of ranks replace.
+            self._end = replace(end, observed=dict(facts), sequence=sequence)
 
     def close(self) -> None:
         """Wait for the store within the deadline; if this process leads, print the outcome.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.space.constraints import is_count
 from torchx_cubicml.tuner.launch_state import (
     Cancellation,
+    Doubt,
     FinishedLaunch,
     PendingLaunch,
     end_state_of,
@@ -21,7 +23,7 @@ from torchx_cubicml.tuner.launch_state import (
     state_by_trial,
 )
 from torchx_cubicml.tuner.poll_interval import poll_interval_s
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
 from torchx_cubicml.tuner.scheduler.jobs import is_out_of_memory
 from torchx_cubicml.tuner.sharing import VISIBLE_DEVICES, Sharing, devices_of
 from torchx_cubicml.tuner.state import Cost
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
     from torchx_cubicml.tuner.state import TuneState
 
+_TIMED_OUT = re.compile(r"time[d ]?[ -]?out", re.IGNORECASE)  # such a request may yet be served
+_MADE_WITHIN = timedelta(seconds=60)  # of a doubt; a job that its scheduler does not have by then was never made
+_SUBMITS_WITHIN = timedelta(seconds=10)  # of an interruption
 _LOST_AFTER = timedelta(seconds=120)  # a job is lost if its scheduler does not know it for so long
 _CANCEL_AGAIN_AFTER = timedelta(seconds=30)
 _GIVE_UP = timedelta(seconds=300)  # on a job that does not end when cancelled
@@ -64,14 +69,20 @@ class PendingLaunches:
 
     @property
     def has_room(self) -> bool:
-        """Return whether one more launch may be in flight."""
-        return self.sharing.has_room(pending.devices for pending in self.under_way)
+        """Return whether one more launch may be in flight; none may while one is in doubt."""
+        return not self.in_doubt and self.sharing.has_room(pending.devices for pending in self.under_way)
+
+    @property
+    def in_doubt(self) -> list[PendingLaunch]:
+        """Return the launches of which it is unknown whether they have a job."""
+        return [pending for pending in self.under_way if pending.doubt is not None]
 
     def launch(self, suggestion: Suggestion, purpose: str) -> PendingLaunch | FinishedLaunch:
         """Record the plan of one launch, then submit it.
 
         Returns:
-            The pending launch, or the finished one if the scheduler refuses it.
+            The pending launch, in doubt if the scheduler does not tell whether it has the job, or the finished one if
+            the scheduler refuses it.
 
         Raises:
             KeyboardInterrupt: the user interrupts; ``cancel_all`` then closes the launch.
@@ -111,7 +122,9 @@ class PendingLaunches:
             # The scheduler may have accepted the job although its answer came too late.
             pending.handle = self._jobs.find([launch_id]).get(launch_id, "")
             if not pending.handle:
-                return self._finish_refused(pending, str(error))
+                pending.doubt = Doubt(state=State.INFRASTRUCTURE, reason=str(error), since=self._clock.now())
+                late = self._jobs.finds and _TIMED_OUT.search(str(error))
+                return pending if self._jobs.is_silent or late else self._finish_unmade(pending)
         self._tune_state.submitted(launch_id, pending.handle, purpose, self._jobs.image)
         return pending
 
@@ -134,13 +147,19 @@ class PendingLaunches:
         self._tune_state.settled(launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "never submitted")
 
     def watch(self) -> Iterator[FinishedLaunch]:
-        """Poll each launch that is due, and yield those that are over."""
+        """Poll each launch that is due, and yield those that are over.
+
+        Raises:
+            LaunchError: the scheduler never accepted a job of the tune, and does not answer.
+        """
         due = [pending for pending in self.under_way if self._is_due(pending)]
+        unmade = [pending for pending in due if pending.ended is None and self._is_unmade(pending)]
         for pending in due:
-            if not pending.given_up:
+            if not pending.given_up and pending not in unmade:
                 self._poll(pending)
         if any(pending.ended is not None for pending in due):
             self._tune_state.trial_log.refresh()
+        yield from map(self._finish_unmade, unmade)
         for pending in due:
             if pending.ended is not None and self._is_final(pending, *pending.ended):
                 yield self._finish(pending, pending.ended[0])
@@ -168,21 +187,60 @@ class PendingLaunches:
         self._request_cancel(pending)
 
     def cancel_all(self, reason: str) -> None:
-        """Cancel all launches and close their trials at once."""
+        """Cancel all launches and close their trials at once.
+
+        A launch whose submission did not return has its job looked for. It stays open if the scheduler does not answer:
+        a resumed tune looks again.
+        """
+        unanswered = self._find_submitted()
         for pending in list(self.under_way):
             if pending.handle and pending.ended is None:
                 self._jobs.cancel(pending.handle)
-        for pending in list(self.under_way):
+        for pending in [each for each in self.under_way if each.launch_id not in unanswered]:
             pending.cancellation = pending.cancellation or Cancellation(
                 state=State.STOPPED_EARLY, reason=reason, since=self._clock.now()
             )
             self._finish(pending, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
+
+    def _find_submitted(self) -> list[str]:
+        """Find the jobs of the launches without one, and return the ids of those of which nothing is known."""
+        lost = {pending.launch_id: pending for pending in self.under_way if not pending.handle}
+        end = self._clock.now() + _SUBMITS_WITHIN
+        while lost:
+            for launch_id, handle in self._jobs.find(lost).items():
+                lost.pop(launch_id).handle = handle
+            if not self._jobs.submitting(lost):
+                return list(lost) if self._jobs.is_silent else []
+            if self._clock.now() >= end:
+                break
+            self._clock.sleep(1.0)
+        return list(lost)
+
+    def _is_unmade(self, pending: PendingLaunch) -> bool:
+        """Look for the job of a launch without one; return whether its scheduler tells that there is none."""
+        if pending.handle:
+            return False
+        launch_id, doubt = pending.launch_id, pending.doubt
+        pending.handle = self._jobs.find([launch_id]).get(launch_id, "")
+        if pending.handle:
+            self._tune_state.submitted(launch_id, pending.handle, pending.purpose, self._jobs.image)
+        trial = self._tune_state.trial_log.of_launch(launch_id)
+        if pending.handle or (trial is not None and trial.state is not State.PLANNED):
+            pending.doubt = None
+            return False
+        if doubt is None or self._clock.now() - doubt.since < _MADE_WITHIN:
+            return False
+        if self._jobs.is_silent and pending.suggestion is not None and not self._tune_state.has_submitted:
+            raise LaunchError(f"{doubt.reason}; {self._prepared.request.scheduler} does not tell whether it has the job")
+        return self._jobs.finds and not self._jobs.submitting([launch_id])
 
     def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
         trial = self._tune_state.trial_log.of_launch(pending.launch_id)
         if self._jobs.can_look(pending.handle):
             state = self._jobs.look(pending.handle)
+        elif pending.doubt is not None:
+            state = no_answer(pending.doubt.reason)
         else:
             state = state_by_trial(trial, can_wait=not pending.handle)  # a local job, which no queue holds
         pending.state = state
@@ -281,8 +339,11 @@ class PendingLaunches:
             shutil.rmtree(Path(self._prepared.scratch) / pending.launch_id, ignore_errors=True)
         return FinishedLaunch(pending=pending, trial=trial, last_lines=lines)
 
-    def _finish_refused(self, pending: PendingLaunch, why: str) -> FinishedLaunch:
-        self._tune_state.end(pending.launch_id, State.INFRASTRUCTURE, why)
+    def _finish_unmade(self, pending: PendingLaunch) -> FinishedLaunch:
+        """Close a launch in doubt that has no job."""
+        if pending.doubt is None:
+            raise LaunchError(f"the launch {pending.launch_id} is not in doubt")
+        self._tune_state.end(pending.launch_id, pending.doubt.state, pending.doubt.reason)
         self._tune_state.settled(pending.launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "refused")
         self.under_way.remove(pending)
         return FinishedLaunch(pending=pending, trial=self._trial(pending), refused=True)

@@ -152,6 +152,7 @@ class _Loop:
         self._why = ""  # no launch is planned
         self._set_aside: frozenset[str] = frozenset()  # parameters and values, as the user was told
         self._is_budget_checked = False
+        self._doubted: set[str] = set()  # launches in doubt, as the user was told
         self._idle = False  # no launch is planned before another one ends
         self._heartbeat_at: datetime = clock.now()
         self._store_read_at: datetime = clock.now()
@@ -184,6 +185,7 @@ class _Loop:
                 yield Notice(text=self._sharing.text)
             yield from (Notice(text=text) for text in filter(None, [*notices, self._duration_text(made)]))
             yield from self._budget_notice()
+            yield from self._doubt_notices()
             yield from self._rounds()
         except interruptions():
             self._tune_state.hurry()
@@ -262,6 +264,15 @@ class _Loop:
                 yield self._ended(finished)
                 self._abort_if_hopeless(finished)
                 self._clock.sleep(_AFTER_REFUSAL_S)
+            yield from self._doubt_notices()
+
+    def _doubt_notices(self) -> Iterator[Notice]:
+        """Yield a notice on each launch in doubt that the user was not told of."""
+        for pending in self._pending.in_doubt:
+            if pending.launch_id not in self._doubted:
+                self._doubted.add(pending.launch_id)
+                scheduler, reason = self._prepared.request.scheduler, pending.doubt.reason if pending.doubt else ""
+                yield Notice(text=f"launch {pending.number} waits until {scheduler} tells whether it has a job: {reason}")
 
     @property
     def _sharing(self) -> Sharing:

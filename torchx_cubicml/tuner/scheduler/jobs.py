@@ -271,6 +271,11 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         """Return whether ``find`` can establish that a launch has no job, and did so at its last call."""
         return self._query is not None and self._answered and not (self._is_blind and not self._logs)
 
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the last search for jobs had no answer; it proves nothing."""
+        return not self._answered
+
     def can_look(self, handle: str) -> bool:
         """Return whether the state of a job can be queried; not that of a local job whose processes are not seen."""
         return bool(handle) and not (_ADOPTED in handle and self._is_blind)

@@ -31,13 +31,13 @@ def test_no_job_is_left_behind(tmp_path: Path) -> None:
     url, clock = prepared.store_url, SystemClock()
     state = TuneState("tune-1", TrialLog(url), Journal(url), clock)
     with JobRunner("local_cwd", log_dir=str(tmp_path / "logs")) as jobs:
-        submit = jobs._runner.run
+        submit = jobs._runner.schedule
 
         def interrupted(*args: object, **options: object) -> str:
             submit(*args, **options)
             raise KeyboardInterrupt
 
-        jobs._runner.run = interrupted
+        jobs._runner.schedule = interrupted
         pending = PendingLaunches(prepared, state, jobs, clock)
         with pytest.raises(KeyboardInterrupt):
             pending.launch(suggestion_of({"micro_batch_size": 1, "width": 1}), "search")

@@ -452,9 +452,7 @@ class TestDoubt:
         assert [pending.state for pending in watched.launches.under_way] == [RUNNING, RUNNING]
 
     @pytest.mark.parametrize(("answers_at", "over_at"), [(5, 60), (100, 101)], ids=["soon", "late"])
-    def test_an_answer_closes_a_launch_that_has_no_job(
-        self, prepared: Prepared, answers_at: int, over_at: int
-    ) -> None:
+    def test_an_answer_closes_a_launch_that_has_no_job(self, prepared: Prepared, answers_at: int, over_at: int) -> None:
         watched = self.launched(prepared)
         assert watched.at(answers_at) == []
         watched.jobs.is_silent = False
@@ -489,7 +487,7 @@ class TestDoubt:
         watched.jobs.refusal, watched.jobs.is_silent = "no route", True
         watched.launches.launch(replace(PLAN, config=prepared.current), "baseline")
         assert watched.at(59) == []
-        with pytest.raises(LaunchError, match="no route; local_cwd does not tell whether it has the job"):
+        with pytest.raises(LaunchError, match="no route; it does not tell whether it has the job"):
             watched.at(60)
         watched.launches.cancel_all("the tune ended")
         assert "launch-1-0002" in watched.tune_state.open_launches()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,9 +12,9 @@ from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.space.constraints import is_count
+from torchx_cubicml.tuner.job_search import JobSearch
 from torchx_cubicml.tuner.launch_state import (
     Cancellation,
-    Doubt,
     FinishedLaunch,
     PendingLaunch,
     end_state_of,
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
     from torchx_cubicml.tuner.state import TuneState
 
-_TIMED_OUT = re.compile(r"time[d ]?[ -]?out", re.IGNORECASE)  # such a request may yet be served
-_MADE_WITHIN = timedelta(seconds=60)  # of a doubt; a job that its scheduler does not have by then was never made
-_SUBMITS_WITHIN = timedelta(seconds=10)  # of an interruption
 _LOST_AFTER = timedelta(seconds=120)  # a job is lost if its scheduler does not know it for so long
 _CANCEL_AGAIN_AFTER = timedelta(seconds=30)
 _GIVE_UP = timedelta(seconds=300)  # on a job that does not end when cancelled
@@ -64,6 +60,7 @@ class PendingLaunches:
         self._tune_state = tune_state
         self._jobs = jobs
         self._clock = clock
+        self._search = JobSearch(tune_state, jobs, clock)
         self.under_way: list[PendingLaunch] = []
         self.sharing = Sharing(at_a_time=1)
 
@@ -119,12 +116,10 @@ class PendingLaunches:
             options = changed_scheduler_options(placed.launch, self._prepared.component.launch)
             pending.handle = self._jobs.submit(app, launch_id=launch_id, options=options)
         except LaunchError as error:
-            # The scheduler may have accepted the job although its answer came too late.
-            pending.handle = self._jobs.find([launch_id]).get(launch_id, "")
+            if not self._search.find_rejected(pending, error):
+                return self._finish_unmade(pending)
             if not pending.handle:
-                pending.doubt = Doubt(state=State.INFRASTRUCTURE, reason=str(error), since=self._clock.now())
-                late = self._jobs.finds and _TIMED_OUT.search(str(error))
-                return pending if self._jobs.is_silent or late else self._finish_unmade(pending)
+                return pending
         self._tune_state.submitted(launch_id, pending.handle, purpose, self._jobs.image)
         return pending
 
@@ -153,7 +148,7 @@ class PendingLaunches:
             LaunchError: the scheduler never accepted a job of the tune, and does not answer.
         """
         due = [pending for pending in self.under_way if self._is_due(pending)]
-        unmade = [pending for pending in due if pending.ended is None and self._is_unmade(pending)]
+        unmade = [pending for pending in due if pending.ended is None and self._search.is_unmade(pending)]
         for pending in due:
             if not pending.given_up and pending not in unmade:
                 self._poll(pending)
@@ -192,7 +187,7 @@ class PendingLaunches:
         A launch whose submission did not return has its job looked for. It stays open if the scheduler does not answer:
         a resumed tune looks again.
         """
-        unanswered = self._find_submitted()
+        unanswered = self._search.find_all(self.under_way)
         for pending in list(self.under_way):
             if pending.handle and pending.ended is None:
                 self._jobs.cancel(pending.handle)
@@ -202,47 +197,10 @@ class PendingLaunches:
             )
             self._finish(pending, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
 
-    def _find_submitted(self) -> list[str]:
-        """Find the jobs of the launches without one, and return the ids of those of which nothing is known."""
-        lost = {pending.launch_id: pending for pending in self.under_way if not pending.handle}
-        end = self._clock.now() + _SUBMITS_WITHIN
-        while lost:
-            for launch_id, handle in self._jobs.find(lost).items():
-                lost.pop(launch_id).handle = handle
-            if not self._jobs.submitting(lost):
-                return list(lost) if self._jobs.is_silent else []
-            if self._clock.now() >= end:
-                break
-            self._clock.sleep(1.0)
-        return list(lost)
-
-    def _is_unmade(self, pending: PendingLaunch) -> bool:
-        """Look for the job of a launch without one; return whether its scheduler tells that there is none."""
-        if pending.handle:
-            return False
-        launch_id, doubt = pending.launch_id, pending.doubt
-        pending.handle = self._jobs.find([launch_id]).get(launch_id, "")
-        if pending.handle:
-            self._tune_state.submitted(launch_id, pending.handle, pending.purpose, self._jobs.image)
-        trial = self._tune_state.trial_log.of_launch(launch_id)
-        if pending.handle or (trial is not None and trial.state is not State.PLANNED):
-            pending.doubt = None
-            return False
-        if doubt is None or self._clock.now() - doubt.since < _MADE_WITHIN:
-            return False
-        if self._jobs.is_silent and pending.suggestion is not None and not self._tune_state.has_submitted:
-            raise LaunchError(f"{doubt.reason}; {self._prepared.request.scheduler} does not tell whether it has the job")
-        return self._jobs.finds and not self._jobs.submitting([launch_id])
-
     def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
         trial = self._tune_state.trial_log.of_launch(pending.launch_id)
-        if self._jobs.can_look(pending.handle):
-            state = self._jobs.look(pending.handle)
-        elif pending.doubt is not None:
-            state = no_answer(pending.doubt.reason)
-        else:
-            state = state_by_trial(trial, can_wait=not pending.handle)  # a local job, which no queue holds
+        state = self._state_of(pending, trial)
         pending.state = state
         if state.phase is JobPhase.ENDED:
             pending.ended = pending.ended or (state, now)
@@ -263,6 +221,13 @@ class PendingLaunches:
             self._give_up(pending, "it does not end when cancelled")
         else:
             self._request_cancel(pending)
+
+    def _state_of(self, pending: PendingLaunch, trial: Trial | None) -> JobState:
+        if self._jobs.can_look(pending.handle):
+            return self._jobs.look(pending.handle)
+        if pending.doubt is not None:
+            return no_answer(pending.doubt.reason)
+        return state_by_trial(trial, can_wait=not pending.handle)  # a local job, which no queue holds
 
     def _update_phase(self, pending: PendingLaunch, state: JobState, trial: Trial | None) -> None:
         now = self._clock.now()

@@ -50,7 +50,8 @@ from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
 from torchx_cubicml.tuner.request import FEWEST_LAUNCHES
 from torchx_cubicml.tuner.resume import adopt_all
 from torchx_cubicml.tuner.round_proposer import RoundProposer
-from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
+from torchx_cubicml.tuner.scheduler.torchx_state import interruptions
 from torchx_cubicml.tuner.sharing import Sharing, share_host
 from torchx_cubicml.tuner.state import TuneState
 from torchx_cubicml.tuner.stopping import check_abort, check_repeated, stop_reason, with_last_lines
@@ -181,9 +182,8 @@ class _Loop:
                 in_flight=in_flight,
                 at_a_time=self._sharing.at_a_time,
             )
-            if self._sharing.text:
-                yield Notice(text=self._sharing.text)
-            yield from (Notice(text=text) for text in filter(None, [*notices, self._duration_text(made)]))
+            texts = filter(None, [self._sharing.text, *notices, self._duration_text(made)])
+            yield from (Notice(text=text) for text in texts)
             yield from self._budget_notice()
             yield from self._doubt_notices()
             yield from self._rounds()
@@ -272,7 +272,9 @@ class _Loop:
             if pending.launch_id not in self._doubted:
                 self._doubted.add(pending.launch_id)
                 scheduler, reason = self._prepared.request.scheduler, pending.doubt.reason if pending.doubt else ""
-                yield Notice(text=f"launch {pending.number} waits until {scheduler} tells whether it has a job: {reason}")
+                yield Notice(
+                    text=f"launch {pending.number} waits until {scheduler} tells whether it has a job: {reason}"
+                )
 
     @property
     def _sharing(self) -> Sharing:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState, no_answer
 from torchx_cubicml.tuner.scheduler.pod_state import state_of
+from torchx_cubicml.tuner.scheduler.scheduler_query import SchedulerQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -28,7 +30,7 @@ _FORBIDDEN = 403
 _MAX_CAUSE = 200
 
 
-class KubernetesQuery:
+class KubernetesQuery(SchedulerQuery):
     """Query of Kubernetes through its API; an app id is ``namespace:name of the Volcano job``. See ``SchedulerQuery``.
 
     Args:
@@ -61,11 +63,6 @@ class KubernetesQuery:
         except Exception:  # noqa: BLE001 - see look
             return None
 
-    def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Return false: a killed process leaves no submission behind."""
-        del launch_ids
-        return False
-
     def cancel(self, app_id: str) -> bool:
         """Delete the job unless it has ended: an ended one keeps the logs of its pods."""
         from kubernetes.client import CustomObjectsApi
@@ -79,6 +76,19 @@ class KubernetesQuery:
         except Exception:  # noqa: BLE001 - see look
             return False
         return True
+
+    def mark(self, request: Any, launch_id: str) -> None:
+        """Set the label of the job by which it is found.
+
+        Raises:
+            LaunchError: the request is worded otherwise, as a later TorchX may do.
+        """
+        try:
+            request.resource["metadata"].setdefault("labels", {})[LAUNCH_LABEL] = launch_id
+        except (AttributeError, KeyError, TypeError) as error:
+            raise LaunchError(
+                "this TorchX words it so that a job cannot be labelled, by which a resumed tune would find it"
+            ) from error
 
     def lines(self, app_id: str, role: str, *, count: int) -> tuple[str, ...]:
         """Return the last lines of the output of a role's first replica; empty if they cannot be read."""

@@ -487,7 +487,7 @@ class TestDoubt:
         watched.jobs.refusal, watched.jobs.is_silent = "no route", True
         watched.launches.launch(replace(PLAN, config=prepared.current), "baseline")
         assert watched.at(59) == []
-        with pytest.raises(LaunchError, match="no route; it does not tell whether it has the job"):
+        with pytest.raises(LaunchError, match="local_cwd does not answer, and may have the job of launch 2: no route"):
             watched.at(60)
         watched.launches.cancel_all("the tune ended")
         assert "launch-1-0002" in watched.tune_state.open_launches()

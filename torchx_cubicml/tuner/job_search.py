@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.tuner.launch_state import PendingLaunch
     from torchx_cubicml.tuner.polling import Clock
+    from torchx_cubicml.tuner.request import Prepared
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
     from torchx_cubicml.tuner.state import TuneState
 
@@ -27,12 +28,14 @@ class JobSearch:
     """Search for jobs on the scheduler of a tune.
 
     Args:
+        prepared: the checked request.
         tune_state: state of the tune.
         jobs: the scheduler.
         clock: the tune's clock.
     """
 
-    def __init__(self, tune_state: TuneState, jobs: JobRunner, clock: Clock) -> None:
+    def __init__(self, prepared: Prepared, tune_state: TuneState, jobs: JobRunner, clock: Clock) -> None:
+        self._prepared = prepared
         self._tune_state = tune_state
         self._jobs = jobs
         self._clock = clock
@@ -45,7 +48,8 @@ class JobSearch:
         pending.handle = self._find(pending)
         if pending.handle:
             return True
-        pending.doubt = Doubt(state=State.INFRASTRUCTURE, reason=str(error), since=self._clock.now())
+        why = str(error.__cause__ or error)
+        pending.doubt = Doubt(state=State.INFRASTRUCTURE, reason=str(error), since=self._clock.now(), why=why)
         return self._jobs.is_silent or (self._jobs.finds and _TIMED_OUT.search(str(error)) is not None)
 
     def is_unmade(self, pending: PendingLaunch) -> bool:
@@ -66,7 +70,10 @@ class JobSearch:
         if doubt is None or self._clock.now() - doubt.since < _MADE_WITHIN:
             return False
         if self._jobs.is_silent and pending.suggestion is not None and not self._tune_state.has_submitted:
-            raise LaunchError(f"{doubt.reason}; it does not tell whether it has the job, which may run")
+            scheduler = self._prepared.request.scheduler
+            raise LaunchError(
+                f"{scheduler} does not answer, and may have the job of launch {pending.number}: {doubt.why}"
+            )
         return self._jobs.finds and not self._jobs.submitting([pending.launch_id])
 
     def find_all(self, launches: Iterable[PendingLaunch]) -> set[str]:

@@ -121,11 +121,19 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """Doubt whether a launch has a job: the state and reason to record if it has none, and the time of the doubt."""
+    """Doubt whether a launch has a job.
+
+    Args:
+        state: state to record if it has none.
+        reason: reason to record then.
+        since: time of the doubt.
+        why: error with which the submission ended; empty if unknown.
+    """
 
     state: State
     reason: str
     since: datetime
+    why: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

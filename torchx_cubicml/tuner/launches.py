@@ -60,7 +60,7 @@ class PendingLaunches:
         self._tune_state = tune_state
         self._jobs = jobs
         self._clock = clock
-        self._search = JobSearch(tune_state, jobs, clock)
+        self._search = JobSearch(prepared, tune_state, jobs, clock)
         self.under_way: list[PendingLaunch] = []
         self.sharing = Sharing(at_a_time=1)
 
@@ -226,7 +226,7 @@ class PendingLaunches:
         if self._jobs.can_look(pending.handle):
             return self._jobs.look(pending.handle)
         if pending.doubt is not None:
-            return no_answer(pending.doubt.reason)
+            return no_answer(pending.doubt.why)
         return state_by_trial(trial, can_wait=not pending.handle)  # a local job, which no queue holds
 
     def _update_phase(self, pending: PendingLaunch, state: JobState, trial: Trial | None) -> None:

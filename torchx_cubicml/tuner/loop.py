@@ -271,10 +271,10 @@ class _Loop:
         for pending in self._pending.in_doubt:
             if pending.launch_id not in self._doubted:
                 self._doubted.add(pending.launch_id)
-                scheduler, reason = self._prepared.request.scheduler, pending.doubt.reason if pending.doubt else ""
-                yield Notice(
-                    text=f"launch {pending.number} waits until {scheduler} tells whether it has a job: {reason}"
-                )
+                why = f" ({pending.doubt.why})" if pending.doubt and pending.doubt.why else ""
+                scheduler = self._prepared.request.scheduler
+                text = f"launch {pending.number} may have a job: {scheduler} does not tell{why}"
+                yield Notice(text=f"{text}; no launch follows until it does")
 
     @property
     def _sharing(self) -> Sharing:

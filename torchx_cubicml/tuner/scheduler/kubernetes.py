@@ -119,7 +119,7 @@ class KubernetesQuery(SchedulerQuery):
                 **_JOBS, namespace=namespace, name=name, _request_timeout=_TIMEOUT_S
             )
         except ApiException as error:
-            if error.status == _NOT_FOUND:
+            if error.status == _NOT_FOUND and _is_status(error.body):
                 return None
             raise
         return job
@@ -141,3 +141,11 @@ class KubernetesQuery(SchedulerQuery):
                 return []
             raise
         return list(json.loads(answer.data)["items"])
+
+
+def _is_status(body: str | None) -> bool:
+    """Return whether an error comes from Kubernetes itself: a proxy in front of it answers otherwise."""
+    try:
+        return bool(json.loads(body or "")["kind"] == "Status")
+    except (ValueError, KeyError, TypeError):
+        return False

@@ -14,6 +14,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner.journal import Journal, NoteKind
+from torchx_cubicml.tuner.launch_ends import LaunchEnds
 from torchx_cubicml.tuner.launch_state import Cancellation, FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
@@ -51,9 +52,9 @@ def test_out_of_memory_is_in_the_end_or_either_log(
     jobs = SimpleNamespace(scheduler_lines=lambda _: (of_scheduler,))
     pending = PendingLaunch(launch_id="l", number=1, purpose="search", config={}, submitted_at=NOON)
     pending.cancellation = Cancellation(state=State.TIMEOUT, reason="", since=NOON) if cancelled else None
-    launches = PendingLaunches(SimpleNamespace(), SimpleNamespace(), jobs, SimpleNamespace())
+    ends = LaunchEnds(SimpleNamespace(), SimpleNamespace(), jobs, SimpleNamespace())
     state = JobState(phase=JobPhase.ENDED, end=end)
-    assert launches._is_out_of_memory(pending, state, (of_training,)) is expected
+    assert ends._is_out_of_memory(pending, state, (of_training,)) is expected
 
 
 class Clock:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+_MAX_WHY = 300
+
 
 class JobPhase(StrEnum):
     """Phase of a job."""
@@ -52,3 +54,12 @@ class JobState:
 def no_answer(why: str) -> JobState:
     """Return the state of a job whose scheduler, or node, does not answer."""
     return JobState(phase=JobPhase.UNKNOWN, why=why, is_answer=False)
+
+
+def one_line(text: str) -> str:
+    r"""Return a scheduler's explanation on one line of at most 300 characters.
+
+    >>> one_line("no room\n  on node 1\n")
+    'no room on node 1'
+    """
+    return " ".join(text.split())[:_MAX_WHY]

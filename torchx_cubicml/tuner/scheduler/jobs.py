@@ -249,8 +249,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def last_lines(self, handle: str, role: str, *, count: int = 60) -> tuple[str, ...]:
         """Return the last lines that a job's first replica wrote to stderr; empty if there are none.
 
-        On Kubernetes, which keeps one log for both streams, they include those of stdout. For a job that TorchX does
-        not report as ended, the lines are those of the scheduler's own logs.
+        On Kubernetes and Ray, which keep one log for both streams, they include those of stdout. For a job that TorchX
+        does not report as ended, the lines are those of the scheduler's own logs.
         """
         app_id = _app_id(handle)
         lines = self._query.lines(app_id, role, count=count) if self._query is not None else None

@@ -225,9 +225,9 @@ def test_a_request_that_cannot_be_labelled_starts_no_tune(
         return made
 
     monkeypatch.setattr(runner._runner, "dryrun", worded_otherwise)
-    with pytest.raises(LaunchError, match=r"TorchX cannot make a request for kubernetes: .* cannot be labelled"):
+    with pytest.raises(LaunchError, match=r"TorchX cannot make a request for kubernetes: .* cannot bear the label"):
         runner.check_request(app)
-    with pytest.raises(LaunchError, match="cannot be labelled"):
+    with pytest.raises(LaunchError, match="cannot bear the label"):
         runner.submit(app, launch_id="launch-7-0001")
     assert server.asked == []
 

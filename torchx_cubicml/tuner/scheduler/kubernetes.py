@@ -86,7 +86,7 @@ class KubernetesQuery(SchedulerQuery):
             request.resource["metadata"].setdefault("labels", {})[LAUNCH_LABEL] = launch_id
         except (AttributeError, KeyError, TypeError) as error:
             raise LaunchError(
-                "this TorchX words it so that a job cannot be labelled, by which a resumed tune would find it"
+                "this TorchX words it so that a job cannot bear the label by which a resumed tune finds it"
             ) from error
 
     def lines(self, app_id: str, role: str, *, count: int) -> tuple[str, ...]:

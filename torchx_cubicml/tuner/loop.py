@@ -50,7 +50,8 @@ from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
 from torchx_cubicml.tuner.request import FEWEST_LAUNCHES
 from torchx_cubicml.tuner.resume import adopt_all
 from torchx_cubicml.tuner.round_proposer import RoundProposer
-from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
+from torchx_cubicml.tuner.scheduler.torchx_state import interruptions
 from torchx_cubicml.tuner.sharing import Sharing, share_host
 from torchx_cubicml.tuner.state import TuneState
 from torchx_cubicml.tuner.stopping import check_abort, check_repeated, stop_reason, with_last_lines
@@ -152,6 +153,7 @@ class _Loop:
         self._why = ""  # no launch is planned
         self._set_aside: frozenset[str] = frozenset()  # parameters and values, as the user was told
         self._is_budget_checked = False
+        self._doubted: set[str] = set()  # launches in doubt, as the user was told
         self._idle = False  # no launch is planned before another one ends
         self._heartbeat_at: datetime = clock.now()
         self._store_read_at: datetime = clock.now()
@@ -180,10 +182,10 @@ class _Loop:
                 in_flight=in_flight,
                 at_a_time=self._sharing.at_a_time,
             )
-            if self._sharing.text:
-                yield Notice(text=self._sharing.text)
-            yield from (Notice(text=text) for text in filter(None, [*notices, self._duration_text(made)]))
+            texts = filter(None, [self._sharing.text, *notices, self._duration_text(made)])
+            yield from (Notice(text=text) for text in texts)
             yield from self._budget_notice()
+            yield from self._doubt_notices()
             yield from self._rounds()
         except interruptions():
             self._tune_state.hurry()
@@ -263,6 +265,17 @@ class _Loop:
                 yield self._ended(finished)
                 self._abort_if_hopeless(finished)
                 self._clock.sleep(_AFTER_REFUSAL_S)
+            yield from self._doubt_notices()
+
+    def _doubt_notices(self) -> Iterator[Notice]:
+        """Yield a notice on each launch in doubt that the user was not told of."""
+        for pending in self._pending.in_doubt:
+            if pending.launch_id not in self._doubted:
+                self._doubted.add(pending.launch_id)
+                why = f" ({pending.doubt.why})" if pending.doubt and pending.doubt.why else ""
+                scheduler = self._prepared.request.scheduler
+                text = f"launch {pending.number} may have a job: {scheduler} does not tell{why}"
+                yield Notice(text=f"{text}; no launch follows until it does")
 
     @property
     def _sharing(self) -> Sharing:

@@ -131,8 +131,8 @@ def test_the_exit_code_of_the_training_is_told(server: Server) -> None:
 )
 def test_the_lines_of_the_training_are_told_apart(server: Server, log: str, lines: tuple[str, ...]) -> None:
     server.jobs["train-1"] = "FAILED", None, log
-    assert RayQuery(ADDRESS).lines(f"{ADDRESS}-train-1") == lines
-    assert RayQuery(ADDRESS).lines(f"{ADDRESS}-train-2") == ()
+    assert RayQuery(ADDRESS).lines(f"{ADDRESS}-train-1", "role", count=60) == lines
+    assert RayQuery(ADDRESS).lines(f"{ADDRESS}-train-2", "role", count=60) == ()
 
 
 def test_a_job_that_waits_for_room_is_queued_although_its_driver_runs(server: Server) -> None:

@@ -14,6 +14,7 @@ from torchx_cubicml.errors import ContractError
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer, one_line
+from torchx_cubicml.tuner.scheduler.scheduler_query import SchedulerQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -31,7 +32,7 @@ _OVER_STATES = frozenset({"exited", "dead"})
 _ENDS = (JobEnd.OUT_OF_MEMORY, JobEnd.FAILED, JobEnd.UNWATCHED, JobEnd.SUCCEEDED)
 
 
-class DockerQuery:
+class DockerQuery(SchedulerQuery):
     """Query of the Docker daemon that ``DOCKER_HOST`` names, as for TorchX. See ``SchedulerQuery``."""
 
     def look(self, app_id: str) -> JobState | None:
@@ -50,11 +51,6 @@ class DockerQuery:
             }
             return {launch_id: app_id for launch_id, app_id in launches.items() if launch_id in launch_ids}
         return None
-
-    def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Return false: a killed process leaves no submission behind."""
-        del launch_ids
-        return False
 
     def cancel(self, app_id: str) -> bool:
         """Send SIGTERM to all containers at once, and SIGKILL to those that do not end; TorchX stops them in turn."""

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _MAX_WHY = 300
 
@@ -53,31 +49,6 @@ class JobState:
     end: JobEnd | None = None
     why: str = ""
     is_answer: bool = True
-
-
-class SchedulerQuery(Protocol):
-    """Direct query of a scheduler, for job states that TorchX cannot report and for jobs of a dead process.
-
-    No method may raise.
-    """
-
-    def look(self, app_id: str) -> JobState | None:
-        """Return the state of a job; ``None`` if the scheduler does not know it.
-
-        A scheduler that does not answer gives ``UNKNOWN``, and ``is_answer`` is false.
-        """
-
-    def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
-        """Return launch id -> app id of the launches that have a job, ended ones included.
-
-        ``None`` if the scheduler is known not to answer.
-        """
-
-    def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Return whether a process of this machine is still submitting one of the launches."""
-
-    def cancel(self, app_id: str) -> bool:
-        """Request the end of a job, and return whether the scheduler accepted the request."""
 
 
 def no_answer(why: str) -> JobState:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState, no_answer, one_line
 from torchx_cubicml.tuner.scheduler.pod_state import container_of_role, state_of
+from torchx_cubicml.tuner.scheduler.scheduler_query import SchedulerQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -27,7 +29,7 @@ _NOT_FOUND = 404
 _FORBIDDEN = 403
 
 
-class KubernetesQuery:
+class KubernetesQuery(SchedulerQuery):
     """Query of Kubernetes through its API; an app id is ``namespace:name of the Volcano job``. See ``SchedulerQuery``.
 
     Args:
@@ -60,11 +62,6 @@ class KubernetesQuery:
         except Exception:  # noqa: BLE001 - see look
             return None
 
-    def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Return false: a killed process leaves no submission behind."""
-        del launch_ids
-        return False
-
     def cancel(self, app_id: str) -> bool:
         """Delete the job unless it has ended: an ended one keeps the logs of its pods."""
         from kubernetes.client import CustomObjectsApi
@@ -78,6 +75,19 @@ class KubernetesQuery:
         except Exception:  # noqa: BLE001 - see look
             return False
         return True
+
+    def mark(self, request: Any, launch_id: str) -> None:
+        """Set the label of the job by which it is found.
+
+        Raises:
+            LaunchError: the request is worded otherwise, as a later TorchX may do.
+        """
+        try:
+            request.resource["metadata"].setdefault("labels", {})[LAUNCH_LABEL] = launch_id
+        except (AttributeError, KeyError, TypeError) as error:
+            raise LaunchError(
+                "this TorchX words it so that a job cannot bear the label by which a resumed tune finds it"
+            ) from error
 
     def lines(self, app_id: str, role: str, *, count: int) -> tuple[str, ...]:
         """Return the last lines of the log of a role's first replica; empty if they cannot be read.
@@ -112,7 +122,7 @@ class KubernetesQuery:
                 **_JOBS, namespace=namespace, name=name, _request_timeout=_TIMEOUT_S
             )
         except ApiException as error:
-            if error.status == _NOT_FOUND:
+            if error.status == _NOT_FOUND and _is_status(error.body):
                 return None
             raise
         return job
@@ -134,3 +144,11 @@ class KubernetesQuery:
                 return []
             raise
         return list(json.loads(answer.data)["items"])
+
+
+def _is_status(body: str | None) -> bool:
+    """Return whether an error comes from Kubernetes itself: a proxy in front of it answers otherwise."""
+    try:
+        return bool(json.loads(body or "")["kind"] == "Status")
+    except (ValueError, KeyError, TypeError):
+        return False

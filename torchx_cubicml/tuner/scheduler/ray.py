@@ -12,6 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer, one_line
+from torchx_cubicml.tuner.scheduler.scheduler_query import SchedulerQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -37,12 +38,14 @@ _LOG = re.compile(r",? last available logs.*", re.DOTALL)
 _OF_TRAINING = re.compile(r"^(?:\x1b\[\d+m)?\(CommandActor pid=[^)]*\)(?:\x1b\[0m)? ?", re.MULTILINE)
 
 
-class RayQuery:
+class RayQuery(SchedulerQuery):
     """Query of Ray's job server through Ray's own client. See ``SchedulerQuery``.
 
     Args:
         address: host and port of the server, as in ``dashboard_address``; ``RAY_ADDRESS`` precedes it, as in TorchX.
     """
+
+    keeps_image = False  # TorchX removes the folder that serves as the image once it is uploaded
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -88,22 +91,22 @@ class RayQuery:
             if f"{launch_id}-" in name
         }
 
-    def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Return false: a killed process leaves no submission behind."""
-        del launch_ids
-        return False
-
     def cancel(self, app_id: str) -> bool:
         """Stop the job; one that has ended stays as it is."""
         address, submission_id = _parts(app_id)
         return bool(_ask(address, lambda client: client.stop_job(submission_id)))
 
-    def lines(self, app_id: str) -> tuple[str, ...]:
-        """Return the lines that the training wrote; those of TorchX's driver if it wrote none."""
+    def marked_name(self, name: str, launch_id: str) -> str:
+        """Append the launch id."""
+        return f"{name}-{launch_id}"
+
+    def lines(self, app_id: str, role: str, *, count: int) -> tuple[str, ...]:
+        """Return the last lines that the training wrote; those of TorchX's driver if it wrote none."""
+        del role  # one log for all
         address, submission_id = _parts(app_id)
         lines = (_ask(address, lambda client: client.get_job_logs(submission_id)) or "").splitlines()
         found = [(match, line) for line in lines if (match := _OF_TRAINING.match(line))]
-        return tuple(line[match.end() :] for match, line in found) or tuple(lines)
+        return (tuple(line[match.end() :] for match, line in found) or tuple(lines))[-count:]
 
 
 def state_of(status: str, message: str) -> JobState:

@@ -14,7 +14,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # hundreds of processes load the same modules
 
-.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill test-schedulers
+.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-slurm-short test-kill test-schedulers test-launchers
 .PHONY: test-docs test-report screenshots test-integrations test-torchrec test-releases test-nightly test-packages check
 .PHONY: setup format bench clean
 
@@ -58,6 +58,9 @@ test-slurm-short: setup ## the same without the real trainings on machines of tw
 
 test-schedulers: setup ## five scenarios on real schedulers of this machine (root; what is missing is installed; SCHEDULERS="docker slurm")
 	scripts/test-schedulers $(SCHEDULERS)
+
+test-launchers: setup ## five scenarios with each launcher, in environments of their own (root for srun; LAUNCHERS="accelerate mpirun")
+	scripts/test-launchers $(LAUNCHERS)
 
 test-docs: setup ## each command, TOML and Python block of README.md and docs/, executed (those of trainers where their .venv-* are)
 	PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist load --maxschedchunk 1 tests/documentation/test_pages.py

@@ -68,6 +68,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def free_port() -> int:
     """Return a port that nobody listens at."""
+    return next_free_port()
+
+
+def next_free_port() -> int:
+    """Return the next port that nobody listens at."""
     for port in PORTS:
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

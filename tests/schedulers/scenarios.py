@@ -1,6 +1,7 @@
-"""Five scenarios that each scheduler runs for real: record, rewrite, tune, resume, failure.
+"""Five scenarios that each scheduler and each launcher runs for real: record, rewrite, tune, resume, failure.
 
 A scheduler is one file of this folder: a fixture ``site`` of module scope, and ``class TestDocker(Scenarios)``.
+A launcher is one function of ``tests/launchers/launchers.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = (ROOT / "examples" / "train_gpt.py", ROOT / "tests" / "tune" / "quick.py")
 TRAINING = "--n_layer 2 --n_embd 32 --block_size 32 --steps 12 --batch_size 2 --accumulate 2 --sharding FULL_SHARD"
 REFUSED = TRAINING.replace("FULL_SHARD", "NONE")
 """The same with a value that the script refuses, by exit status 2."""
@@ -33,7 +33,7 @@ SPACE = """
 objective = "samples_per_second"
 
 [parameters.micro_batch_size]
-choices = [1, 4]
+choices = [1, FASTER]
 flag = "--batch_size"
 changes_training = true
 """
@@ -64,19 +64,37 @@ class Site:
     folder: Path
     store: str
     limits_memory: bool = False
+    training: Path = ROOT / "examples" / "train_gpt.py"
+    training_args: str = TRAINING
+    refused_args: str = REFUSED
+    faster: int = 4
+    quick: Path = ROOT / "tests" / "tune" / "quick.py"
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """Facts that are observed in the recorded training."""
+        return {"world_size": 2, "nnodes": 1, "global_batch_size": 8, "scheduler": self.scheduler}
 
     def write_files(self) -> None:
         """Write the scripts and the space file into the folder."""
-        for script in SCRIPTS:
+        for script in {self.training, self.quick}:
             (self.folder / script.name).write_text(script.read_text())
-        (self.folder / "space.toml").write_text(SPACE)
+        (self.folder / "space.toml").write_text(SPACE.replace("FASTER", str(self.faster)))
+
+    def typed(self, args: Sequence[str]) -> tuple[str, ...]:
+        """Return the words that start the training without us, and without the scheduler."""
+        return ("torchrun", "--nproc_per_node", "2", self.training.name, *args)
+
+    def recorded(self, store: str, script: str, args: Sequence[str], *, space: str = "") -> tuple[str, ...]:
+        """Return the words of a recorded launch of a script."""
+        rewrite = ("--space", space) if space else ()
+        words = ("run", "--wait", *self.options, "cubicml", *rewrite, "--store", f"{self.store}/{store}")
+        return ("torchx", *words, *self.command(script, args, processes=1 if script == self.quick.name else 2))
 
     def launch(self, store: str, script: str, args: Sequence[str], *, space: str = "") -> Ended:
-        """Launch a script by `torchx run`, recorded, and wait until its trial has ended."""
-        rewrite = ("--space", space) if space else ()
+        """Launch a script, recorded, and wait until its trial has ended."""
         before = {trial.trial_id for trial in self.trials(store)}
-        words = ("run", "--wait", *self.options, "cubicml", *rewrite, "--store", f"{self.store}/{store}")
-        done = self.run("torchx", *words, *self.command(script, args, processes=1 if "quick" in script else 2))
+        done = self.run(*self.recorded(store, script, args, space=space))
         end = time.monotonic() + ENDED_WITHIN_S
         while time.monotonic() < end:
             new = [trial for trial in self.trials(store) if trial.trial_id not in before]
@@ -86,7 +104,7 @@ class Site:
         raise AssertionError(f"the launch has no ended trial: {done.stderr[-4000:]}")
 
     def command(self, script: str, args: Sequence[str], *, processes: int, memory: str = "4000") -> tuple[str, ...]:
-        """Return the words of `dist.ddp` with a script of the folder."""
+        """Return the words of the component, here `dist.ddp`, with a script of the folder."""
         component = ("dist.ddp", "-j", f"1x{processes}", "--memMB", memory, *self.component)
         return (*component, "--script", str(self.folder / script), "--", *args)
 
@@ -94,7 +112,7 @@ class Site:
         """Return the words of a tune of the quick training, which writes down who ran."""
         fixed = ("--space", "space.toml", "--store", f"{self.store}/{store}", "--scratch", str(self.folder / "scratch"))
         ledger = ("--ledger", str(self.folder / store))
-        command = self.command("quick.py", ["--batch_size", "1", *ledger, *args], processes=1, memory=memory)
+        command = self.command(self.quick.name, ["--batch_size", "1", *ledger, *args], processes=1, memory=memory)
         return ("torchx", "cubicml", "tune", *self.options, *fixed, "--yes", "--json", *options, "--", *command)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -117,7 +135,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A launch that has ended: exit status and stderr of `torchx run`, and the trials that it left."""
+    """A launch that has ended: exit status and stderr of its command, and the trials that it left."""
 
     returncode: int
     stderr: str
@@ -125,7 +143,7 @@ class Ended:
 
 
 class Scenarios:
-    """The scenarios of one scheduler, whose fixture ``site`` returns a `Site`; ``conftest.py`` has the others."""
+    """The scenarios of one scheduler or launcher, whose fixture ``site`` returns a `Site`."""
 
     @pytest.fixture(autouse=True)
     def _told(self, site: Site, record_property: Callable[[str, object], None]) -> None:
@@ -133,26 +151,26 @@ class Scenarios:
         record_property("site", site.version)
 
     def test_record(self, site: Site, record_property: Callable[[str, object], None]) -> None:
-        args = [*TRAINING.split(), "--out_dir"]
-        outside = site.run("torchrun", "--nproc_per_node", "2", "train_gpt.py", *args, "outside")
+        args = [*site.training_args.split(), "--out_dir"]
+        outside = site.run(*site.typed([*args, "outside"]))
         assert outside.returncode == 0, outside.stderr[-4000:]
-        ended = site.launch("record", "train_gpt.py", [*args, str(site.folder / "inside")])
+        ended = site.launch("record", site.training.name, [*args, str(site.folder / "inside")])
         assert ended.returncode == 0, ended.stderr[-4000:]
         (trial,) = ended.trials
         assert trial.state is State.COMPLETED, trial.reason
         assert trial.measurement is not None
-        facts = {"world_size": 2, "nnodes": 1, "global_batch_size": 8, "scheduler": site.scheduler}
-        assert {name: trial.observed.get(name) for name in facts} == facts
+        assert {name: trial.observed.get(name) for name in site.facts} == site.facts
         one, other = weights(site.folder / "outside"), weights(site.folder / "inside")
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
-        record_property("ran", "two ranks, one trial, the weights of the same training outside to the bit")
+        ranks = "one rank" if site.facts["world_size"] == 1 else "two ranks"
+        record_property("ran", f"{ranks}, one trial, the weights of the same training outside to the bit")
 
     def test_tune(self, site: Site, tuned: dict[str, Any], record_property: Callable[[str, object], None]) -> None:
         recorded = [trial for trial in site.trials("tune") if trial.origin is Origin.TUNE]
         assert {trial.state for trial in recorded} == {State.COMPLETED}, [trial.reason for trial in recorded]
         assert tuned["claims_gain"], tuned
-        assert tuned["best"]["config"]["micro_batch_size"] == 4
+        assert tuned["best"]["config"]["micro_batch_size"] == site.faster
         of_tune = {trial.launch_id for trial in recorded}
         counts = Counter(launch_id for launch_id, _ in site.ran("tune") if launch_id in of_tune)
         assert counts == dict.fromkeys(of_tune, 1)
@@ -162,11 +180,13 @@ class Scenarios:
     def test_rewrite(self, site: Site, tuned: dict[str, Any], record_property: Callable[[str, object], None]) -> None:
         assert tuned["claims_gain"], tuned
         args = ["--batch_size", "1", "--ledger", str(site.folder / "tune"), "--seconds", "1.2"]
-        ended = site.launch("tune", "quick.py", args, space="space.toml")
+        ended = site.launch("tune", site.quick.name, args, space="space.toml")
         assert "arguments rewritten" in ended.stderr, ended.stderr
         (trial,) = ended.trials
-        assert (ended.returncode, trial.state, dict(trial.config)) == (0, State.COMPLETED, {"micro_batch_size": 4})
-        assert [text for launch_id, text in site.ran("tune") if launch_id == trial.launch_id] == ["--batch_size 4"]
+        config = {"micro_batch_size": site.faster}
+        assert (ended.returncode, trial.state, dict(trial.config)) == (0, State.COMPLETED, config)
+        ran = [text for launch_id, text in site.ran("tune") if launch_id == trial.launch_id]
+        assert ran == [f"--batch_size {site.faster}"]
         record_property("ran", "the job got the tune's winner in place of the typed value")
 
     def test_resume(self, site: Site, record_property: Callable[[str, object], None]) -> None:
@@ -197,12 +217,13 @@ class Scenarios:
         assert done.returncode in {0, 1}, done.stderr[-4000:]
         found = {trial.config["micro_batch_size"]: trial for trial in site.trials("failure")}
         states = {size: trial.state for size, trial in found.items()}
-        assert states == {1: State.COMPLETED, 4: State.OUT_OF_MEMORY}, found
-        ended = site.launch("refused", "train_gpt.py", REFUSED.split())
+        assert states == {1: State.COMPLETED, site.faster: State.OUT_OF_MEMORY}, found
+        ended = site.launch("refused", site.training.name, site.refused_args.split())
         (trial,) = ended.trials
         assert (trial.state, trial.reason) == (State.USER_ERROR, "exit status 2")
         cause = "memory limit of the job" if site.limits_memory else "address space"
-        record_property("ran", f"out of memory ({cause}) and exit status 2, each told as such: {found[4].reason}")
+        told = found[site.faster].reason
+        record_property("ran", f"out of memory ({cause}) and exit status 2, each told as such: {told}")
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

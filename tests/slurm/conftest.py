@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,16 +30,23 @@ def pytest_report_header() -> str:
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Path]:
     """Return the folder of a running Slurm whose commands find it."""
+    folder = Path(tempfile.mkdtemp(prefix="cubicml-slurm-"))
+    with running_slurm(folder):
+        yield folder
+
+
+@contextmanager
+def running_slurm(folder: Path) -> Iterator[None]:
+    """Run a Slurm in ``folder`` whose commands find it; skip the tests where there is none."""
     missing = [name for name in NEEDED if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
     if missing or os.geteuid() != 0:
         pytest.skip(f"a Slurm cannot be started here: {'root is wanted' if not missing else ', '.join(missing)}")
-    folder = Path(tempfile.mkdtemp(prefix="cubicml-slurm-"))
     keeper = keep(folder)
-    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     try:
-        yield folder
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+            yield
     finally:
-        del os.environ["SLURM_CONF"]
         keeper.communicate(timeout=120)
 
 

@@ -7,12 +7,17 @@ differ by 1 to 10 per cent (each history has its own level). Each run also has a
 a few for most, tens of per cent for one in ten, as in runs that drifted. ``told`` histories record that error,
 ``untold`` ones do not, as imported numbers. ``elsewhere`` histories add launches of two other programs on the same
 machines, each repeated three times. ``transformer`` histories have 40 configs that the formulas of step time cover;
-their truth is another formula.
+their truth is another formula. ``crowded`` histories are ``told`` ones on a machine that other jobs crowd in spells of
+several launches, by up to a factor of three (``lib/crowded_machine.py``).
 
 Held: share of 80 % intervals that hold the true gain over the user's own config, for all launched configs and for those
 that a launch is rewritten to; 0.80 is nominal. Width: median ratio of the ends of the interval. Rewritten: share of
 histories in which an ordinary launch is changed. Of those, false: the config is slower in truth; gain: mean true gain;
 promised: mean promised gain. Lost: mean share of the throughput of the best launched config that is missed.
+
+The second table is of tunes that measure the user's own config and a winner of known gain in turn, two or three times
+each. Held: share of 95 % intervals that hold the gain. Width: median ratio of their ends. Claimed: share of tunes that
+claim a gain. In the lines of gain 1.00 each claim is false.
 """
 
 from __future__ import annotations
@@ -23,22 +28,27 @@ import statistics
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from lib.crowded_machine import CrowdedMachine
 
 from torchx_cubicml.advisor import Study
+from torchx_cubicml.advisor.noise import repeat_noise
+from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.tuner.comparison import Repeats, compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torchx_cubicml.records.values import Config, Workload
+    from torchx_cubicml.tuner.comparison import Comparison
 
 SPACE = SearchSpace(
     parameters=(
@@ -70,11 +80,12 @@ TRANSFORMER_CONFIGS: tuple[Config, ...] = tuple(
     }
     for size, checkpointing, workers in product((2, 1, 4, 8, 16), ("none", "full"), (0, 1, 2, 4))
 )
-KINDS = ("told", "untold", "told, elsewhere", "transformer")
+KINDS = ("told", "untold", "told, elsewhere", "transformer", "crowded")
 LAUNCHES = (2, 3, 5, 10, 20)
 BETWEEN = (0.01, 0.1)  # log standard deviations from run to run, between which a history's is drawn
 WITHIN, WILD, WILD_SHARE = (0.003, 0.03), (0.1, 0.5), 0.1  # of what runs tell of themselves
 EFFECT = 0.15  # log standard deviation of what one choice does
+GAINS, REPEATS, TUNES = (1.0, 1.02, 1.2, 3.0), (2, 3), 1000
 ELSEWHERE = 3  # repeats of each of two configs of two other programs
 
 
@@ -164,7 +175,36 @@ def history(seed: int, kind: str, n_launches: int) -> tuple[list[Trial], Ground]
         for program, place in product(("b.py", "c.py"), (0, 1)):
             workload = {**ground.workload, "program": program}
             trials += [make(CONFIGS[place], 300.0, workload=workload) for _ in range(ELSEWHERE)]
-    return trials, ground
+    return (crowded(trials, rng) if kind == "crowded" else trials), ground
+
+
+def crowded(trials: Sequence[Trial], rng: np.random.Generator) -> list[Trial]:
+    """Return launches as a store tells them of a crowded machine."""
+    machine = CrowdedMachine(rng=rng)
+    return with_crowding([machine.slowed(trial) for trial in trials])
+
+
+def comparison_of(seed: int, *, kind: str, gain: float, repeats: int) -> Comparison:
+    """Return what a tune tells of a winner of known gain."""
+    rng = np.random.default_rng([seed, repeats, round(100 * gain)])
+    between = math.exp(rng.uniform(*map(math.log, BETWEEN)))
+    make = partial(launched, rng=rng, between=between, has_error=True, workload={"program": "a.py"})
+    trials = [make(CONFIGS[side], (1000.0, 1000.0 * gain)[side]) for _ in range(repeats) for side in (0, 1)]
+    trials = crowded(trials, rng) if kind == "crowded" else trials
+    objective = "tokens_per_second"
+    sides = [Repeats.of(CONFIGS[side], trials[side::2], objective=objective) for side in (0, 1)]
+    return compare(*sides, objective=objective, noise=repeat_noise(trials))
+
+
+def tune_lines() -> Iterator[str]:
+    """Yield the table of tunes, line by line."""
+    yield f"{'tune':16s} {'launches':>8s} {'gain':>7s} {'held':>7s} {'width':>7s} {'claimed':>8s}"
+    for kind, repeats, gain in product(("told", "crowded"), REPEATS, GAINS):
+        found = [comparison_of(seed, kind=kind, gain=gain, repeats=repeats) for seed in range(TUNES)]
+        held = statistics.fmean(each.gain_low <= gain <= each.gain_high for each in found)
+        width = statistics.median(each.gain_high / each.gain_low for each in found)
+        claimed = statistics.fmean(each.claims_gain for each in found)
+        yield f"{kind:16s} {2 * repeats:8d} {gain:7.2f} {held:7.2f} {width:7.2f} {claimed:8.3f}"
 
 
 def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
@@ -233,7 +273,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
     printed = []
-    for each in lines(args.kind or KINDS, args.histories, args.workers):
+    for each in chain(lines(args.kind or KINDS, args.histories, args.workers), [""], tune_lines()):
         print(each, flush=True)
         printed.append(each)
     if args.output is not None:

@@ -65,6 +65,23 @@ def test_what_decides_nothing_is_left_alone(tmp_path: Path) -> None:
     assert changes(tmp_path, source) == []
 
 
+def test_the_text_with_a_fault_is_that_of_the_changed_tree(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("""# größe \x0c here
+class A:
+    def f(self, x):
+        if not (x < 1) and (x + 2) * -x == f(
+            x,  # of several lines
+            key=[x - 1, "é"],
+        ):
+            return x is None; y = (x or 3)
+""")
+    every = mutants(path, root=tmp_path)
+    assert len(every) > 10
+    for each in every:
+        assert each.source == each.original.deep_replace(each.replaced, each.replacement).code
+
+
 def test_a_name_stays_where_lines_move(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("class A:\n    def f(x):\n        return x + y\n")

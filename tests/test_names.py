@@ -29,9 +29,14 @@ def dotted(path: Path) -> str:
     return name.removesuffix(".__init__")
 
 
+@cache
+def module_names() -> frozenset[str]:
+    return frozenset(map(dotted, MODULES))
+
+
 def imported(path: Path) -> set[str]:
     """Every module of the package that a module imports: at the top, inside functions and for types alone."""
-    names = {dotted(each) for each in MODULES}
+    names = module_names()
     found = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module:

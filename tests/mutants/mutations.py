@@ -6,12 +6,13 @@ import difflib
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import libcst as cst
 from libcst import matchers as m
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
 from mutmut.mutation.mutators import mutation_operators, operator_arg_removal, operator_assignment, operator_string
 
 if TYPE_CHECKING:
@@ -51,19 +52,28 @@ class Mutant:
     scope: range  # lines of the body of the function around it; none at the top and in a class
     function: str  # dotted name inside the module; "" at the top
     original: cst.Module
+    lines: tuple[str, ...]  # of its text, with their ends
+    place_in_line: tuple[int, int]  # line, from 1, and column at which the replaced code begins, with its parentheses
     replaced: cst.CSTNode
     replacement: cst.CSTNode
 
     @cached_property
     def source(self) -> str:
         """The whole text of the module with the fault."""
-        changed = self.original.deep_replace(self.replaced, self.replacement)
+        line, column = self.place_in_line
+        before = "".join(self.lines[: line - 1]) + self.lines[line - 1][:column]
+        after = self.lines[line - 1][column:] + "".join(self.lines[line:])
+        old = self.original.code_for_node(self.replaced)
+        if after.startswith(old):
+            return f"{before}{self.original.code_for_node(self.replacement)}{after[len(old) :]}"
+        changed = self.original.deep_replace(self.replaced, self.replacement)  # its lines are indented
         return changed.code if isinstance(changed, cst.Module) else ""
 
     @cached_property
     def changed_lines(self) -> tuple[str, ...]:
         """The lines that differ, each after "-" or "+", without indentation."""
-        lines = difflib.unified_diff(self.original.code.splitlines(), self.source.splitlines(), n=0, lineterm="")
+        before = "".join(self.lines).splitlines()
+        lines = difflib.unified_diff(before, self.source.splitlines(), n=0, lineterm="")
         return tuple(f"{line[0]} {line[1:].strip()}" for line in list(lines)[2:] if not line.startswith("@@"))
 
     @cached_property
@@ -84,8 +94,7 @@ class Mutant:
     @property
     def statement_lines(self) -> set[str]:
         """The lines of its statement as they were, without indentation."""
-        lines = self.original.code.splitlines()[self.statement.start - 1 : self.statement.stop - 1]
-        return {line.strip() for line in lines}
+        return {line.strip() for line in self.lines[self.statement.start - 1 : self.statement.stop - 1]}
 
 
 def mutants(path: Path, *, root: Path) -> list[Mutant]:
@@ -97,7 +106,7 @@ def mutants(path: Path, *, root: Path) -> list[Mutant]:
 
 
 class _Visitor(cst.CSTVisitor):
-    METADATA_DEPENDENCIES = (PositionProvider,)
+    METADATA_DEPENDENCIES = (PositionProvider, WhitespaceInclusivePositionProvider)
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -107,10 +116,12 @@ class _Visitor(cst.CSTVisitor):
         self._scopes = [range(0)]
         self._statements: list[range] = []
         self._module = cst.Module([])
+        self._text: tuple[str, ...] = ()
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Module):
             self._module = node
+            self._text = tuple(StringIO(node.code))
         elif isinstance(node, (cst.FunctionDef, cst.ClassDef)):
             self._names.append(node.name.value)
             self._scopes.append(self._lines(node.body) if isinstance(node, cst.FunctionDef) else range(0))
@@ -120,6 +131,7 @@ class _Visitor(cst.CSTVisitor):
             return False
         for replacement in _replacements(node):
             lines = self._lines(node)
+            begin = self.get_metadata(WhitespaceInclusivePositionProvider, node).start
             mutant = Mutant(
                 path=self._path,
                 line=lines.start,
@@ -127,6 +139,8 @@ class _Visitor(cst.CSTVisitor):
                 scope=self._scopes[-1],
                 function=".".join(self._names),
                 original=self._module,
+                lines=self._text,
+                place_in_line=(begin.line, begin.column),
                 replaced=node,
                 replacement=replacement,
             )

@@ -14,9 +14,11 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner.journal import Journal, NoteKind
+from torchx_cubicml.tuner.launch_ends import LaunchEnds
 from torchx_cubicml.tuner.launch_state import Cancellation, FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.sharing import Sharing
 from torchx_cubicml.tuner.state import TuneState
 from torchx_cubicml.tuner.trials import TrialLog
 
@@ -50,9 +52,9 @@ def test_out_of_memory_is_in_the_end_or_either_log(
     jobs = SimpleNamespace(scheduler_lines=lambda _: (of_scheduler,))
     pending = PendingLaunch(launch_id="l", number=1, purpose="search", config={}, submitted_at=NOON)
     pending.cancellation = Cancellation(state=State.TIMEOUT, reason="", since=NOON) if cancelled else None
-    launches = PendingLaunches(SimpleNamespace(), SimpleNamespace(), jobs, SimpleNamespace())
+    ends = LaunchEnds(SimpleNamespace(), SimpleNamespace(), jobs, SimpleNamespace())
     state = JobState(phase=JobPhase.ENDED, end=end)
-    assert launches._is_out_of_memory(pending, state, (of_training,)) is expected
+    assert ends._is_out_of_memory(pending, state, (of_training,)) is expected
 
 
 class Clock:
@@ -84,8 +86,10 @@ class Jobs:
         self.cancelled: list[float] = []
         self.looked: list[float] = []
         self.found: dict[str, str] = {}
-        self.refuses = False
-        self.is_blind = False
+        self.refusal = ""
+        self.interrupts = False
+        self.is_blind = self.is_silent = False
+        self.submits_s = 0.0
 
     def can_look(self, handle: str) -> bool:
         return bool(handle) and not self.is_blind
@@ -101,11 +105,22 @@ class Jobs:
 
     def submit(self, app: object, *, launch_id: str, options: Mapping[str, str]) -> str:
         del app, launch_id
-        if self.refuses:
-            raise LaunchError("no quota")
+        if self.interrupts:
+            raise KeyboardInterrupt
+        if self.refusal:
+            raise LaunchError(self.refusal)
         return HANDLE
 
+    @property
+    def finds(self) -> bool:
+        return not self.is_silent
+
+    def submitting(self, launch_ids: Collection[str]) -> bool:
+        return bool(launch_ids) and self.clock.passed_s < self.submits_s
+
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
+        if self.is_silent:
+            return {}
         return {name: self.found[name] for name in launch_ids if name in self.found}
 
     def last_lines(self, handle: str, role: str) -> tuple[str, ...]:
@@ -370,7 +385,7 @@ class TestWatch:
 class TestLaunch:
     def test_a_refused_launch_is_over_and_cost_nothing(self, prepared: Prepared) -> None:
         watched = Watched(prepared, {0: QUEUED})
-        watched.jobs.refuses = True
+        watched.jobs.refusal = "no quota"
         finished = watched.launches.launch(replace(PLAN, config=prepared.current), "baseline")
         assert isinstance(finished, FinishedLaunch)
         assert finished.refused
@@ -384,7 +399,7 @@ class TestLaunch:
 
     def test_a_job_whose_acceptance_came_too_late_is_found(self, prepared: Prepared) -> None:
         watched = Watched(prepared, {0: QUEUED})
-        watched.jobs.refuses, watched.jobs.found = True, {"launch-1-0002": "sim://torchx/late"}
+        watched.jobs.refusal, watched.jobs.found = "no quota", {"launch-1-0002": "sim://torchx/late"}
         pending = watched.launches.launch(replace(PLAN, config=prepared.current), "baseline")
         assert isinstance(pending, PendingLaunch)
         assert pending.handle == "sim://torchx/late"
@@ -408,3 +423,109 @@ class TestLaunch:
         assert (trial.state, trial.reason) == (State.STOPPED_EARLY, "never made")
         assert watched.tune_state.spent(1).launches == 0
         assert watched.cost() == (0.0, 0.0)
+
+
+class TestDoubt:
+    """Launches of which the scheduler does not tell whether they have a job."""
+
+    @staticmethod
+    def launched(prepared: Prepared, *, refusal: str = "no route", is_silent: bool = True) -> Watched:
+        watched = Watched(prepared, {0: RUNNING})
+        watched.jobs.refusal, watched.jobs.is_silent = refusal, is_silent
+        watched.launches.sharing = Sharing(at_a_time=3)
+        pending = watched.launches.launch(replace(PLAN, config=prepared.current), "search")
+        assert watched.launches.in_doubt == [pending]
+        assert not watched.launches.has_room
+        return watched
+
+    def test_silence_refuses_no_launch(self, prepared: Prepared) -> None:
+        watched = self.launched(prepared)
+        assert watched.at(300) == []
+        assert len(watched.launches.in_doubt) == 1
+
+    def test_a_job_is_found_once_its_scheduler_answers(self, prepared: Prepared) -> None:
+        watched = self.launched(prepared)
+        assert watched.at(100) == []
+        watched.jobs.is_silent, watched.jobs.found = False, {"launch-1-0002": HANDLE}
+        assert watched.at(103) == []
+        assert watched.tune_state.handle("launch-1-0002") == HANDLE
+        assert watched.launches.in_doubt == []
+        assert [pending.state for pending in watched.launches.under_way] == [RUNNING, RUNNING]
+
+    @pytest.mark.parametrize(("answers_at", "over_at"), [(5, 60), (100, 101)], ids=["soon", "late"])
+    def test_an_answer_closes_a_launch_that_has_no_job(self, prepared: Prepared, answers_at: int, over_at: int) -> None:
+        watched = self.launched(prepared)
+        assert watched.at(answers_at) == []
+        watched.jobs.is_silent = False
+        assert watched.at(over_at - 1) == []
+        (finished,) = watched.at(over_at)
+        assert (finished.refused, finished.trial.state, finished.trial.reason) == (
+            True,
+            State.INFRASTRUCTURE,
+            "no route",
+        )
+        assert watched.launches.has_room
+
+    def test_a_request_that_timed_out_may_yet_be_served(self, prepared: Prepared) -> None:
+        watched = self.launched(prepared, refusal="sbatch: error: Socket timed out", is_silent=False)
+        assert watched.at(30) == []
+        watched.jobs.found = {"launch-1-0002": HANDLE}
+        assert watched.at(31) == []
+        assert watched.tune_state.handle("launch-1-0002") == HANDLE
+
+    def test_a_training_that_reports_is_in_no_doubt(self, prepared: Prepared) -> None:
+        watched = self.launched(prepared)
+        trial_id, time = "u", watched.clock.now().isoformat()
+        watched.tune_state.trial_log.append(
+            Event(kind=EventKind.STARTED, trial_id=trial_id, launch_id="launch-1-0002", writer="rank0", time=time)
+        )
+        watched.tune_state.trial_log.refresh()
+        assert watched.at(1) == []
+        assert watched.launches.in_doubt == []
+
+    def test_a_scheduler_that_never_answered_ends_the_tune(self, prepared: Prepared) -> None:
+        watched = Watched(prepared, {}, handle="")
+        watched.jobs.refusal, watched.jobs.is_silent = "no route", True
+        watched.launches.launch(replace(PLAN, config=prepared.current), "baseline")
+        assert watched.at(59) == []
+        with pytest.raises(LaunchError, match="local_cwd does not answer, and may have the job of launch 2: no route"):
+            watched.at(60)
+        watched.launches.cancel_all("the tune ended")
+        assert "launch-1-0002" in watched.tune_state.open_launches()
+
+
+class TestInterruption:
+    """Ctrl-C while a job is submitted."""
+
+    @staticmethod
+    def interrupted(prepared: Prepared) -> Watched:
+        watched = Watched(prepared, {0: RUNNING})
+        watched.jobs.interrupts = True
+        with pytest.raises(KeyboardInterrupt):
+            watched.launches.launch(replace(PLAN, config=prepared.current), "search")
+        watched.pending.ended = over(), NOON
+        return watched
+
+    def test_a_job_that_was_made_is_cancelled(self, prepared: Prepared) -> None:
+        watched = self.interrupted(prepared)
+        watched.jobs.found = {"launch-1-0002": HANDLE}
+        watched.launches.cancel_all("interrupted by the user")
+        assert watched.jobs.cancelled == [0.0]
+        assert watched.tune_state.open_launches() == []
+
+    def test_a_submission_under_way_is_waited_for(self, prepared: Prepared) -> None:
+        watched = self.interrupted(prepared)
+        watched.jobs.submits_s = 4.0
+        watched.launches.cancel_all("interrupted by the user")
+        assert watched.clock.passed_s == 4.0
+        assert watched.tune_state.open_launches() == []
+
+    @pytest.mark.parametrize(("is_silent", "submits_s", "waited_s"), [(True, 0.0, 0.0), (False, 99.0, 10.0)])
+    def test_a_launch_of_which_nothing_is_known_stays_open(
+        self, prepared: Prepared, is_silent: bool, submits_s: float, waited_s: float
+    ) -> None:
+        watched = self.interrupted(prepared)
+        watched.jobs.is_silent, watched.jobs.submits_s = is_silent, submits_s
+        watched.launches.cancel_all("interrupted by the user")
+        assert watched.clock.passed_s == waited_s
+        assert watched.tune_state.open_launches() == ["launch-1-0002"]

@@ -43,7 +43,7 @@ class Jobs:
         self, clock: Clock, *, found_at: Mapping[str, float] | None = None, finds: bool = True, submits_s: float = 0.0
     ) -> None:
         self.clock, self.found_at, self.finds, self.submits_s = clock, found_at or {}, finds, submits_s
-        self.is_local = False
+        self.is_local = self.is_silent = False
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
         known = (name for name in launch_ids if self.clock.passed_s >= self.found_at.get(name, 1e9))
@@ -127,6 +127,18 @@ def test_a_start_is_awaited_for_two_minutes(tune_state: TuneState, clock: Clock)
     assert (adopted.launch_id, adopted.handle, adopted.running_since) == (SECOND, "", NOON)
     assert pending.dropped == {FIRST: NEVER_MADE}
     assert clock.passed_s == 120.0
+
+
+def test_silence_closes_no_launch(tune_state: TuneState, clock: Clock) -> None:
+    jobs, pending = Jobs(clock, finds=False), Pending()
+    jobs.is_silent = True
+    assert adopt_all(pending, tune_state, jobs, clock) == 2
+    assert pending.dropped == {}
+    assert [(each.launch_id, each.handle, each.doubt.reason) for each in pending.under_way if each.doubt] == [
+        (FIRST, "", NEVER_MADE),
+        (SECOND, "", NEVER_MADE),
+    ]
+    assert clock.passed_s == 3.0
 
 
 def test_a_local_job_is_asked_for_by_its_launch(tune_state: TuneState, clock: Clock) -> None:

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the tune, with progress on stderr and the result on stdout."""
     from torchx_cubicml.cli.tune_display import open_display
     from torchx_cubicml.tuner import Ended, TuneResult, prepare, tune
-    from torchx_cubicml.tuner.scheduler.jobs import interruptions
+    from torchx_cubicml.tuner.scheduler.torchx_state import interruptions
 
     console = open_console(stderr=True)
     prepared = prepare(_request(args))

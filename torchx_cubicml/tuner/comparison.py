@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from statistics import fmean, median, variance
+from statistics import NormalDist, fmean, median, variance
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
@@ -32,6 +32,7 @@ class Repeats:
         uncertainties: standard deviation of the logarithm of each, as its run reported it; empty if all are unknown.
         time_to_done: median seconds of each part until a job is done; empty for other objectives.
         global_batch: global batch size that all of them were observed with; ``None`` if unknown, or if it varied.
+        left_out: further measured launches of the config, which a comparison leaves out.
     """
 
     config: Config
@@ -39,6 +40,7 @@ class Repeats:
     uncertainties: tuple[float, ...] = ()
     time_to_done: Mapping[str, float] = field(default_factory=dict)
     global_batch: int | None = None
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         if not self.throughputs:
@@ -47,7 +49,7 @@ class Repeats:
             raise RecordError(f"{len(self.throughputs)} measurements have {len(self.uncertainties)} uncertainties")
 
     @classmethod
-    def of(cls, config: Config, trials: Iterable[Trial], *, objective: str) -> Self:
+    def of(cls, config: Config, trials: Iterable[Trial], *, objective: str, left_out: int = 0) -> Self:
         """Collect the repeats of one config, without trials that lack a throughput in the unit of ``objective``.
 
         Raises:
@@ -65,6 +67,7 @@ class Repeats:
             uncertainties=tuple(uncertainty for _, uncertainty in pairs),
             time_to_done=_median_parts(measured),
             global_batch=_global_batch(measured),
+            left_out=left_out,
         )
 
     @property
@@ -148,6 +151,9 @@ def too_few_text(lacking: int) -> str:
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:
     """Compare ``best`` with ``baseline`` by Student's t on the logarithms of throughput.
 
+    What runs report of themselves, and what crowded them, is known (as a normal error), so it adds to the degrees of
+    freedom of the noise (Satterthwaite, 1946). Student's t is for what few repeats tell.
+
     Args:
         baseline: measurements of the user's own config.
         best: measurements of the other config.
@@ -161,10 +167,13 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
     centre = fmean(sides[1]) - fmean(sides[0])
     degrees_of_freedom = max(1, sum(map(len, sides)) - len(sides))
     pooled = sum(variance(side) * (len(side) - 1) for side in sides if len(side) > 1) / degrees_of_freedom
-    from_runs = sum(_variance_of_mean(side, noise) for side in (baseline, best))
+    from_noise = sum(noise**2 / len(side) for side in sides)
+    from_runs = from_noise + sum(map(_known_variance_of_mean, (baseline, best)))
     from_repeats = pooled * sum(1 / len(side) for side in sides)
-    from_spread = max(from_repeats, sum(noise**2 / len(side) for side in sides))
-    error = math.sqrt(max(from_runs, from_repeats)) * float(t.ppf(0.975, degrees_of_freedom))
+    partly_known = degrees_of_freedom * (from_runs / from_noise) ** 2
+    runs_error = math.sqrt(from_runs) * float(t.ppf(0.975, partly_known))
+    repeats_error = math.sqrt(from_repeats) * float(t.ppf(0.975, degrees_of_freedom))
+    error = max(runs_error, repeats_error)
     return Comparison(
         objective=objective,
         baseline=baseline,
@@ -172,7 +181,7 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
         gain=math.exp(centre),
         gain_low=math.exp(centre - error),
         gain_high=math.exp(centre + error),
-        is_imprecise=from_runs > 2.0 * from_spread,
+        is_imprecise=runs_error > repeats_error and from_runs > 2.0 * from_noise,
     )
 
 
@@ -184,14 +193,12 @@ def least_confirmed(uncertainty: float, repeats: int) -> float:
         repeats: launches of each side.
 
     >>> round(least_confirmed(1.0, 3), 2), round(least_confirmed(0.01, 3), 2)
-    (9.65, 1.02)
+    (4.95, 1.02)
     """
-    from scipy.stats import t
-
     count = max(repeats, FEWEST_TO_CLAIM)
-    return math.exp(uncertainty * math.sqrt(2.0 / count) * float(t.ppf(0.975, 2 * count - 2)))
+    return math.exp(uncertainty * math.sqrt(2.0 / count) * NormalDist().inv_cdf(0.975))
 
 
-def _variance_of_mean(repeats: Repeats, noise: float) -> float:
-    count = len(repeats.throughputs)
-    return (noise**2 + sum(each**2 for each in repeats.uncertainties) / count) / count
+def _known_variance_of_mean(repeats: Repeats) -> float:
+    """Return the variance of the mean logarithm that the uncertainties of the runs tell."""
+    return sum(each**2 for each in repeats.uncertainties) / len(repeats.throughputs) ** 2

@@ -119,6 +119,23 @@ class Cancellation:
     since: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Doubt whether a launch has a job.
+
+    Args:
+        state: state to record if it has none.
+        reason: reason to record then.
+        since: time of the doubt.
+        why: error with which the submission ended; empty if unknown.
+    """
+
+    state: State
+    reason: str
+    since: datetime
+    why: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class PendingLaunch:
     """State of a launch in flight.
@@ -138,6 +155,7 @@ class PendingLaunch:
         unknown_since: time since which the scheduler does not know the job.
         ended: end of the job and the time it was observed, while the trial's own end is awaited.
         given_up: true if the job is no longer polled.
+        doubt: doubt whether there is a job; ``None`` if there is one.
         cancellation: the pending cancellation; ``None`` if there is none.
         asked_at: time of the last cancel request.
         look_at: time of the next poll.
@@ -158,6 +176,7 @@ class PendingLaunch:
     unknown_since: datetime | None = None
     ended: tuple[JobState, datetime] | None = None
     given_up: bool = False
+    doubt: Doubt | None = None
     cancellation: Cancellation | None = None
     asked_at: datetime | None = None
     look_at: datetime = _IMMEDIATELY

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.space.constraints import is_count
-from torchx_cubicml.tuner.launch_state import (
-    Cancellation,
-    FinishedLaunch,
-    PendingLaunch,
-    end_state_of,
-    explained_exit,
-    state_by_trial,
-)
+from torchx_cubicml.tuner.job_search import JobSearch
+from torchx_cubicml.tuner.launch_ends import LaunchEnds, devices_of_launch
+from torchx_cubicml.tuner.launch_state import Cancellation, FinishedLaunch, PendingLaunch, state_by_trial
 from torchx_cubicml.tuner.poll_interval import poll_interval_s
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
-from torchx_cubicml.tuner.scheduler.jobs import is_out_of_memory
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
 from torchx_cubicml.tuner.sharing import VISIBLE_DEVICES, Sharing, devices_of
-from torchx_cubicml.tuner.state import Cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +29,6 @@ if TYPE_CHECKING:
 _LOST_AFTER = timedelta(seconds=120)  # a job is lost if its scheduler does not know it for so long
 _CANCEL_AGAIN_AFTER = timedelta(seconds=30)
 _GIVE_UP = timedelta(seconds=300)  # on a job that does not end when cancelled
-_REQUEUE_WAIT = timedelta(seconds=2)  # after which an interrupted job is taken not to be requeued
-_END_EVENT_WAIT = timedelta(seconds=15)  # for the training's own end event, after its job has ended
-_START_EVENT_WAIT = timedelta(seconds=5)  # the same, if the training never recorded its start
 
 
 class PendingLaunches:
@@ -59,19 +46,27 @@ class PendingLaunches:
         self._tune_state = tune_state
         self._jobs = jobs
         self._clock = clock
+        self._ends = LaunchEnds(prepared, tune_state, jobs, clock)
+        self._search = JobSearch(prepared, tune_state, jobs, clock)
         self.under_way: list[PendingLaunch] = []
         self.sharing = Sharing(at_a_time=1)
 
     @property
     def has_room(self) -> bool:
-        """Return whether one more launch may be in flight."""
-        return self.sharing.has_room(pending.devices for pending in self.under_way)
+        """Return whether one more launch may be in flight; none may while one is in doubt."""
+        return not self.in_doubt and self.sharing.has_room(pending.devices for pending in self.under_way)
+
+    @property
+    def in_doubt(self) -> list[PendingLaunch]:
+        """Return the launches of which it is unknown whether they have a job."""
+        return [pending for pending in self.under_way if pending.doubt is not None]
 
     def launch(self, suggestion: Suggestion, purpose: str) -> PendingLaunch | FinishedLaunch:
         """Record the plan of one launch, then submit it.
 
         Returns:
-            The pending launch, or the finished one if the scheduler refuses it.
+            The pending launch, in doubt if the scheduler does not tell whether it has the job, or the finished one if
+            the scheduler refuses it.
 
         Raises:
             KeyboardInterrupt: the user interrupts; ``cancel_all`` then closes the launch.
@@ -108,10 +103,10 @@ class PendingLaunches:
             options = changed_scheduler_options(placed.launch, self._prepared.component.launch)
             pending.handle = self._jobs.submit(app, launch_id=launch_id, options=options)
         except LaunchError as error:
-            # The scheduler may have accepted the job although its answer came too late.
-            pending.handle = self._jobs.find([launch_id]).get(launch_id, "")
+            if not self._search.find_rejected(pending, error):
+                return self._finish_unmade(pending)
             if not pending.handle:
-                return self._finish_refused(pending, str(error))
+                return pending
         self._tune_state.submitted(launch_id, pending.handle, purpose, self._jobs.image)
         return pending
 
@@ -130,20 +125,35 @@ class PendingLaunches:
 
     def drop(self, launch_id: str, reason: str) -> None:
         """Close a planned launch that certainly never had a job."""
-        self._tune_state.end(launch_id, State.STOPPED_EARLY, reason)
-        self._tune_state.settled(launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "never submitted")
+        self._ends.drop(launch_id, reason)
 
     def watch(self) -> Iterator[FinishedLaunch]:
-        """Poll each launch that is due, and yield those that are over."""
+        """Poll each launch that is due, and yield those that are over.
+
+        Raises:
+            LaunchError: the scheduler never accepted a job of the tune, and does not answer.
+        """
         due = [pending for pending in self.under_way if self._is_due(pending)]
+        unmade = [pending for pending in due if pending.ended is None and self._search.is_unmade(pending)]
         for pending in due:
-            if not pending.given_up:
+            if not pending.given_up and pending not in unmade:
                 self._poll(pending)
         if any(pending.ended is not None for pending in due):
             self._tune_state.trial_log.refresh()
+        yield from map(self._finish_unmade, unmade)
         for pending in due:
-            if pending.ended is not None and self._is_final(pending, *pending.ended):
+            if pending.ended is not None and self._ends.is_final(pending, pending.ended[1]):
                 yield self._finish(pending, pending.ended[0])
+
+    def _finish(self, pending: PendingLaunch, state: JobState) -> FinishedLaunch:
+        finished = self._ends.finish(pending, state)
+        self.under_way.remove(pending)
+        return finished
+
+    def _finish_unmade(self, pending: PendingLaunch) -> FinishedLaunch:
+        finished = self._ends.finish_unmade(pending)
+        self.under_way.remove(pending)
+        return finished
 
     def next_poll_s(self) -> float:
         """Return the seconds until the next poll of a job is due."""
@@ -158,7 +168,7 @@ class PendingLaunches:
     def running_on(self) -> list[int]:
         """Return the world size of each launch of ``running_s``, 0 where unknown."""
         now = self._clock.now()
-        return [_devices(pending) for pending in self.under_way if pending.ran_s(now) is not None]
+        return [devices_of_launch(pending) for pending in self.under_way if pending.ran_s(now) is not None]
 
     def cancel(self, pending: PendingLaunch, state: State, reason: str) -> None:
         """Cancel a launch; ``state`` and ``reason`` are recorded when its job is gone."""
@@ -168,11 +178,16 @@ class PendingLaunches:
         self._request_cancel(pending)
 
     def cancel_all(self, reason: str) -> None:
-        """Cancel all launches and close their trials at once."""
+        """Cancel all launches and close their trials at once.
+
+        A launch whose submission did not return has its job looked for. It stays open if the scheduler does not answer:
+        a resumed tune looks again.
+        """
+        unanswered = self._search.find_all(self.under_way)
         for pending in list(self.under_way):
             if pending.handle and pending.ended is None:
                 self._jobs.cancel(pending.handle)
-        for pending in list(self.under_way):
+        for pending in [each for each in self.under_way if each.launch_id not in unanswered]:
             pending.cancellation = pending.cancellation or Cancellation(
                 state=State.STOPPED_EARLY, reason=reason, since=self._clock.now()
             )
@@ -181,10 +196,7 @@ class PendingLaunches:
     def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
         trial = self._tune_state.trial_log.of_launch(pending.launch_id)
-        if self._jobs.can_look(pending.handle):
-            state = self._jobs.look(pending.handle)
-        else:
-            state = state_by_trial(trial, can_wait=not pending.handle)  # a local job, which no queue holds
+        state = self._state_of(pending, trial)
         pending.state = state
         if state.phase is JobPhase.ENDED:
             pending.ended = pending.ended or (state, now)
@@ -205,6 +217,13 @@ class PendingLaunches:
             self._give_up(pending, "it does not end when cancelled")
         else:
             self._request_cancel(pending)
+
+    def _state_of(self, pending: PendingLaunch, trial: Trial | None) -> JobState:
+        if self._jobs.can_look(pending.handle):
+            return self._jobs.look(pending.handle)
+        if pending.doubt is not None:
+            return no_answer(pending.doubt.why)
+        return state_by_trial(trial, can_wait=not pending.handle)  # a local job, which no queue holds
 
     def _update_phase(self, pending: PendingLaunch, state: JobState, trial: Trial | None) -> None:
         now = self._clock.now()
@@ -251,72 +270,3 @@ class PendingLaunches:
         if pending.handle and (pending.asked_at is None or now - pending.asked_at >= _CANCEL_AGAIN_AFTER):
             pending.asked_at = now
             self._jobs.cancel(pending.handle)
-
-    def _is_final(self, pending: PendingLaunch, state: JobState, since: datetime) -> bool:
-        """Return whether the trial's end is recorded, or the time to record it is over."""
-        trial = self._tune_state.trial_log.of_launch(pending.launch_id)
-        started = trial is not None and trial.state is not State.PLANNED
-        if trial is not None and trial.state.ended:
-            cut_off = trial.state in {State.UNKNOWN, State.INFRASTRUCTURE} and pending.cancellation is None
-            return not cut_off or self._clock.now() - since >= _REQUEUE_WAIT
-        return self._clock.now() - since >= (_END_EVENT_WAIT if started else _START_EVENT_WAIT)
-
-    def _finish(self, pending: PendingLaunch, state: JobState) -> FinishedLaunch:
-        """Record the end and the cost of a launch whose job is over."""
-        tune_state = self._tune_state
-        tune_state.trial_log.refresh()
-        trial = self._trial(pending)
-        lines = self._jobs.last_lines(pending.handle, self._role()) if pending.handle else ()
-        if state.end is JobEnd.NODE_FAILED and pending.handle:
-            self._jobs.cancel(pending.handle)  # its scheduler may start it again on another node
-        end_state = end_state_of(pending, state, trial, out_of_memory=self._is_out_of_memory(pending, state, lines))
-        if end_state is None and pending.cancellation is None and (reason := explained_exit(trial, lines)):
-            end_state = trial.state, reason
-        if end_state is not None:
-            tune_state.end(pending.launch_id, *end_state)
-            trial = self._trial(pending)
-        tune_state.settled(pending.launch_id, self._cost(pending), str(state.end))
-        self.under_way.remove(pending)
-        if not self._prepared.request.scratch:
-            shutil.rmtree(Path(self._prepared.scratch) / pending.launch_id, ignore_errors=True)
-        return FinishedLaunch(pending=pending, trial=trial, last_lines=lines)
-
-    def _finish_refused(self, pending: PendingLaunch, why: str) -> FinishedLaunch:
-        self._tune_state.end(pending.launch_id, State.INFRASTRUCTURE, why)
-        self._tune_state.settled(pending.launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "refused")
-        self.under_way.remove(pending)
-        return FinishedLaunch(pending=pending, trial=self._trial(pending), refused=True)
-
-    def _is_out_of_memory(self, pending: PendingLaunch, state: JobState, lines: tuple[str, ...]) -> bool:
-        if state.end is JobEnd.OUT_OF_MEMORY:
-            return True
-        if state.end not in {JobEnd.FAILED, JobEnd.CANCELLED} or pending.cancellation is not None:
-            return False
-        return is_out_of_memory(lines) or is_out_of_memory(self._jobs.scheduler_lines(pending.handle))
-
-    def _cost(self, pending: PendingLaunch) -> Cost:
-        """Return run time and queue time; for a launch that ended unobserved, by the job's own clock."""
-        trial_log, now = self._tune_state.trial_log, self._clock.now()
-        run_s, end = pending.ran_s(now), now
-        if run_s is None:
-            attempts = trial_log.attempts(pending.launch_id)
-            end = trial_log.last_event_at(pending.launch_id) or now
-            run_s = sum((last - first).total_seconds() for first, last in attempts)
-        queue_s = max(0.0, (end - pending.submitted_at).total_seconds() - run_s)
-        return Cost(run_s=run_s, queue_s=queue_s, devices=_devices(pending))
-
-    def _trial(self, pending: PendingLaunch) -> Trial:
-        trial = self._tune_state.trial_log.of_launch(pending.launch_id)
-        if trial is None:
-            raise LaunchError(f"the launch {pending.launch_id} is missing from the store")
-        return trial
-
-    def _role(self) -> str:
-        component = self._prepared.component
-        return str(component.source.app.roles[component.role].name)
-
-
-def _devices(pending: PendingLaunch) -> int:
-    """Return the world size that a launch's config states; 0 where it states none."""
-    devices = pending.config.get("world_size")
-    return devices if is_count(devices) else 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.tuner.launch_state import PendingLaunch
+from torchx_cubicml.tuner.launch_state import Doubt, PendingLaunch
 from torchx_cubicml.tuner.sharing import ASSIGNED
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ NEVER_MADE = "the tuner ended before it submitted this launch"
 def adopt_all(pending_launches: PendingLaunches, tune_state: TuneState, jobs: JobRunner, clock: Clock) -> int:
     """Take over each launch of the tune that has a job, and close those that never had one.
 
+    Only an answer closes a launch: while the scheduler does not answer, it is taken over in doubt.
+
     Returns:
         The number of launches in flight.
     """
@@ -36,13 +38,18 @@ def adopt_all(pending_launches: PendingLaunches, tune_state: TuneState, jobs: Jo
             if launch_id in found or _has_started(tune_state, launch_id):
                 pending_launches.adopt(_pending_launch(tune_state, launch_id, found.get(launch_id, "")))
         lost = [launch_id for launch_id in lost if launch_id not in found and not _has_started(tune_state, launch_id)]
-        wait = _FIND_FOR if jobs.finds else _AWAIT_START_FOR
+        wait = _FIND_FOR if jobs.finds or jobs.is_silent else _AWAIT_START_FOR
         if not lost or (clock.now() - started >= wait and not jobs.submitting(lost)):
             break
         clock.sleep(_POLL_S)
         tune_state.trial_log.refresh()
     for launch_id in lost:
-        pending_launches.drop(launch_id, NEVER_MADE)
+        if jobs.is_silent:
+            doubted = _pending_launch(tune_state, launch_id, "")
+            doubted.doubt = Doubt(state=State.STOPPED_EARLY, reason=NEVER_MADE, since=clock.now())
+            pending_launches.adopt(doubted)
+        else:
+            pending_launches.drop(launch_id, NEVER_MADE)
     return len(pending_launches.under_way)
 
 

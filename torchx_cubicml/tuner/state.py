@@ -161,6 +161,11 @@ class TuneState:
         note = self._submitted.get(launch_id)
         return note.text("handle") if note is not None else ""
 
+    @property
+    def has_submitted(self) -> bool:
+        """Return whether a launch of the tune has or had a job."""
+        return bool(self._submitted)
+
     def purpose(self, launch_id: str) -> str:
         """Return the purpose of a launch; empty if the journal has none."""
         note = self._submitted.get(launch_id)

@@ -48,13 +48,18 @@ class Asked:
         options.add("dashboard_address", type_=str, default="127.0.0.1:8265", help=f"of {scheduler}")
         return options
 
-    def run(self, app: specs.AppDef, scheduler: str, *, cfg: dict[str, object], workspace: str | None) -> str:
-        if isinstance(self._state, BaseException):
-            raise self._state
+    def dryrun(
+        self, app: specs.AppDef, scheduler: str, *, cfg: dict[str, object], workspace: str | None
+    ) -> SimpleNamespace:
         self.asked.append((cfg, workspace, app.roles[0].image))
         if workspace:
             app.roles[0].image = self._builds
-        return f"{scheduler}://torchx/{len(self.asked)}"
+        return SimpleNamespace(request=app, scheduler=scheduler)
+
+    def schedule(self, made: SimpleNamespace) -> str:
+        if isinstance(self._state, BaseException):
+            raise self._state
+        return f"{made.scheduler}://torchx/{len(self.asked)}"
 
     def cancel(self, handle: str) -> None:
         self.cancelled.append(handle)
@@ -267,7 +272,9 @@ def test_the_last_lines_of_a_job_that_is_over(state: specs.AppState | None) -> N
 def test_torchx_is_not_asked_for_lines_of_a_job_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[tuple[str, str]] = []
     found = tuple(f"line {number}" for number in range(70))
-    monkeypatch.setattr(SlurmQuery, "lines", lambda _, *asked: folders.append(asked) or found)
+    monkeypatch.setattr(
+        SlurmQuery, "scheduler_lines", lambda query, app_id: folders.append((app_id, str(query._job_dir))) or found
+    )
     asked = Asked(state=specs.AppState.RUNNING, log=["never read"])
     jobs = JobRunner("slurm", runner=asked)
     assert jobs.last_lines("slurm://torchx/7", "role") == found[10:]

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from torchx import specs
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 from torchx_cubicml.tuner.scheduler.kubernetes import KubernetesQuery
@@ -114,7 +115,15 @@ def test_a_deleted_job_was_cancelled(server: ApiServer, query: KubernetesQuery) 
 
 
 @pytest.mark.parametrize(
-    "answer", [(403, {"message": "forbidden"}), (500, "no etcd"), (200, "no JSON"), (200, {"items": 1})]
+    "answer",
+    [
+        (404, "<html>no such host</html>"),
+        (404, {"error": "no route"}),
+        (403, {"message": "forbidden"}),
+        (500, "no etcd"),
+        (200, "no JSON"),
+        (200, {"items": 1}),
+    ],
 )
 def test_a_server_that_does_not_answer_knows_nothing(
     server: ApiServer, query: KubernetesQuery, answer: tuple[int, object]
@@ -159,6 +168,10 @@ def test_the_last_lines_of_the_first_replica(server: ApiServer, query: Kubernete
     server.answers = {("GET", PODS): (200, {"items": [other, POD]}), ("GET", log): (200, "one\n[trainer0]:two\n")}
     assert query.lines("team:train-a", "trainer", count=2) == ("one", "[trainer0]:two")
     assert server.asked[-1] == ("GET", log, {"tailLines": "2"})
+    beside = {**POD, "spec": {"containers": [{"name": "istio-proxy"}, {"name": "trainer-0"}]}}
+    server.answers["GET", PODS] = 200, {"items": [other, beside]}
+    assert query.lines("team:train-a", "trainer", count=2) == ("one", "[trainer0]:two")
+    assert server.asked[-1] == ("GET", log, {"tailLines": "2", "container": "trainer-0"})
 
 
 @pytest.fixture
@@ -197,6 +210,26 @@ def test_a_job_is_submitted_with_its_launch_as_a_label(server: ApiServer, runner
     assert runner.finds
     runner.cancel(handle)
     assert server.asked[-1][0] == "DELETE"
+
+
+def test_a_request_that_cannot_be_labelled_starts_no_tune(
+    server: ApiServer, runner: JobRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = specs.AppDef(name="train", roles=[specs.Role(name="trainer", image="image:1", entrypoint="python")])
+    runner.check_request(app)
+    dryrun = runner._runner.dryrun
+
+    def worded_otherwise(*args: Any, **options: Any) -> Any:
+        made = dryrun(*args, **options)
+        del made.request.resource["metadata"]
+        return made
+
+    monkeypatch.setattr(runner._runner, "dryrun", worded_otherwise)
+    with pytest.raises(LaunchError, match=r"TorchX cannot make a request for kubernetes: .* cannot bear the label"):
+        runner.check_request(app)
+    with pytest.raises(LaunchError, match="cannot bear the label"):
+        runner.submit(app, launch_id="launch-7-0001")
+    assert server.asked == []
 
 
 def test_a_search_without_an_answer_proves_nothing(server: ApiServer, runner: JobRunner) -> None:

@@ -158,10 +158,10 @@ def test_the_last_lines_of_the_logs_of_a_job_and_its_replicas(tmp_path: Path) ->
     (tmp_path / "slurm-7.out").write_text("batch\n")
     (tmp_path / "slurm-7-role-0.err").write_text("x" * 20_000 + "\nlast\n")
     (tmp_path / "slurm-71.out").write_text("another job\n")
-    lines = SlurmQuery().lines("7", str(tmp_path))
+    lines = SlurmQuery(str(tmp_path)).scheduler_lines("7")
     assert lines[1:] == ("last", "batch")
     assert 16_000 < len(lines[0]) < 16_400  # sixteen KiB of a log are read
-    assert SlurmQuery().lines("8", str(tmp_path)) == ()
+    assert SlurmQuery(str(tmp_path)).scheduler_lines("8") == ()
 
 
 def test_a_submission_that_goes_on_is_seen_among_the_processes() -> None:

@@ -70,8 +70,12 @@ def find_flag(
     """
     found: list[Occurrence] = []
     index, searched = 0, args[: _end_of_flags(args)]
+    alike, off = flag.replace("-", "_"), frozenset(map(with_underscores, negations(flag)))
     while index < len(searched):
-        occurrence = _occurrence_at(searched, index, flag, is_value, most_values)
+        word = searched[index]  # mostly another flag, or a value
+        occurrence = None
+        if word[: len(flag)].replace("-", "_") == alike or ("no" in word and with_underscores(word) in off):
+            occurrence = _occurrence_at(searched, index, flag, is_value, most_values)
         if occurrence is not None:
             found.append(occurrence)
         index = occurrence.stop if occurrence is not None else index + 1

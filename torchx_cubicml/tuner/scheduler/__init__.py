@@ -1,3 +1,3 @@
-"""Schedulers: job states from TorchX, Slurm, Kubernetes and this machine."""
+"""Schedulers: job states from TorchX, Slurm, Kubernetes, Docker, Ray and this machine."""
 
 from __future__ import annotations

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+_MAX_WHY = 300
 
 
 class JobPhase(StrEnum):
@@ -53,31 +51,15 @@ class JobState:
     is_answer: bool = True
 
 
-class SchedulerQuery(Protocol):
-    """Direct query of a scheduler, for job states that TorchX cannot report and for jobs of a dead process.
-
-    No method may raise.
-    """
-
-    def look(self, app_id: str) -> JobState | None:
-        """Return the state of a job; ``None`` if the scheduler does not know it.
-
-        A scheduler that does not answer gives ``UNKNOWN``, and ``is_answer`` is false.
-        """
-
-    def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
-        """Return launch id -> app id of the launches that have a job, ended ones included.
-
-        ``None`` if the scheduler is known not to answer.
-        """
-
-    def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Return whether a process of this machine is still submitting one of the launches."""
-
-    def cancel(self, app_id: str) -> bool:
-        """Request the end of a job, and return whether the scheduler accepted the request."""
-
-
 def no_answer(why: str) -> JobState:
     """Return the state of a job whose scheduler, or node, does not answer."""
     return JobState(phase=JobPhase.UNKNOWN, why=why, is_answer=False)
+
+
+def one_line(text: str) -> str:
+    r"""Return a scheduler's explanation on one line of at most 300 characters.
+
+    >>> one_line("no room\n  on node 1\n")
+    'no room on node 1'
+    """
+    return " ".join(text.split())[:_MAX_WHY]

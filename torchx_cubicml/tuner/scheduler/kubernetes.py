@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState, no_answer
-from torchx_cubicml.tuner.scheduler.pod_state import state_of
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState, no_answer, one_line
+from torchx_cubicml.tuner.scheduler.pod_state import container_of_role, state_of
+from torchx_cubicml.tuner.scheduler.scheduler_query import SchedulerQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -25,10 +27,9 @@ _REPLICA_LABEL = "torchx.pytorch.org/replica-id"
 _TIMEOUT_S = 10.0
 _NOT_FOUND = 404
 _FORBIDDEN = 403
-_MAX_CAUSE = 200
 
 
-class KubernetesQuery:
+class KubernetesQuery(SchedulerQuery):
     """Query of Kubernetes through its API; an app id is ``namespace:name of the Volcano job``. See ``SchedulerQuery``.
 
     Args:
@@ -45,7 +46,7 @@ class KubernetesQuery:
         try:
             return state_of(self._job(app_id), self._pods(app_id))
         except Exception as error:  # noqa: BLE001 - no method may raise, and the client raises errors of many packages
-            return no_answer(" ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CAUSE])
+            return no_answer(one_line(f"{type(error).__name__}: {error}"))
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search the jobs of the namespace by their label, ended ones included."""
@@ -61,11 +62,6 @@ class KubernetesQuery:
         except Exception:  # noqa: BLE001 - see look
             return None
 
-    def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Return false: a killed process leaves no submission behind."""
-        del launch_ids
-        return False
-
     def cancel(self, app_id: str) -> bool:
         """Delete the job unless it has ended: an ended one keeps the logs of its pods."""
         from kubernetes.client import CustomObjectsApi
@@ -80,8 +76,24 @@ class KubernetesQuery:
             return False
         return True
 
+    def mark(self, request: Any, launch_id: str) -> None:
+        """Set the label of the job by which it is found.
+
+        Raises:
+            LaunchError: the request is worded otherwise, as a later TorchX may do.
+        """
+        try:
+            request.resource["metadata"].setdefault("labels", {})[LAUNCH_LABEL] = launch_id
+        except (AttributeError, KeyError, TypeError) as error:
+            raise LaunchError(
+                "this TorchX words it so that a job cannot bear the label by which a resumed tune finds it"
+            ) from error
+
     def lines(self, app_id: str, role: str, *, count: int) -> tuple[str, ...]:
-        """Return the last lines of the output of a role's first replica; empty if they cannot be read."""
+        """Return the last lines of the log of a role's first replica; empty if they cannot be read.
+
+        Kubernetes keeps one log for stdout and stderr.
+        """
         from kubernetes.client import CoreV1Api
 
         try:
@@ -90,6 +102,7 @@ class KubernetesQuery:
             answer = CoreV1Api(self._api()).read_namespaced_pod_log(
                 name=pods[0]["metadata"]["name"],
                 namespace=app_id.partition(":")[0],
+                container=container_of_role(pods[0]) or None,
                 tail_lines=count,
                 _preload_content=False,
                 _request_timeout=_TIMEOUT_S,
@@ -109,7 +122,7 @@ class KubernetesQuery:
                 **_JOBS, namespace=namespace, name=name, _request_timeout=_TIMEOUT_S
             )
         except ApiException as error:
-            if error.status == _NOT_FOUND:
+            if error.status == _NOT_FOUND and _is_status(error.body):
                 return None
             raise
         return job
@@ -131,3 +144,11 @@ class KubernetesQuery:
                 return []
             raise
         return list(json.loads(answer.data)["items"])
+
+
+def _is_status(body: str | None) -> bool:
+    """Return whether an error comes from Kubernetes itself: a proxy in front of it answers otherwise."""
+    try:
+        return bool(json.loads(body or "")["kind"] == "Status")
+    except (ValueError, KeyError, TypeError):
+        return False

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.scheduler_query import SchedulerQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -28,13 +29,16 @@ _GRACE_S = 10.0
 _POLL_S = 0.1
 
 
-class LocalQuery:
+class LocalQuery(SchedulerQuery):
     """Query of local jobs; an app id is the launch id itself. See ``SchedulerQuery``.
 
     Args:
         logs: folder that contains a folder of logs per launch, named by its id; empty if logs are kept elsewhere.
         proc: the kernel's folder of processes; ``None`` for that of Linux.
     """
+
+    is_local = True
+    believed = frozenset(JobPhase)  # of a job of this process
 
     def __init__(self, logs: str = "", *, proc: Path | None = None) -> None:
         self._logs = Path(logs) if logs else None
@@ -48,6 +52,20 @@ class LocalQuery:
             return bool((self._proc / str(os.getpid()) / "environ").read_bytes())
         except OSError:
             return False
+
+    @property
+    def can_look(self) -> bool:
+        """Return whether processes are seen."""
+        return self.sees_processes
+
+    @property
+    def can_find(self) -> bool:
+        """Return whether processes or logs are seen."""
+        return self._logs is not None or self.sees_processes
+
+    def marked_options(self, options: Mapping[str, object], launch_id: str) -> Mapping[str, object]:
+        """Return the options with a folder of logs for the launch."""
+        return {**options, "log_dir": f"{self._logs}/{launch_id}"} if self._logs is not None else options
 
     def look(self, app_id: str) -> JobState | None:
         """Return ``RUNNING`` if a process of the launch is alive, else an end of unknown kind (``UNWATCHED``).
@@ -64,11 +82,6 @@ class LocalQuery:
         """Return the launches that have a process or logs."""
         running = self._processes()
         return {name: name for name in launch_ids if name in running or self._has_logs(name)}
-
-    def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Return false: a killed process leaves no submission behind."""
-        del launch_ids
-        return False
 
     def cancel(self, app_id: str) -> bool:
         """Send SIGTERM to the processes, as TorchX does, and SIGKILL to those that do not end."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.scheduler_query import SchedulerQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,8 +38,17 @@ _ENDS = {
 }
 
 
-class SlurmQuery:
-    """Query of Slurm by its commands, which must be on the search path, as for TorchX. See ``SchedulerQuery``."""
+class SlurmQuery(SchedulerQuery):
+    """Query of Slurm by its commands, which must be on the search path, as for TorchX. See ``SchedulerQuery``.
+
+    Args:
+        job_dir: folder of the jobs' logs.
+    """
+
+    believed = frozenset({JobPhase.RUNNING})
+
+    def __init__(self, job_dir: str = ".") -> None:
+        self._job_dir = Path(job_dir)
 
     def look(self, app_id: str) -> JobState | None:
         """Query squeue, then sacct."""
@@ -79,10 +89,14 @@ class SlurmQuery:
         """Call scancel: TorchX would query the state first, and fail if it cannot parse it."""
         return _run("scancel", app_id) is not None
 
-    def lines(self, app_id: str, folder: str) -> tuple[str, ...]:
-        """Return the last lines of a job's logs in ``folder``: those of its batch script and of each replica."""
+    def marked_options(self, options: Mapping[str, object], launch_id: str) -> Mapping[str, object]:
+        """Return the options with the launch id at the end of the comment."""
+        return {**options, "comment": " ".join(filter(None, (str(options.get("comment") or ""), launch_id)))}
+
+    def scheduler_lines(self, app_id: str) -> tuple[str, ...]:
+        """Return the last lines of a job's logs: those of its batch script and of each replica."""
         found: list[str] = []
-        for file in sorted(Path(folder).glob(f"slurm-{app_id}[.-]*")):
+        for file in sorted(self._job_dir.glob(f"slurm-{app_id}[.-]*")):
             with suppress(OSError), file.open("rb") as log:
                 log.seek(max(0, file.stat().st_size - _TAIL))
                 found += log.read().decode(errors="replace").splitlines()

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from torchx.schedulers import get_default_scheduler_name
 
-from torchx_cubicml.launch.scheduler import is_dry_run, is_dry_run_of, scheduler_of, scheduler_of_process
+from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.scheduler import (
+    is_dry_run,
+    is_dry_run_of,
+    program_environment,
+    scheduler_of,
+    scheduler_of_process,
+)
+from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,3 +79,23 @@ def test_a_dry_run_is_what_torchx_takes_for_one(monkeypatch: pytest.MonkeyPatch,
     assert is_dry_run() is is_dry
     monkeypatch.delitem(sys.modules, "torchx.cli.cmd_run")
     assert not is_dry_run()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "threads"), [("local_cwd", "3"), ("local", "3"), ("slurm", None), ("local_docker", None), ("", None)]
+)
+def test_a_program_on_this_machine_has_the_variables_of_the_shell(
+    monkeypatch: pytest.MonkeyPatch, scheduler: str, threads: str | None
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    launch = Launch(program="train.py", scheduler=scheduler)
+    assert program_environment(launch).get("OMP_NUM_THREADS") == threads
+    assert program_environment(replace(launch, env={"OMP_NUM_THREADS": "5"}))["OMP_NUM_THREADS"] == "5"
+
+
+def test_a_variable_of_the_shell_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch by TorchX on this machine and one by ``cubicrun`` record the same variables."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    contract = rewrite(Launch(program="train.py", scheduler="local_cwd"), Options(store=str(tmp_path))).contract
+    assert contract is not None
+    assert "OMP_NUM_THREADS" in contract.variables

@@ -26,6 +26,7 @@ from torchx_cubicml.launch.config_io import (
 )
 from torchx_cubicml.launch.launch import has_same_nodes
 from torchx_cubicml.launch.messages import message_line
+from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.records.contract import Contract, TypedCommand
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
         log=space.log,
         hooks=placed.hooks,
         checked_hooks=checked_hooks(placed, space, config),
-        variables=recorded_variables(program, launch.env),
+        variables=recorded_variables(program, program_environment(launch)),
         program=program_digest(program_texts(program)),
         provenance=launcher_provenance(program, space.digest),
     )

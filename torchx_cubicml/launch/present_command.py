@@ -19,6 +19,7 @@ from torchx_cubicml.launch.command_texts import (
     program_path,
     recorded_variables,
 )
+from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, is_keyed, text_digest
 from torchx_cubicml.records.harmless_settings import is_harmless
@@ -64,12 +65,12 @@ class PresentCommand:
             launch: command as typed.
             space: its bindings declare settings.
         """
-        program = program_path(launch.program, is_module=launch.is_module)
+        program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
         texts = command_texts(
             program,
             launch.script_args,
-            variables=recorded_variables(program, launch.env),
-            environment=launch.env,
+            variables=recorded_variables(program, environment),
+            environment=environment,
         )
         bindings = [item.binding for item in space.parameters] + [fact.binding for fact in space.workload]
         tune = space.tune

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.workload import is_same_program
+from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -120,6 +121,16 @@ def scheduler_of(words: Sequence[str]) -> str:
     if options is None:
         return ""
     return str(options.scheduler or _configured_scheduler() or get_default_scheduler_name())
+
+
+def program_environment(launch: Launch) -> Mapping[str, str]:
+    """Return the environment of a launch's program, as far as the launcher knows it.
+
+    TorchX starts a job on this machine within its own environment; what the command sets counts before it. Other
+    schedulers give a job the variables of the command, and others that only the job knows.
+    """
+    inherited = child_environment({}) if launch.scheduler in _ON_THIS_MACHINE else {}
+    return {**inherited, **launch.env}
 
 
 def recorded_scheduler(trials: Iterable[Trial], workload: Workload) -> str:

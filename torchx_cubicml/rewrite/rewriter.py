@@ -41,6 +41,7 @@ from torchx_cubicml.launch.scheduler import (
     check_takes_command,
     is_dry_run,
     is_on_this_machine,
+    program_environment,
     scheduler_of_process,
     scheduler_options_of_process,
     store_doubt,
@@ -253,7 +254,7 @@ def _plain_contract(launch: Launch, options: Options) -> Contract:
         store=store,
         workload=workload_of(launch),
         scheduler=launch.scheduler,
-        variables=recorded_variables(program, launch.env),
+        variables=recorded_variables(program, program_environment(launch)),
         program=program_digest(program_texts(program)),
         provenance=launcher_provenance(program),
     )

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean, median
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +54,7 @@ def launch(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[s
     return done, trial
 
 
-def job_output(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+def job_output(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """Return what the job itself has measured."""
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -61,6 +63,8 @@ def test_events_time_the_device_and_not_the_host() -> None:
     clock = CudaClock()
     matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     product = torch.empty_like(matrix)
+    torch.mm(matrix, matrix, out=product)  # its first call prepares the library, on the host
+    torch.cuda.synchronize()
     own = [torch.cuda.Event(enable_timing=True) for _ in range(8)]
     host = time.perf_counter()
     for event in own:
@@ -167,6 +171,7 @@ def test_the_kernel_of_attention_shows(backend: SDPBackend, kernel: str) -> None
     assert attention_kernel(output.sum().grad_fn, 1) == kernel
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_shows() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -218,8 +223,9 @@ def test_a_training_in_mixed_precision(how: str, tmp_path: Path) -> None:
         assert trial.observed["compile_mode"] == "default"
     measured = trial.measurement
     assert measured is not None
-    assert measured.step_time_s[1] == pytest.approx(own["step_s"], rel=0.1)
-    assert measured.tokens_per_second == pytest.approx(8 * 256 / own["step_s"], rel=0.1)
+    counted = own["step_s"][-measured.steps_counted :]
+    assert measured.step_time_s[1] == pytest.approx(median(counted), rel=0.1)
+    assert measured.tokens_per_second == pytest.approx(8 * 256 / mean(counted), rel=0.1)
     assert measured.peak_memory_gib == pytest.approx(own["peak_gib"], rel=0.02)
     assert measured.peak_reserved_gib >= measured.peak_memory_gib
     assert measured.allocator_retries == 0

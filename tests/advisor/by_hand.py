@@ -98,6 +98,7 @@ def study_of(
     measured: Mapping[int, float],
     *,
     running: Sequence[int] = (),
+    again: Sequence[int] = (),
     n_choices: int = 100,
     current: int = 0,
 ) -> Study:
@@ -105,7 +106,7 @@ def study_of(
     space = SearchSpace(parameters=(Parameter(name="place", choices=tuple(range(n_choices))),))
     trials = [
         Trial.completed(workload=WORKLOAD, config={"place": place}, tokens_per_second=speed)
-        for place, speed in measured.items()
+        for place, speed in [*measured.items(), *((place, measured[place]) for place in again)]
     ]
     trials += [
         Trial(trial_id=f"r{place}", workload=WORKLOAD, config={"place": place}, state=State.RUNNING)

@@ -52,6 +52,20 @@ class TestMeasuredConfigs:
         surrogate = Process(speeds=lambda at: gain if at == 3 else 1.0, spread=1e-6, slowed=frozenset({0}))
         assert quiet(study_of(surrogate, EIGHT)).best_known().config == {"place": place}
 
+    @pytest.mark.parametrize(("spread", "place"), [(0.0380, 3), (0.0382, 5)])
+    def test_what_was_measured_again_is_launched_unless_another_is_surely_faster(
+        self, spread: float, place: int
+    ) -> None:
+        """Of the normal distribution, 90 % are above 1.2816 standard deviations below its mean."""
+        assert 0.0380 < math.log(1.26 / 1.2) / 1.2816 < 0.0382
+        speeds = {3: 126.0, 5: 120.0, 6: 119.0}
+        surrogate = Process(speeds=lambda at: speeds.get(at, 100.0), spread=spread)
+        study = quiet(study_of(surrogate, EIGHT, again=(5, 6)))
+        assert study.best_known().config == {"place": 3}
+        found = study.best_known(confirmed=True)
+        assert found.config == {"place": place}
+        assert ("measured again" in found.reason) is (place == 5)
+
     @pytest.mark.parametrize(("spread", "place"), [(0.0968, 3), (0.0971, 0)])
     def test_a_gain_must_be_surely_more_than_none(self, spread: float, place: int) -> None:
         """Of the normal distribution, 97 % are above 1.8808 standard deviations below its mean."""

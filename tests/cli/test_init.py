@@ -7,8 +7,10 @@ import pytest
 
 from torchx_cubicml.cli import init
 from torchx_cubicml.errors import LaunchError, SpaceError
+from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.space.trainers import TRAINERS
+from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +25,7 @@ def run(*words: str) -> int:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "own-store"))
     (tmp_path / "train.py").write_text("exec(open('configurator.py').read())")
     return tmp_path
 
@@ -61,10 +64,51 @@ def test_a_command_of_torchrun_is_read(launcher: str, folder: Path, capsys: pyte
     (folder / "train.py").write_text("print('no flags')")
     words = f"{launcher} --nproc_per_node 2 train.py --batch_size 4 --accumulate 2"
     assert run("-o", "s.toml", "--", *words.split()) == 0
-    assert "then run: cubicrun --cubicml-space s.toml ...\n" in capsys.readouterr().err
+    tune = "torchx cubicml tune --space s.toml -- utils.sh torchrun ..."
+    assert f"then run: {tune} (or launch as usual: cubicrun --cubicml-space s.toml ...)\n" in capsys.readouterr().err
     assert [item.name for item in load_space("s.toml").parameters] == [
         "micro_batch_size",
         "gradient_accumulation_steps",
     ]
     with pytest.raises(LaunchError):
         run("--", launcher.partition(" ")[0])
+
+
+def test_recorded_launches_tell_flags_that_names_do_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").write_text("print('no parser')")
+    words = ["--store", str(folder / "store"), "--", "torchrun", "train.py", "--chunk", "4"]
+    assert run(*words) == 0
+    assert "found no flag that changes only the speed: name such flags in the file, or" in capsys.readouterr().err
+    store = TrialStore(str(folder / "store"))
+    for size in (4, 8):
+        trial = Trial(
+            trial_id=f"trial-{size}",
+            workload={"program": "train.py"},
+            config={},
+            state=State.COMPLETED,
+            observed={"micro_batch_size": size},
+            arguments=("--chunk", str(size)),
+        )
+        store.add(trial)
+    assert run(*words) == 0
+    written = capsys.readouterr()
+    assert "# In 2 recorded launches, --chunk was the observed micro batch size (4, 8).\n" in written.out
+    # No accumulation is known that keeps the training, so this flag stays.
+    assert "found no flag that changes only the speed; 2 recorded launches did not tell more: " in written.err
+
+
+def test_a_store_that_cannot_be_read_is_told_and_not_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "file").write_text("no store")
+    assert run("--store", str(folder / "file"), *COMMAND) == 0
+    written = capsys.readouterr()
+    assert "torchx-cubicml: recorded launches are not used: " in written.err
+    assert parse_space(written.out, where="x").parameters
+
+
+def test_the_next_step_of_a_plain_python_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").write_text("print('no flags')")
+    assert run("-o", "p.toml", "--", "python", "train.py", "--batch_size=4", "--accumulate=2") == 0
+    assert (
+        "then run: torchx cubicml tune --space p.toml -- utils.sh python ... "
+        "(or launch as usual: cubicrun --cubicml-space p.toml -- python ...)"
+    ) in capsys.readouterr().err

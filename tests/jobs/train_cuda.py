@@ -3,7 +3,6 @@
 import itertools
 import json
 import sys
-from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -69,7 +68,7 @@ steps = [before.elapsed_time(after) / 1000 for before, after in itertools.pairwi
 print(
     json.dumps(
         {
-            "step_s": median(steps[STEPS // 2 :]),
+            "step_s": steps,
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
             "n_params": sum(weight.numel() for weight in module.parameters()),
         }

@@ -56,13 +56,13 @@ def test_an_ordinary_training_is_recorded(tmp_path: Path) -> None:
     done = run(*RECORDED, str(JOBS / "train_alone.py"), folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "12 steps, 153 parameters\n")
     trial = only_trial(tmp_path)
-    begin, end = done.stderr.splitlines()
+    begin, *end = done.stderr.splitlines()
     assert begin == f"torchx-cubicml: recording to {tmp_path / 'store'}"
     name = trial.trial_id.removeprefix("trial-")
     assert re.fullmatch(
-        r"torchx-cubicml: recorded [\d,]+ \w+/s \((± |within a factor of )[^()]+, \d+ steps[^()]*\); "
-        rf"torchx cubicml history show {name} --store {tmp_path / 'store'}",
-        end,
+        r"torchx-cubicml: recorded [\d,]+ \w+/s \((± |within a factor of )[^()]+, \d+ steps[^()]*\)"
+        rf"(; | torchx-cubicml: )torchx cubicml history show {name} --store {tmp_path / 'store'}",
+        " ".join(end),
     ), end
     assert trial.state is State.COMPLETED
     assert trial.observed["n_params"] == 153

@@ -167,6 +167,23 @@ def test_loaded_before_is_kept_and_the_first_entry_always_read(tmp_path: Path, m
     assert "one_a" not in sys.modules
 
 
+def test_modules_of_the_program_itself_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("own_a.py", "early_a"):
+        (tmp_path / name).touch()
+    before = frozenset({*sys.modules, "early_a"})
+    own = ModuleType("own_a")
+    own.__file__ = str(tmp_path / "own_a.py")
+    for name, module in (
+        ("own_a", own),
+        ("early_a", ModuleType("early_a")),
+        ("early_a.part", ModuleType("early_a.part")),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), LIBRARY])
+    unload_shadowed_modules(before)
+    assert {"own_a", "early_a", "early_a.part"} <= set(sys.modules), "a second copy would have other classes"
+
+
 def test_a_session_is_opened_for_the_program() -> None:
     program, opened = Program(name="t.py"), SimpleNamespace()
     assert start._open(lambda given: opened if given is program else None, program) is opened

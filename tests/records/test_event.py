@@ -631,6 +631,25 @@ class TestFold:
         [trial] = fold_events(recorded)
         assert (trial.state, trial.reason) == (believed, believed)
 
+    def test_a_failure_that_the_program_has_caught_before_it_started_ranks_again_does_not_count(self) -> None:
+        caught = [
+            started(),
+            started(sequence=100),
+            ended(State.USER_ERROR, sequence=101, writer="rank1"),
+            started(sequence=200),
+            ended(State.COMPLETED, sequence=201),
+        ]
+        end = ended(State.COMPLETED, sequence=1000)
+        [trial] = fold_events([*caught, end])
+        assert trial.state is State.COMPLETED
+        [trial] = fold_events([*caught, replace(end, state=State.USER_ERROR)])
+        assert trial.state is State.USER_ERROR
+        late = ended(State.OUT_OF_MEMORY, sequence=202, writer="rank1")
+        [trial] = fold_events([*caught, late, end])
+        assert trial.state is State.OUT_OF_MEMORY, "no ranks were started after it"
+        [trial] = fold_events([*caught[:2], caught[-1], started(sequence=300), ended(State.UNKNOWN, sequence=1)])
+        assert trial.state is State.UNKNOWN, "the last group has no end"
+
     def test_every_end_has_its_place_in_the_order_of_belief(self) -> None:
         assert [fold_events([ended(state)])[0].state for state in ENDS] == ENDS
 

@@ -52,9 +52,46 @@ def test_launches_show_what_changes_the_batch(trials: list[Trial], expected: tup
     assert batch_parameters(SPACE, trials) == expected
 
 
+@pytest.mark.parametrize(
+    ("trials", "sure", "suspected"),
+    [
+        ([knobs(1, 0, batch=8), knobs(2, 4, batch=16)], (), ("knob", "workers")),
+        ([knobs(1, 0, batch=8), knobs(2, 4, batch=16), knobs(4, 0, batch=32)], ("knob",), ("knob",)),
+        ([knobs(1, 0, batch=8), knobs(2, 4, batch=16), knobs(4, 4, batch=16)], (), ("knob", "workers")),
+        ([knobs(1, 0, batch=8), knobs(2, 4, batch=16), knobs(1, 0, batch=16)], (), ()),
+        ([knobs(1, 0, batch=8), knobs(2, 4, batch=8)], (), ()),
+    ],
+    ids=["either", "the knob", "still either", "neither", "the same batch"],
+)
+def test_launches_that_differ_in_two_parameters_show_the_only_possible_cause(
+    trials: list[Trial], sure: tuple[str, ...], suspected: tuple[str, ...]
+) -> None:
+    assert batch_parameters(SPACE, trials) == sure
+    assert batch_parameters(SPACE, trials, suspected=True) == suspected
+
+
+@pytest.mark.parametrize("name", ["bsz", "batch", "local_batch_size"])
+def test_a_flag_of_a_batch_is_the_cause_rather_than_another(name: str) -> None:
+    space = parse_space(KNOBS.replace('"--knob"', f'"--{name}"'), where="space.toml")
+    trials = [knobs(1, 0, batch=8), knobs(2, 4, batch=16)]
+    assert batch_parameters(space, trials) == batch_parameters(space, trials, suspected=True) == ("knob",)
+    assert batch_parameters(space, [trials[0], knobs(2, 4, batch=8)]) == ()
+
+
+def test_an_ordinary_launch_takes_no_config_that_another_batch_was_seen_with() -> None:
+    """The faster config differs in two parameters, so that either may be the cause of its larger batch."""
+    trials = [knobs(1, 0, 100.0, batch=8) for _ in range(3)] + [knobs(2, 4, 190.0, batch=16) for _ in range(3)]
+    current = {"knob": 1, "workers": 0}
+    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=current, trials=trials)
+    best = advise(case)
+    assert best is not None
+    assert best.config == current
+
+
 def test_a_permitted_parameter_may_change_the_batch() -> None:
     space = parse_space(KNOBS.replace('"--knob"', '"--knob"\nchanges_training = true'), where="space.toml")
     assert batch_parameters(space, [knobs(1, 0, batch=8), knobs(2, 0, batch=16)]) == ()
+    assert batch_parameters(space, [knobs(1, 0, batch=8), knobs(2, 4, batch=16)], suspected=True) == ()
 
 
 def test_launches_of_an_earlier_space_file_differ_in_what_is_derived_now() -> None:

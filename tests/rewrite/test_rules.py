@@ -18,6 +18,7 @@ from torchx_cubicml.launch.same_training import (
     can_change_batch,
     changes_training,
     check_batch_size,
+    is_same_training,
     not_permitted,
     with_fixed_batch,
 )
@@ -378,7 +379,12 @@ def test_permission_to_change_another_parameter_is_none_for_the_batch() -> None:
     assert can_change_batch(free, workload=WORKLOAD, current=current)
     for config in ({"micro_batch_size": 2, "lr": 1}, {"micro_batch_size": 2, "lr": 2}):
         reason = batch_change_reason(free, workload=WORKLOAD, current=current, config=config)
-        assert reason.startswith("the best known config changes the global batch size by a factor of 2;")
+        assert reason == (
+            "the best known config changes the global batch size by a factor of 2; to keep it with a script that "
+            "accumulates gradients, add [parameters.gradient_accumulation_steps] with its flag and "
+            'derive = "global_batch_size / (micro_batch_size * dp_degree)"; '
+            "to allow that, set changes_training = true on micro_batch_size"
+        )
         whole = batch_change_reason(
             free,
             workload={**WORKLOAD, "gradient_accumulation_steps": 1},
@@ -450,3 +456,25 @@ def test_one_launch_in_some_measures_the_own_config(
         n_baseline=n_baseline,
     )
     assert measures_baseline(suggestion, RewriteRules(baseline_every=every), n_launched=n_launched) is expected
+
+
+def test_a_declared_data_parallel_degree_is_a_factor_of_the_batch() -> None:
+    """The ranks outside it share their samples, as those of an axis without a standard name do."""
+    text = '[parameters.dp_degree]\nchoices = [1, 2, 4]\nflag = "--dp"\n'
+    text += '[parameters.micro_batch_size]\nchoices = [1, 2, 4]\nflag = "--micro"\n'
+    space, current = parse_space(text, where="space.toml"), {"dp_degree": 2, "micro_batch_size": 2}
+    case = {"workload": {"program": "train.py", "world_size": 4}, "current": current}
+    assert can_change_batch(space, **case)
+    kept = with_fixed_batch(space, **case).bind(**case)
+    assert sorted((each["dp_degree"], each["micro_batch_size"]) for each in kept.configs()) == [(1, 4), (2, 2), (4, 1)]
+    assert not is_same_training(space, config={"dp_degree": 4, "micro_batch_size": 2}, **case)
+    assert is_same_training(space, config={"dp_degree": 4, "micro_batch_size": 1}, **case)
+    check_batch_size(workload={**case["workload"], "global_batch_size": 4}, current=current)
+
+
+@pytest.mark.parametrize(("rest", "is_kept"), [("micro_batch_size", False), ("(micro_batch_size * dp_degree)", True)])
+def test_accumulation_keeps_the_batch_if_it_reads_a_declared_data_parallel_degree(rest: str, is_kept: bool) -> None:
+    text = '[parameters.dp_degree]\nchoices = [1, 2, 4]\nflag = "--dp"\n'
+    text += f'[parameters.gradient_accumulation_steps]\nflag = "--accum"\nderive = "global_batch_size / {rest}"\n'
+    space = parse_space(f"[workload]\nmicro_batch_size = 2\n{text}", where="space.toml")
+    assert space.derives_batch is is_kept

@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import tarfile
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tests.schedulers.job_images import packed_image
 from tests.schedulers.volcano_stand_in import VolcanoStandIn
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ NODE = "node-1"
 IMAGE = "cubicml-jobs:1"
 _PAUSE = "cubicml-pause:1"
 _TOKEN = "scenarios"
-_LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
-_FOLDERS = {"usr": 0o755, "etc": 0o755, "root": 0o700, "tmp": 0o1777, "dev": 0o755, "proc": 0o755, "sys": 0o755}
 _UP_WITHIN_S = 180.0
 
 
@@ -195,25 +192,7 @@ class KubernetesCluster:
     def _import_image(self, name: str, options: Sequence[str], files: dict[str, bytes]) -> None:
         """Import an image of links, empty folders and a few programs: what jobs run is mounted."""
         words = [*self._docker_words(), "import", *options, "-", name]
-        subprocess.run(words, input=_packed(files), capture_output=True, check=True, timeout=120)
-
-
-def _packed(files: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, target in _LINKS.items():
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = tarfile.SYMTYPE, target
-            tar.addfile(link)
-        for name, mode in _FOLDERS.items():
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, mode
-            tar.addfile(folder)
-        for name, content in {**files, "etc/passwd": b"root:x:0:0:root:/root:/bin/bash\n"}.items():
-            file = tarfile.TarInfo(name)
-            file.size, file.mode = len(content), 0o755
-            tar.addfile(file, io.BytesIO(content))
-    return packed.getvalue()
+        subprocess.run(words, input=packed_image(files), capture_output=True, check=True, timeout=120)
 
 
 def _free_port() -> int:

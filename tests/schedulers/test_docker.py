@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import subprocess
-import sys
-import tarfile
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from torchx import specs
 
-from tests.schedulers.scenarios import REFUSED, ROOT, Scenarios, Site
+from tests.schedulers.job_images import container_options, packed_image
+from tests.schedulers.plain_jobs import ROLE, app, end_of
+from tests.schedulers.scenarios import REFUSED, Scenarios, Site
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 # TorchX leaves its client of Docker open.
 
-LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
-PASSWD = b"root:x:0:0:root:/root:/bin/bash\n"
 # It has no network: neither a bridge for containers that name none, nor rules in the firewall.
 FLAGS = ("--iptables=false", "--bridge=none", "--storage-driver=vfs", "--oom-score-adjust=0")
 
@@ -71,47 +67,23 @@ def connected(docker: Any, daemon: subprocess.Popen[bytes], folder: Path) -> Any
 @pytest.fixture(scope="module")
 def image(client: Any) -> str:
     """Return the id of an image of links and empty folders: what jobs run is mounted."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, target in LINKS.items():
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = tarfile.SYMTYPE, target
-            tar.addfile(link)
-        for name, mode in (("usr", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)):
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, mode
-            tar.addfile(folder)
-        passwd = tarfile.TarInfo("etc/passwd")
-        passwd.size = len(PASSWD)
-        tar.addfile(passwd, io.BytesIO(PASSWD))
-    client.api.import_image_from_data(packed.getvalue(), repository="cubicml", tag="test")
+    client.api.import_image_from_data(packed_image(), repository="cubicml", tag="test")
     return str(client.images.get("cubicml:test").id)  # TorchX pulls what has a name
 
 
 @pytest.fixture(scope="module")
 def site(client: Any, image: str) -> Iterator[Site]:
     folder = Path(tempfile.mkdtemp(prefix="cubicml-jobs-"))
-    mounts = [
-        *(f"type=bind,src={path},dst={path},readonly" for path in programs()),
-        f"type=bind,src={folder},dst={folder}",
-    ]
-    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin"
     yield Site(
         scheduler="local_docker",
         version=f"Docker {client.version()['Version']}",
         options=("-s", "local_docker", "--workspace", ""),
-        component=("--image", image, "--mounts", ",".join(mounts), "--env", f"PATH={path},PYTHONPATH={ROOT}"),
+        component=container_options(image, folder),
         folder=folder,
         store=str(folder / "stores"),
         limits_memory=True,
     )
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def programs() -> list[Path]:
-    """Return the folders that a job runs: Python, its environment and this checkout, without those within another."""
-    wanted = {Path(name).resolve() for name in ("/usr", sys.prefix, sys.base_prefix, ROOT)}
-    return sorted(path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted))
 
 
 class TestDocker(Scenarios):
@@ -122,28 +94,6 @@ class TestDocker(Scenarios):
         assert ended.returncode == outside.returncode
         newest = client.containers.list(all=True, limit=1)[0]
         assert newest.attrs["State"]["ExitCode"] == outside.returncode != 0
-
-
-def app(*command: str, image: str, memory_mb: int = 200, **options: Any) -> specs.AppDef:
-    """Return an app of one plain command, marked as a launch."""
-    resource = specs.Resource(cpu=1, gpu=0, memMB=memory_mb)
-    mounts = [specs.BindMount("/usr", "/usr", read_only=True)]
-    role = specs.Role(
-        name="role",
-        image=image,
-        entrypoint=command[0],
-        args=[*command[1:]],
-        resource=resource,
-        mounts=mounts,
-        **options,
-    )
-    return specs.AppDef(name="app", roles=[role])
-
-
-def end_of(jobs: JobRunner, handle: str) -> JobState:
-    while (state := jobs.look(handle)).phase is not JobPhase.ENDED:
-        time.sleep(0.1)
-    return state
 
 
 class TestAnswers:
@@ -168,6 +118,20 @@ class TestAnswers:
     def test_the_end_of_a_job(self, image: str, command: list[str], expected: JobState) -> None:
         with JobRunner("local_docker") as jobs:
             assert end_of(jobs, jobs.submit(app(*command, image=image), launch_id="launch-1")) == expected
+
+    def test_the_worst_end_of_its_replicas_is_that_of_a_job(self, image: str) -> None:
+        script = "exit ${replica_id}"  # 0 and 1; TorchX fills it in
+        with JobRunner("local_docker") as jobs:
+            handle = jobs.submit(app("bash", "-c", script, image=image, num_replicas=2), launch_id="launch-1")
+            expected = JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="exit code 1")
+            assert end_of(jobs, handle) == expected
+
+    def test_the_last_lines_of_a_job_are_those_of_stderr(self, image: str) -> None:
+        script = r"echo out; seq 100000 >&2; printf 'last \xff\n' >&2; exit 1"
+        with JobRunner("local_docker") as jobs:
+            handle = jobs.submit(app("bash", "-c", script, image=image), launch_id="launch-1")
+            end_of(jobs, handle)
+            assert jobs.last_lines(handle, ROLE, count=2) == ("100000", "last \ufffd")
 
     def test_a_job_is_cancelled_from_another_process(self, image: str) -> None:
         with JobRunner("local_docker") as jobs:

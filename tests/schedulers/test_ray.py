@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from torchx import specs
 
+from tests.schedulers.plain_jobs import app, end_of, state_when, wait_until
 from tests.schedulers.scenarios import Scenarios, Site
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
@@ -91,22 +91,10 @@ class TestRay(Scenarios):
     """Ray."""
 
 
-def app(*command: str, cpu: int = 1) -> specs.AppDef:
-    resource = specs.Resource(cpu=cpu, gpu=0, memMB=100)
-    role = specs.Role(name="role", image="", entrypoint=command[0], args=[*command[1:]], resource=resource)
-    return specs.AppDef(name="app", roles=[role])
-
-
 @pytest.fixture
 def jobs(address: str, tmp_path: Path) -> Iterator[JobRunner]:
     with JobRunner("ray", scheduler_args=f"dashboard_address={address}", workspace=f"file://{tmp_path}") as runner:
         yield runner
-
-
-def end_of(jobs: JobRunner, handle: str) -> JobState:
-    while (state := jobs.look(handle)).phase is not JobPhase.ENDED:
-        time.sleep(0.2)
-    return state
 
 
 class TestAnswers:
@@ -128,21 +116,16 @@ class TestAnswers:
     def test_a_cancelled_job_leaves_no_process(self, jobs: JobRunner, tmp_path: Path) -> None:
         script = f"echo $$ > {tmp_path}/pid; sleep 600 & echo $! > {tmp_path}/child; wait"
         handle = jobs.submit(app("bash", "-c", script.replace("$", "$$")), launch_id="launch-c")
-        while not (tmp_path / "child").exists():
-            time.sleep(0.1)
+        wait_until((tmp_path / "child").exists, "the job does not begin")
         jobs.cancel(handle)
         assert end_of(jobs, handle).end is JobEnd.CANCELLED
         for name in ("pid", "child"):
             process = Path("/proc") / (tmp_path / name).read_text().strip()
-            for _ in range(300):
-                if not process.exists():
-                    break
-                time.sleep(0.1)
-            assert not process.exists(), name
+            wait_until(lambda process=process: not process.exists(), f"{name} goes on")
 
     def test_a_job_that_finds_no_room_waits_as_a_queued_one(self, jobs: JobRunner) -> None:
         handle = jobs.submit(app("true", cpu=1000), launch_id="launch-w")
-        while jobs.look(handle).why != "waits for room on the cluster":
-            time.sleep(0.2)
-        assert jobs.look(handle).phase is JobPhase.QUEUED
+        phases = []
+        state_when(jobs, handle, lambda state: phases.append(state.phase) or state.why.startswith("waits for room"))
+        assert set(phases) == {JobPhase.QUEUED}
         assert end_of(jobs, handle).end is JobEnd.NO_ROOM

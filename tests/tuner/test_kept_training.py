@@ -14,6 +14,7 @@ from torchx_cubicml.rewrite.rules import batch_change_reason
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.tuner import Budget, Ended, Notice, Prepared, TuneRequest, prepare
+from torchx_cubicml.tuner.kept_training import with_kept_batch
 from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
@@ -171,10 +172,20 @@ def test_launches_show_what_changes_the_batch_under_any_name(tmp_path: Path) -> 
     cluster = SimulatedCluster(seed=1, fates=("done",))
     steps = go(tune, cluster, Legal())
     notices = [step.text for step in steps if isinstance(step, Notice)]
-    assert any(text.startswith("keeping width: launches that differ in it alone had different") for text in notices)
+    assert any(text.startswith("keeping width: launches that differ in it had different") for text in notices)
     launched = [step.trial.config for step in steps if isinstance(step, Ended)]
     assert len({config["micro_batch_size"] for config in launched}) > 2
     assert {config["width"] for config in launched} == {1}
+
+
+def test_a_batch_that_launches_show_leaves_no_config_in_a_space_without_the_own_one(tmp_path: Path) -> None:
+    text = '[[constraints]]\nrequire = "width > 1"\n'
+    space = '[parameters.width]\nchoices = [1, 2, 4]\nflag = "--width"\n' + WORKERS + text
+    tune = prepared(tmp_path, space, "--width", "1", "--num-workers", "0")
+    case = {"workload": tune.workload, "current": tune.current, "where": tune.request.space}
+    assert with_kept_batch(tune.space, ["num_workers"], **case).parameters[1].choices == (0,)
+    with pytest.raises(LaunchError, match=r"depends on width, and no config of .*space\.toml has width = 1 as your"):
+        with_kept_batch(tune.space, ["width"], **case)
 
 
 class Legal(Draws):

@@ -44,8 +44,8 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (State.USER_ERROR, "the first launch failed: why; last lines of stderr:\n  its last line"),
-        (State.UNKNOWN, "why; last lines of stderr:\n  its last line"),
+        (State.USER_ERROR, "the first launch failed: why; last lines of the log:\n  its last line"),
+        (State.UNKNOWN, "why; last lines of the log:\n  its last line"),
         (
             State.COMPLETED,
             'samples_per_second cannot be measured in this training; set objective = "tokens_per_second"',
@@ -234,8 +234,8 @@ def test_a_training_without_steps_is_reported(prepared: Prepared) -> None:
 def test_lines_of_ranks_come_first() -> None:
     of_ranks = [f"[rank{number}]:line {number}" for number in range(20)]
     told = with_last_lines("it failed", ["launcher", *of_ranks, "launcher"])
-    assert told.splitlines() == ["it failed; last lines of stderr:", *(f"  {line}" for line in of_ranks[5:])]
-    assert with_last_lines("it failed", ["launcher"]) == "it failed; last lines of stderr:\n  launcher"
+    assert told.splitlines() == ["it failed; last lines of the log:", *(f"  {line}" for line in of_ranks[5:])]
+    assert with_last_lines("it failed", ["launcher"]) == "it failed; last lines of the log:\n  launcher"
     assert with_last_lines("it failed", []) == "it failed"
 
 

@@ -68,6 +68,14 @@ def test_earlier_launches_count_for_configs_that_the_tune_did_not_measure() -> N
     assert found.comparison.best.config == OTHER
 
 
+def test_earlier_launches_that_are_not_compared_are_counted() -> None:
+    tune, earlier = [*launched(OWN, 100), *launched(BEST, 150, 160)], launched(OWN, 90, 95)
+    found = unconfirmed_of(OWN, tune, objective=RATE, earlier=earlier)
+    assert found is not None
+    sides = found.comparison.baseline, found.comparison.best
+    assert [(len(side.throughputs), side.left_out) for side in sides] == [(1, 2), (2, 0)]
+
+
 @pytest.mark.parametrize("uncertainty", [0.05, 1.0])
 @pytest.mark.parametrize("repeats", [2, 3, 5])
 def test_the_least_confirmed_gain_is_where_a_claim_begins(uncertainty: float, repeats: int) -> None:

@@ -26,6 +26,7 @@ from torchx_cubicml.cli.progress_bar import read_snapshot
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
 from torchx_cubicml.cli.terminal import fitted, open_console, say
+from torchx_cubicml.cli.uncertainty_text import uncertainty_text
 from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.kept_command import WORDS, command_text
@@ -220,7 +221,8 @@ def _show(trial: Trial, *, crowding: str, last: Mapping[str, str], as_json: bool
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     lines = measurement_lines(trial.measurement, observed=trial.observed)
-    lines += [crowding] if lines and crowding else []
+    doubt = uncertainty_text(trial.measurement, crowded=bool(crowding))
+    lines += [line for line in (crowding, doubt) if lines and line]
     for index, line in enumerate([*lines, *efficiency_lines(trial)]):
         table.add_row(Text("" if index else "measured"), Text(printable(line)))
     for name, value in trial_json(trial).items():

@@ -105,11 +105,11 @@ def _ending(trial_id: str) -> str:
 
 
 def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
-    """Return the trial whose id is ``prefix``, or the only one that begins with it or has it for its last part.
+    """Return the trial whose id is ``prefix``, or the only one that begins with it or whose last part is or does.
 
     Args:
         trials: trials of a store.
-        prefix: id of a trial, its beginning, or the part behind its last hyphen.
+        prefix: id of a trial, its beginning, or the part behind its last hyphen, or the beginning of that.
         where: the store, for messages.
 
     Raises:
@@ -117,6 +117,7 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
     """
     exact = [trial for trial in trials if trial.trial_id == prefix]
     found = exact or [each for each in trials if each.trial_id.startswith(prefix) or _ending(each.trial_id) == prefix]
+    found = found or [each for each in trials if prefix and _ending(each.trial_id).startswith(prefix)]
     if len(found) == 1:
         return found[0]
     if found:

@@ -8,12 +8,13 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import add_launch, split_command
+from torchx_cubicml.cli.base import add_launch, add_store, split_command, store_url
 from torchx_cubicml.cli.component_command import OURS, is_launcher_command, read_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx_cubicml.cli.starter import RecordedLaunches
     from torchx_cubicml.launch import Launch
 
 _EPILOG = "names of the trainers"
@@ -49,19 +50,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the output file and the command."""
     parser.formatter_class, parser.epilog = _TrainersHelp, _EPILOG
     parser.add_argument("-o", "--output", default="", metavar="FILE", help="file to write (default: stdout)")
+    add_store(parser)
     add_launch(parser, or_torchrun=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the starter space file."""
-    from torchx_cubicml.cli.starter import script_help, starter_space
+    from torchx_cubicml.cli.starter import is_nothing_found, script_help, starter_space
     from torchx_cubicml.errors import SpaceError
 
     name, words = split_command(args.command)
     launch = _launch(name, words)
-    text = starter_space(launch, script_help(launch, report=_report))
+    recorded = _recorded(launch, store_url(args))
+    text = starter_space(launch, script_help(launch, report=_report), recorded)
+    nothing_found = _nothing_found_text(len(recorded.trials)) if is_nothing_found(text) else ""
     if args.output in {"", "-"}:
         sys.stdout.write(text)
+        _report(nothing_found)
         return 0
     path = Path(args.output)
     if path.exists():
@@ -70,10 +75,43 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    is_component = not is_launcher_command(name)
-    use = f"torchx cubicml tune --space {path} ..." if is_component else f"cubicrun {OURS}space {path} ..."
-    _report(f"wrote {path}; review it, then run: {use}")
+    _report(nothing_found)
+    _report(f"wrote {path}; review it, then run: {_next_step(name, str(path))}")
     return 0
+
+
+def _next_step(name: str, path: str) -> str:
+    """Return the commands that use a space file, for a command that begins with ``name``."""
+    if not is_launcher_command(name):
+        return f"torchx cubicml tune --space {path} ..."
+    launcher = "torchrun" if name == "cubicrun" else name
+    launch = "..." if launcher == "torchrun" else f"-- {launcher} ..."
+    tune = f"torchx cubicml tune --space {path} -- utils.sh {launcher} ..."
+    return f"{tune} (or launch as usual: cubicrun {OURS}space {path} {launch})"
+
+
+def _recorded(launch: Launch, url: str) -> RecordedLaunches:
+    """Return the recorded launches of a command's program; none, with a warning, from a store that cannot be read."""
+    from torchx_cubicml.cli.progress_bar import read_store
+    from torchx_cubicml.cli.starter import RecordedLaunches
+    from torchx_cubicml.errors import StoreError
+    from torchx_cubicml.store.digest_key import digest_keys
+
+    try:
+        trials, _ = read_store(url, is_json=False, may_be_absent=True)
+        return RecordedLaunches.of(launch, trials, digest_keys(url) if trials else ())
+    except StoreError as error:
+        _report(f"recorded launches are not used: {error}")
+        return RecordedLaunches()
+
+
+def _nothing_found_text(n_launches: int) -> str:
+    """Return the message on a starter that tunes no setting of the command, and what to do."""
+    known = f"; {n_launches} recorded launch{'es' if n_launches > 1 else ''} did not tell more" if n_launches else ""
+    return (
+        f"found no flag that changes only the speed{known}: name such flags in the file, or record launches with "
+        "different values of the batch, accumulation or sharding and run init again"
+    )
 
 
 def _launch(name: str, words: Sequence[str]) -> Launch:
@@ -86,4 +124,5 @@ def _launch(name: str, words: Sequence[str]) -> Launch:
 
 
 def _report(text: str) -> None:
-    print(f"torchx-cubicml: {text}", file=sys.stderr)  # noqa: T201 - the command line's own output
+    if text:
+        print(f"torchx-cubicml: {text}", file=sys.stderr)  # noqa: T201 - the command line's own output

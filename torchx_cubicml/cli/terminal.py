@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ _PLAIN_WIDTH = 100  # columns of a file or a pipe
 _LEAST_WIDTH = 20  # of a text beside its indent
 _LEAST_FLEXIBLE = 30  # columns of the flexible column of a table
 _NATURAL = 100_000  # columns in which no table is cut
+_TOML_LINE = re.compile(r"\s*(\[[\w.]+\]|\w+ = \S.*)$")
 
 
 def open_console(*, stderr: bool = False) -> Console:
@@ -105,14 +107,16 @@ def joined(texts: Sequence[str], width: int, *, first: str = "", indent: str = "
 def broken_lines(text: str, width: int, *, indent: str = "  ") -> list[str]:
     r"""Return the lines of a text, each broken where it is longer than ``width``; its own line ends stay.
 
-    >>> broken_lines("it failed:\n  no such file or directory", 24)
-    ['it failed:', '  no such file or', '    directory']
+    A line of a space file stays whole, so that it can be copied.
+
+    >>> broken_lines("it failed:\n  no such file or directory\nflag = '--accumulate-steps'", 24)
+    ['it failed:', '  no such file or', '    directory', "flag = '--accumulate-steps'"]
     """
     lines = []
     for line in text.split("\n"):
         start = line[: len(line) - len(line.lstrip())]
-        is_short = len(line) <= width
-        lines += [line] if is_short else wrapped(line.lstrip(), width, first=start, indent=start + indent)
+        is_whole = len(line) <= width or _TOML_LINE.match(line)
+        lines += [line] if is_whole else wrapped(line.lstrip(), width, first=start, indent=start + indent)
     return lines
 
 

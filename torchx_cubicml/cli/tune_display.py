@@ -44,11 +44,14 @@ _INDENT = "    "
 _COLUMNS = ("", "purpose", "config", "state", "time", "predicted", "measured")  # of the launches in flight
 _REFRESHES_PER_S = 2.0
 _DECIDING = "deciding what comes next"
+_LEFT_OUT = "Not compared: launches from before this tune"
+_SELECTED = "the one that made the best config the winner"
+_FOUND = "best found"
 _LESS_IMPORTANT = ("state", "predicted", "time", "purpose")  # the least first
 
 
 def comparison_table(
-    comparison: Comparison, *, statistic: str = MEAN, best_label: str = "best found", prepared: Prepared | None = None
+    comparison: Comparison, *, statistic: str = MEAN, best_label: str = _FOUND, prepared: Prepared | None = None
 ) -> Table:
     """Return a table of the user's config beside the best one, if another: values that differ, then measurements.
 
@@ -95,7 +98,16 @@ def comparison_table(
         texts = [cell(side) for side in sides]
         if any(texts):
             table.add_row(heading, *texts)
+    table.caption, table.caption_justify = _left_out_text(sides, was_selected=best_label == _FOUND), "left"
     return table
+
+
+def _left_out_text(sides: Sequence[Repeats], *, was_selected: bool) -> str | None:
+    """Return the sentence on launches that are not compared; ``None`` where all are."""
+    if not any(side.left_out for side in sides):
+        return None
+    selected = f", and {_SELECTED}" if was_selected and len(sides) > 1 and sides[1].left_out else ""
+    return f"{_LEFT_OUT}{selected}."
 
 
 def _global_batches(comparison: Comparison, prepared: Prepared | None) -> tuple[int, ...]:
@@ -133,7 +145,8 @@ def _uncertainty(repeats: Repeats) -> float:
 
 
 def _count_text(repeats: Repeats) -> str:
-    return str(len(repeats.throughputs))
+    counted = len(repeats.throughputs)
+    return f"{counted} of {counted + repeats.left_out}" if repeats.left_out else str(counted)
 
 
 def open_display(console: Console, prepared: Prepared) -> Display:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.records.standard_names import ACCUMULATION, BATCH_FLAGS, GLOBAL_BATCH, MICRO_BATCH
 from torchx_cubicml.records.workload import collapsed, value_key
 from torchx_cubicml.space import computed_global_batch_size
-from torchx_cubicml.space.constraints import IN_BATCH, data_parallel_degree, is_count
+from torchx_cubicml.space.constraints import IN_BATCH, batch_derivation, is_count, stated_dp_degree
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.space.trainers import CHANGES_TRAINING
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
 
-BATCH = "global_batch_size"
-_PER_RANK = ("micro_batch_size", "gradient_accumulation_steps")
-_BATCH_AND_RANKS = IN_BATCH | {"world_size", "nnodes", "nproc_per_node"}
+_PER_RANK = (MICRO_BATCH, ACCUMULATION)
+_BATCH_AND_RANKS = IN_BATCH | {"dp_degree", "world_size", "nnodes", "nproc_per_node"}
+_PERMIT = "set changes_training = true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +98,39 @@ def kept_line(name: str) -> str:
 def observed_batch_line(name: str) -> str:
     """Return the message that a parameter stays, because launches show that it changes the global batch."""
     return (
-        f"keeping {name}: launches that differ in it alone had different global batch sizes "
+        f"keeping {name}: launches that differ in it had different global batch sizes "
         "(set changes_training = true in the space file to allow it)"
     )
+
+
+def batch_cure(space: SearchSpace, sizes: Iterable[str], *, flag: str | None = None, where: str = "") -> str:
+    """Return the advice that lets sizes of the batch vary: lines that keep the global batch, and the permission.
+
+    Args:
+        space: as the user wrote it.
+        sizes: names of parameters of the batch or of the ranks.
+        flag: of the accumulation in the command; empty if it has none, ``None`` for advice of one line.
+        where: path of the space file.
+    """
+    named = {item.name: item.label or item.name for item in space.parameters}
+    of_sizes = " and ".join(named[name] for name in sizes)
+    permit = f"{_PERMIT} on {of_sizes}" if of_sizes else _PERMIT
+    if MICRO_BATCH not in named:
+        return f"to allow that, {permit}"
+    derive = f'derive = "{batch_derivation(named[MICRO_BATCH])}"'
+    if ACCUMULATION in named:
+        return f"to keep it, write {derive} in place of the choices of {named[ACCUMULATION]}; to allow that, {permit}"
+    first = "to keep it" if flag else "to keep it with a script that accumulates gradients"
+    if flag is None:
+        return f"{first}, add [parameters.{ACCUMULATION}] with its flag and {derive}; to allow that, {permit}"
+    lines = f'[parameters.{ACCUMULATION}]\n{derive}\nflag = "{flag or "--FLAG"}"'
+    return f"{first}, add to {where}:\n{lines}\nTo allow that, {permit}."
+
+
+def batch_sizes(space: SearchSpace) -> list[Parameter]:
+    """Return the parameters with several choices on which the global batch depends, without permission to change it."""
+    free = [item for item in space.parameters if item.derive is None and len(item.choices) > 1]
+    return [item for item in free if item.name in _BATCH_AND_RANKS and not item.changes_training]
 
 
 def check_batch_size(*, workload: Workload, current: Config) -> None:
@@ -108,7 +139,7 @@ def check_batch_size(*, workload: Workload, current: Config) -> None:
     Raises:
         LaunchError: they do not.
     """
-    stated = workload.get(BATCH, current.get(BATCH))
+    stated = workload.get(GLOBAL_BATCH, current.get(GLOBAL_BATCH))
     computed = computed_global_batch_size(workload=workload, current=current)
     if stated is not None and computed is not None and stated != computed:
         raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
@@ -186,19 +217,31 @@ def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config)
     return replace(space, constraints=(*space.constraints, constraint))
 
 
-def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...]:
+def batch_parameters(space: SearchSpace, own: Iterable[Trial], *, suspected: bool = False) -> tuple[str, ...]:
     """Return the parameters that change the global batch size without permission, as launches of the workload show.
 
     Launches that differ in such a parameter alone, and in what is derived from it, were observed with different global
-    batch sizes. Parameters whose names tell as much are left out where micro batch or accumulation are known, too:
-    other rules keep their product.
+    batch sizes. Where launches differ in several, one is found if no other could be the cause, or none of its name.
+    Parameters whose names tell as much are left out where micro batch or accumulation are known, too: other rules keep
+    their product.
+
+    Args:
+        space: as the user wrote it.
+        own: trials of the workload.
+        suspected: whether to return each parameter that alone could be the cause, where launches do not decide.
     """
-    observing = [trial for trial in own if BATCH in trial.observed]
-    doubtful = (item for item in space.parameters if item.derive is None and not item.changes_training)
+    observing = [trial for trial in own if GLOBAL_BATCH in trial.observed]
+    doubtful = [item for item in space.parameters if item.derive is None and not item.changes_training]
     known = {*(item.name for item in space.parameters), *(fact.name for fact in space.workload)}
     ruled = frozenset[str]() if known.isdisjoint(_PER_RANK) else _BATCH_AND_RANKS
-    names = (item.name for item in doubtful if item.name not in ruled)
-    return tuple(name for name in names if _changes_batch(name, _others(space, name), observing))
+    free = [item for item in doubtful if item.name not in ruled]
+    found = {item.name for item in free if _changes_batch(item.name, _others(space, item.name), observing)}
+    given = sorted({*ruled, *found, *(item.name for item in space.parameters if item.changes_training)})
+    if not _tell_batch(given, observing):
+        causes = [item for item in free if item.name not in found and _tell_batch([*given, item.name], observing)]
+        causes = [item for item in causes if not item.known_names.isdisjoint(BATCH_FLAGS)] or causes
+        found |= {item.name for item in causes if suspected or len(causes) == 1}
+    return tuple(item.name for item in free if item.name in found)
 
 
 def _product(workload: Workload, config: Config) -> int | None:
@@ -207,7 +250,7 @@ def _product(workload: Workload, config: Config) -> int | None:
     A factor that neither the workload nor the config has stays as typed.
     """
     known: Mapping[str, Value] = {**workload, **config}
-    factors = [*(known[name] for name in _PER_RANK if name in known), data_parallel_degree(known)]
+    factors = [*(known[name] for name in _PER_RANK if name in known), stated_dp_degree(workload, config)]
     product = 1
     for factor in factors:
         if not is_count(factor):
@@ -240,6 +283,18 @@ def _changes_batch(name: str, others: Sequence[str], observing: Iterable[Trial])
     batches: defaultdict[Hashable, dict[Hashable, Value]] = defaultdict(dict)
     for trial in observing:
         if name in trial.config:
-            rest = tuple(sorted((each, value_key(trial.config[each])) for each in others if each in trial.config))
-            batches[rest].setdefault(value_key(trial.config[name]), trial.observed[BATCH])
+            rest = _values(trial, sorted(others))
+            batches[rest].setdefault(value_key(trial.config[name]), trial.observed[GLOBAL_BATCH])
     return any(len(set(found.values())) > 1 for found in batches.values())
+
+
+def _tell_batch(names: Sequence[str], observing: Iterable[Trial]) -> bool:
+    """Return whether launches with equal values of some parameters were observed with equal global batch sizes."""
+    batches: defaultdict[Hashable, set[Value]] = defaultdict(set)
+    for trial in observing:
+        batches[_values(trial, names)].add(trial.observed[GLOBAL_BATCH])
+    return all(len(found) == 1 for found in batches.values())
+
+
+def _values(trial: Trial, names: Iterable[str]) -> Hashable:
+    return tuple((name, value_key(trial.config[name])) for name in names if name in trial.config)

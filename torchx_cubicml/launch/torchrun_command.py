@@ -93,9 +93,7 @@ class LaunchCommand:
 
     @property
     def world_size(self) -> int | None:
-        """Processes of the job; ``None`` if the command leaves their number open."""
-        if self.n_processes is not None:
-            return self.n_processes
+        """Processes of the job; ``None`` if the command leaves nodes or their processes open."""
         return self.nnodes * self.nproc_per_node if self.nnodes and self.nproc_per_node else None
 
     @property

@@ -50,20 +50,19 @@ def main(words: Sequence[str]) -> None:
 def _start_as_typed(first: FirstAttempt | None, typed: Sequence[str], error: BaseException) -> None:
     if first is None or type(error).__name__ == _BY_SIGNAL:
         return
-    first.start_as_typed(typed, exit_codes=_exit_codes(error))
-
-
-def _exit_codes(error: BaseException) -> dict[int, int] | None:
-    """Return rank -> exit code of ranks that failed, negative for a signal; ``None`` where only their notes tell."""
     failures = getattr(error, "failures", None)  # of torch's agent
     if isinstance(failures, dict):
-        return {rank: failure.exitcode for rank, failure in failures.items()}
-    number = _signal_of(error.code if isinstance(error, SystemExit) else getattr(error, "returncode", None))
-    return {0: -number} if number else None
+        exit_codes = {rank: failure.exitcode for rank, failure in failures.items()}
+        first.start_as_typed(typed, exit_codes=exit_codes)
+        return
+    code = error.code if isinstance(error, SystemExit) else getattr(error, "returncode", None)
+    first.start_as_typed(typed, ended_by=_signal_of(code))
 
 
 def _signal_of(code: object) -> int:
-    """Return the number of the signal in an exit code of a launcher; 0 for none.
+    """Return the number of the signal that an exit code of a launcher may stand for; 0 for none.
+
+    A program that exits with -1 has the same code as one that signal 1 ends; the notes of its rank tell them apart.
 
     >>> _signal_of(-11), _signal_of(139), _signal_of(245), _signal_of(1)
     (11, 11, 11, 0)

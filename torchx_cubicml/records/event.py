@@ -318,8 +318,13 @@ def _deciding_end(events: Sequence[Event], last: Sequence[Event]) -> Event | Non
     tuner_ends = [event for event in events if event.writer == TUNER and event.state not in {None, State.UNKNOWN}]
     if tuner_ends:
         return tuner_ends[-1]
-    ends = [event for state in _SPECIFIC_FIRST for event in last if event.state is state]
-    return ends[0] if ends else None
+    ends = [event for event in last if event.state is not None]
+    # A program may start ranks again once it has caught the failure of earlier ones; each group begins with a start.
+    begun = max((event.sequence for event in last if event.kind is EventKind.STARTED), default=0)
+    if ends and ends[-1].state is State.COMPLETED:
+        ends = [event for event in ends if event.sequence >= begun] or ends
+    by_specificity = [event for state in _SPECIFIC_FIRST for event in ends if event.state is state]
+    return by_specificity[0] if by_specificity else None
 
 
 def _observed(events: Sequence[Event]) -> dict[str, Value]:

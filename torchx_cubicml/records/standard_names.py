@@ -154,6 +154,9 @@ OUTPUT_WORDS = (
 NOT_OUTPUT_WORDS = ("every", "format", "freq", "frequency", "interval", "iters", "level", "period", "steps", "total")
 """Words that make such a flag a rate or a format instead of a destination."""
 
+MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH = "micro_batch_size", "gradient_accumulation_steps", "global_batch_size"
+"""Samples of a forward pass on a rank, forward passes of an optimizer step, samples of an optimizer step."""
+
 WORKLOAD_SIZES = WORKLOAD_NAMES | {"n_kv_heads", "head_dim", "ffn_dim", "d_ff", "intermediate_size"}
 """Sizes of the model and of a sample: they change what is trained, and the work of an optimizer step."""
 

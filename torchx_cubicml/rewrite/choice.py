@@ -110,8 +110,8 @@ class DecisionContext:
         return [trial for trial in self.trials if is_same_workload(trial, self.workload)]
 
     def batch_parameters(self) -> tuple[str, ...]:
-        """Return the parameters that change the global batch size, as launches of the workload show."""
-        return batch_parameters(self.space, self.own_trials())
+        """Return the parameters that change the global batch size, or may do so, as launches of the workload show."""
+        return batch_parameters(self.space, self.own_trials(), suspected=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

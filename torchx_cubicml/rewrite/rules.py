@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import Launch, same_value
-from torchx_cubicml.launch.same_training import batch_change, not_permitted
+from torchx_cubicml.launch.same_training import batch_change, batch_cure, batch_sizes, not_permitted
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_program, is_same_workload
@@ -99,11 +99,8 @@ def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Conf
     change = batch_change(space, workload=workload, current=current, config=config)
     if change is None:
         return ""
-    return (
-        f"the best known config changes the global batch size {change}; to keep it, put "
-        'derive = "global_batch_size / (micro_batch_size * dp_degree)" under [parameters.gradient_accumulation_steps] '
-        "in place of choices, or set changes_training = true to allow it"
-    )
+    sizes = [item.name for item in batch_sizes(space) if config.get(item.name) != current.get(item.name)]
+    return f"the best known config changes the global batch size {change}; {batch_cure(space, sizes)}"
 
 
 def rejection_reason(suggestion: Suggestion, rules: RewriteRules) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH
 from torchx_cubicml.space.arithmetic import truth
 from torchx_cubicml.space.decision_diagram import Symbolic, symbolic_result
 from torchx_cubicml.space.expression import Expression, parse_expression
@@ -124,7 +125,7 @@ PREDEFINED_NAMES = ("world_size", "nnodes", "nproc_per_node", "dp_degree", "glob
 NOT_DATA_PARALLEL = ("tp_degree", "pp_degree", "cp_degree")
 """Mesh axes whose ranks share their samples; 1 if absent."""
 
-IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps", "global_batch_size", *NOT_DATA_PARALLEL})
+IN_BATCH = frozenset({MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH, *NOT_DATA_PARALLEL})
 """Parameters on which the global batch size depends."""
 
 MAX_DERIVED = 2**63 - 1  # a script could not read a larger value
@@ -311,6 +312,30 @@ def data_parallel_degree(known: Mapping[str, Value]) -> int | None:
     except SpaceError:
         return None
     return degree if is_count(degree) else None
+
+
+def stated_dp_degree(workload: Mapping[str, Value], config: Mapping[str, Value]) -> int | None:
+    """Return the ``dp_degree`` that a config or its workload states, else the one that follows from the mesh axes.
+
+    A workload's own one does not count where the config decides the ranks or an axis.
+
+    >>> stated_dp_degree({"world_size": 4}, {"dp_degree": 2}), stated_dp_degree({"world_size": 4, "dp_degree": 2}, {})
+    (2, 2)
+    >>> stated_dp_degree({"world_size": 4, "dp_degree": 2}, {"tp_degree": 1})
+    4
+    """
+    decided = not config.keys().isdisjoint({"world_size", "nnodes", "nproc_per_node", *NOT_DATA_PARALLEL})
+    stated = config.get("dp_degree", None if decided else workload.get("dp_degree"))
+    return stated if is_count(stated) else data_parallel_degree({**workload, **config})
+
+
+def batch_derivation(micro_batch: str = MICRO_BATCH) -> str:
+    """Return the derivation that makes the accumulation keep the global batch.
+
+    >>> batch_derivation("sequences")
+    'global_batch_size / (sequences * dp_degree)'
+    """
+    return f"{GLOBAL_BATCH} / ({micro_batch} * dp_degree)"
 
 
 def is_count(value: object) -> TypeGuard[int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.measurement import MEAN
 from torchx_cubicml.records.objective_units import counted_rate, rate_of
-from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES
+from torchx_cubicml.records.standard_names import ACCUMULATION, BATCH_FLAGS, MICRO_BATCH, WORKLOAD_SIZES
 from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import (
@@ -26,6 +26,7 @@ from torchx_cubicml.space.constraints import (
     dp_degree_expression,
     in_dependency_order,
     is_count,
+    stated_dp_degree,
 )
 from torchx_cubicml.space.divisors import dividing_choices
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 _OF_WORLD = frozenset({"world_size", "nnodes", "nproc_per_node"})
 _FACTORS = IN_BATCH - {"global_batch_size"}  # of the global batch
-_RESTS = frozenset({"micro_batch_size", "gradient_accumulation_steps"})  # factors that may be derived from it
+_RESTS = frozenset({MICRO_BATCH, ACCUMULATION})  # factors that may be derived from it
 _IN_WORK = WORKLOAD_SIZES | BATCH_FLAGS | IN_BATCH | _OF_WORLD  # of an optimizer step
 
 
@@ -216,7 +217,8 @@ class SearchSpace:
     def derives_batch(self) -> bool:
         """True if micro batch or accumulation always follow from the global batch and all of its factors that vary."""
         varied = {item.name for item in self.parameters if len(item.choices) != 1 or item.when is not None}
-        needed = {"global_batch_size", *(varied & (_FACTORS | _OF_WORLD))}
+        chosen = {item.name for item in self.parameters if item.derive is None}
+        needed = {"global_batch_size", *(varied & (_FACTORS | _OF_WORLD)), *(varied & chosen & {"dp_degree"})}
         derived = (item for item in self.parameters if item.derive is not None and item.when is None)
         return any(needed <= self._reads(item.name) for item in derived if item.name in _RESTS)
 
@@ -404,7 +406,7 @@ def computed_global_batch_size(*, workload: Workload, current: Config) -> int | 
     factors = (
         known.get("micro_batch_size"),
         known.get("gradient_accumulation_steps", 1),
-        data_parallel_degree(known),
+        stated_dp_degree(workload, current),
     )
     counts = [factor for factor in factors if is_count(factor)]
     return math.prod(counts) if len(counts) == len(factors) else None

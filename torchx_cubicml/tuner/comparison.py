@@ -32,6 +32,7 @@ class Repeats:
         uncertainties: standard deviation of the logarithm of each, as its run reported it; empty if all are unknown.
         time_to_done: median seconds of each part until a job is done; empty for other objectives.
         global_batch: global batch size that all of them were observed with; ``None`` if unknown, or if it varied.
+        left_out: further measured launches of the config, which a comparison leaves out.
     """
 
     config: Config
@@ -39,6 +40,7 @@ class Repeats:
     uncertainties: tuple[float, ...] = ()
     time_to_done: Mapping[str, float] = field(default_factory=dict)
     global_batch: int | None = None
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         if not self.throughputs:
@@ -47,7 +49,7 @@ class Repeats:
             raise RecordError(f"{len(self.throughputs)} measurements have {len(self.uncertainties)} uncertainties")
 
     @classmethod
-    def of(cls, config: Config, trials: Iterable[Trial], *, objective: str) -> Self:
+    def of(cls, config: Config, trials: Iterable[Trial], *, objective: str, left_out: int = 0) -> Self:
         """Collect the repeats of one config, without trials that lack a throughput in the unit of ``objective``.
 
         Raises:
@@ -65,6 +67,7 @@ class Repeats:
             uncertainties=tuple(uncertainty for _, uncertainty in pairs),
             time_to_done=_median_parts(measured),
             global_batch=_global_batch(measured),
+            left_out=left_out,
         )
 
     @property

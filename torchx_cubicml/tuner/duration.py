@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.job_time import seconds_text
+from torchx_cubicml.records.standard_names import ACCUMULATION, MICRO_BATCH
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.space.constraints import is_count
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.request import Prepared
 
-_FACTORS = ("micro_batch_size", "gradient_accumulation_steps")
+_FACTORS = (MICRO_BATCH, ACCUMULATION)
 _STEP_LIMIT = "step limit"  # reason of a launch that `--steps` has ended early
 _WORTH_SAYING = 1.5  # times the work of the user's own step
 

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch.same_training import (
+    batch_cure,
+    batch_sizes,
     can_change_batch,
     check_batch_size,
     kept_line,
     not_permitted,
     with_same_training,
 )
-from torchx_cubicml.records.standard_names import standard_flag_name
-from torchx_cubicml.space.constraints import IN_BATCH
+from torchx_cubicml.records.standard_names import ACCUMULATION, standard_flag_name
+from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.fixed import with_fixed_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +26,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
-
-_MICRO_BATCH, _ACCUMULATION = "micro_batch_size", "gradient_accumulation_steps"
-_SIZES = IN_BATCH | {"nnodes", "nproc_per_node"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def keep_training(
     if not held and not keeps_batch:
         return KeptTraining(space=space)
     kept = with_same_training(space, workload=workload, current=current)
-    sizes = _sizes_in(space) if keeps_batch else []
+    sizes = batch_sizes(space) if keeps_batch else []
     try:
         bound = kept.bind(workload=workload, current=current)
     except SpaceError:
@@ -82,10 +82,32 @@ def keep_training(
     return KeptTraining(space=kept, notices=tuple(notices), is_empty=is_empty)
 
 
-def _sizes_in(space: SearchSpace) -> list[Parameter]:
-    """Return the parameters with several choices on which the global batch depends, without permission to change it."""
-    free = [item for item in space.parameters if item.derive is None and len(item.choices) > 1]
-    return [item for item in free if item.name in _SIZES and not item.changes_training]
+def with_kept_batch(
+    space: SearchSpace, names: Sequence[str], *, workload: Workload, current: Config, where: str
+) -> SearchSpace:
+    """Return the search space with parameters held that launches have shown to change the global batch size.
+
+    Args:
+        space: of a tune.
+        names: the parameters.
+        workload: facts of the launch.
+        current: the user's own config.
+        where: path of the space file, for messages.
+
+    Raises:
+        LaunchError: no config is left.
+    """
+    held = with_fixed_values(space, current, names)
+    try:
+        held.bind(workload=workload, current=current)
+    except SpaceError:
+        own = " and ".join(f"{name} = {value_text(current[name])}" for name in names)
+        raise LaunchError(
+            f"launches show that the global batch size depends on {' and '.join(names)}, and no config of "
+            f"{where} has {own} as your command; add such configs to the space file, or set "
+            "changes_training = true to allow another batch"
+        ) from None
+    return held
 
 
 def _can_vary(space: SearchSpace, item: Parameter, workload: Workload, current: Config) -> bool:
@@ -101,22 +123,12 @@ def _can_vary(space: SearchSpace, item: Parameter, workload: Workload, current: 
 
 
 def _cure(space: SearchSpace, launch: Launch, sizes: Sequence[Parameter], where: str) -> str:
-    """Return the advice that lets sizes of the batch vary, with the lines that keep the global batch, if any."""
-    permit = f"set changes_training = true on {_names(sizes)}" if sizes else "set changes_training = true"
-    named = {item.name: item.label or item.name for item in space.parameters}
-    if _MICRO_BATCH not in named:
-        return f"to allow that, {permit}"
-    derive = f'derive = "global_batch_size / ({named[_MICRO_BATCH]} * dp_degree)"'
-    if _ACCUMULATION in named:
-        return f"to keep it, write {derive} in place of the choices of {named[_ACCUMULATION]}; to allow that, {permit}"
     flag = next((word.partition("=")[0] for word in launch.script_args if _is_accumulation(word)), "")
-    first = "to keep it" if flag else "to keep it with a script that accumulates gradients"
-    lines = f'[parameters.{_ACCUMULATION}]\n{derive}\nflag = "{flag or "--FLAG"}"'
-    return f"{first}, add to {where}:\n{lines}\nTo allow that, {permit}."
+    return batch_cure(space, [item.name for item in sizes], flag=flag, where=where)
 
 
 def _is_accumulation(word: str) -> bool:
-    return word.startswith("-") and standard_flag_name(word.partition("=")[0]) == _ACCUMULATION
+    return word.startswith("-") and standard_flag_name(word.partition("=")[0]) == ACCUMULATION
 
 
 def _names(items: Sequence[Parameter]) -> str:

@@ -24,12 +24,12 @@ from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import collapsed, is_same_workload, without_refused_values
-from torchx_cubicml.space.fixed import with_fixed_values
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
+from torchx_cubicml.tuner.kept_training import with_kept_batch
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
@@ -232,6 +232,7 @@ class _Loop:
             self._enforce_budget()
             yield from self._refill()
             if not self._pending.under_way:
+                yield from (Notice(text=text) for text in self._keep_batch(suspected=True))
                 return
             self._stop_early()
             self._prefetch_next()
@@ -327,15 +328,21 @@ class _Loop:
         space, _ = with_measured_objective(self._prepared.space, trials, workload=self._prepared.workload)
         self._prepared = replace(self._prepared, space=space)
 
-    def _keep_batch(self) -> list[str]:
-        """Hold the parameters that launches show to change the global batch; return a notice on each that is new."""
+    def _keep_batch(self, *, suspected: bool = False) -> list[str]:
+        """Hold the parameters that launches show to change the global batch; return a notice on each that is new.
+
+        Raises:
+            LaunchError: no config is left.
+        """
         prepared = self._prepared
         free = {item.name for item in prepared.space.parameters if len(item.choices) > 1}
         own = [trial for trial in self._trials() if is_same_workload(trial, prepared.workload)]
         single = {name for name, value in prepared.current.items() if not isinstance(collapsed(value), tuple)}
-        found = [name for name in batch_parameters(prepared.space, own) if name in free & single]
+        names = batch_parameters(prepared.space, own, suspected=suspected)
+        found = [name for name in names if name in free & single]
         if found:
-            space = with_fixed_values(prepared.space, prepared.current, found)
+            where, facts = prepared.request.space, {"workload": prepared.workload, "current": prepared.current}
+            space = with_kept_batch(prepared.space, found, where=where, **facts)
             self._prepared = replace(prepared, space=space)
             self._prefetch.keep(None)
         return [observed_batch_line(name) for name in found]
@@ -507,25 +514,27 @@ def _frontier(prepared: Prepared, evidence: Evidence) -> Frontier | None:
     if not space.second_objective:
         return None
     objectives = (space.objective, space.second_objective)
-    trials = (without_refused_values(trial) for trial in evidence.own)
+    trials = _of_same_training(prepared, evidence, evidence.own)
     points = measured_points(trials, objectives, noise=evidence.noise(space.objective))
     return frontier_of(points, objectives, current=prepared.current)
 
 
 def _unconfirmed(prepared: Prepared, evidence: Evidence) -> Unconfirmed | None:
-    space, facts = prepared.space, {"workload": prepared.workload, "current": prepared.current}
-    held = batch_parameters(space, [*evidence.own, *evidence.before])
-    own, before = (
-        [
-            without_refused_values(each)
-            for each in trials
-            if is_same_training(space, config=each.config, held=held, **facts)
-        ]
-        for trials in (evidence.own, evidence.before)
-    )
+    own, before = (_of_same_training(prepared, evidence, trials) for trials in (evidence.own, evidence.before))
     return unconfirmed_of(
-        prepared.current, own, objective=space.objective, earlier=before, elsewhere=evidence.elsewhere
+        prepared.current, own, objective=prepared.space.objective, earlier=before, elsewhere=evidence.elsewhere
     )
+
+
+def _of_same_training(prepared: Prepared, evidence: Evidence, trials: Iterable[Trial]) -> list[Trial]:
+    """Return the trials whose config trains as the user's own does, or in another way that the space file permits."""
+    space, facts = prepared.space, {"workload": prepared.workload, "current": prepared.current}
+    held = batch_parameters(space, [*evidence.own, *evidence.before], suspected=True)
+    return [
+        without_refused_values(each)
+        for each in trials
+        if is_same_training(space, config=each.config, held=held, **facts)
+    ]
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:

@@ -72,6 +72,13 @@ class Evidence:
         first_selected_it = chosen and not _measurements(self.before, config, objective)
         return measured[1:] if first_selected_it else measured
 
+    def compared(self, config: Config, objective: str, *, chosen: bool) -> Repeats | None:
+        """Return the measurements of ``config`` that count; ``None`` where none does. See ``measured``."""
+        measured = self.measured(config, objective, chosen=chosen)
+        every = _measurements((*self.before, *self.own), config, objective)
+        left_out = len(every) - len(measured)
+        return Repeats.of(config, measured, objective=objective, left_out=left_out) if measured else None
+
     def certain_failures(self, prepared: Prepared) -> CertainFailures:
         """Return the failures of this tune that another launch would repeat."""
         return certain_failures(prepared.space, prepared.current, self.own, self.before)
@@ -375,16 +382,10 @@ def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWE
 def _compared(prepared: Prepared, evidence: Evidence, best: Suggestion) -> Comparison | None:
     space, current = prepared.space, prepared.current
     chosen = config_key(best.config) != config_key(current)
-    sides = [
-        evidence.measured(current, space.objective, chosen=False),
-        evidence.measured(best.config, space.objective, chosen=chosen),
-    ]
-    if not all(sides):
+    baseline = evidence.compared(current, space.objective, chosen=False)
+    confirmed = evidence.compared(best.config, space.objective, chosen=chosen)
+    if baseline is None or confirmed is None:
         return None
-    baseline, confirmed = (
-        Repeats.of(config, side, objective=space.objective)
-        for config, side in zip((current, best.config), sides, strict=True)
-    )
     return compare(baseline, confirmed, objective=space.objective, noise=evidence.noise(space.objective))
 
 

@@ -96,11 +96,11 @@ def check_repeated(certain: CertainFailures, finished: FinishedLaunch) -> None:
 
 
 def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
-    """Append the last lines that the training itself wrote to stderr to ``sentence``."""
+    """Append the last lines of the log that the training itself wrote, to ``sentence``."""
     lines = program_lines(last_lines)[-_LINES_SHOWN:]
     if not lines:
         return sentence
-    return "\n".join([f"{sentence}; last lines of stderr:", *(f"  {mask(line)}" for line in lines)])
+    return "\n".join([f"{sentence}; last lines of the log:", *(f"  {mask(line)}" for line in lines)])
 
 
 def _check_measurable(

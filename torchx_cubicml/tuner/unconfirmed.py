@@ -93,24 +93,32 @@ def unconfirmed_of(
             measure: what it measured itself tells more.
         elsewhere: trials of other workloads, for the noise from run to run.
     """
-    found = _found(own, trials, objective, elsewhere)
+    every = [*trials, *earlier]
+    found = _found(own, trials, objective, elsewhere, every=every)
     if found is not None or not earlier:
         return found
     known = {config_key(trial.config) for trial in trials if trial.throughput(objective) is not None}
     known.discard(config_key(own))
     others = [trial for trial in earlier if config_key(trial.config) not in known]
-    return _found(own, [*trials, *others], objective, elsewhere)
+    return _found(own, [*trials, *others], objective, elsewhere, every=every)
 
 
-def _found(own: Config, trials: Sequence[Trial], objective: str, elsewhere: Sequence[Trial]) -> Unconfirmed | None:
+def _found(
+    own: Config, trials: Sequence[Trial], objective: str, elsewhere: Sequence[Trial], *, every: Sequence[Trial]
+) -> Unconfirmed | None:
+    """Return the fastest config of ``trials``; launches of ``every`` that are not among them are left out."""
     key = config_key(own)
     measured = [trial for trial in trials if trial.config and trial.throughput(objective) is not None]
-    of_own = [trial for trial in measured if config_key(trial.config) == key]
+    of_own = _of_config(measured, own)
     best = fastest_measured([trial for trial in measured if config_key(trial.config) != key], objective=objective)
     if best is None or not of_own:
         return None
-    of_best = [trial for trial in measured if config_key(trial.config) == config_key(best.config)]
-    sides = [Repeats.of(own, of_own, objective=objective), Repeats.of(best.config, of_best, objective=objective)]
+    of_best = _of_config(measured, best.config)
+    ran = [trial for trial in every if trial.throughput(objective) is not None]
+    sides = [
+        Repeats.of(config, counted, objective=objective, left_out=len(_of_config(ran, config)) - len(counted))
+        for config, counted in ((own, of_own), (best.config, of_best))
+    ]
     noise = repeat_noise(trials, objective=objective, elsewhere=elsewhere)
     comparison = compare(*sides, objective=objective, noise=noise)
     if comparison.gain <= 1.0:
@@ -124,3 +132,8 @@ def _found(own: Config, trials: Sequence[Trial], objective: str, elsewhere: Sequ
         crowding=crowding_text(most).removeprefix("crowded: "),
         unsteady=sum(trial.measurement is not None and trial.measurement.is_steady is False for trial in both),
     )
+
+
+def _of_config(trials: Sequence[Trial], config: Config) -> list[Trial]:
+    key = config_key(config)
+    return [trial for trial in trials if config_key(trial.config) == key]

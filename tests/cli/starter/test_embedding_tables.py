@@ -6,7 +6,7 @@ import pytest
 
 from torchx_cubicml.cli.starter import starter_space
 from torchx_cubicml.cli.starter.embedding_tables import table_lines
-from torchx_cubicml.cli.starter.toml_text import ScriptFlag
+from torchx_cubicml.cli.starter.script_flag import ScriptFlag
 from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.space.toml import parse_space
 

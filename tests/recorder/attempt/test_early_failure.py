@@ -51,6 +51,22 @@ def test_what_comes_from_outside_is_none(attempt: Attempt, codes: dict[int, int]
     assert failure(attempt, codes) == ""
 
 
+@pytest.mark.parametrize(
+    ("ends", "ended_by", "said"),
+    [
+        (ERROR, signal.SIGHUP, "failed before its first measured steps"),  # rank 1 exits with -1, which reads so
+        ({}, signal.SIGSEGV, "was ended by SIGSEGV before its first measured steps"),
+        ({}, signal.SIGHUP, ""),
+        ({1: State.INFRASTRUCTURE}, signal.SIGTERM, ""),
+    ],
+)
+def test_a_signal_counts_beside_what_the_ranks_noted(ends: dict[int, State], ended_by: int, said: str) -> None:
+    attempt = Attempt(ends=ends)
+    codes = attempt.failed_ranks
+    report = NodeReport.of(attempt, codes, ended_by=ended_by, seconds=20.0, host_killed_processes=False)
+    assert early_failure([report]) == said
+
+
 def test_work_that_a_new_start_would_lose_is_kept() -> None:
     assert failure(Attempt(stepped=True, ends=OOM), {0: 1}, seconds=EARLY_S) == (
         "ran out of memory after 300 s, before a checkpoint"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from torchx_cubicml.recorder.events import reporter as module
+from torchx_cubicml.recorder.events.printed_trials import printed_events
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.process.assignment import Assignment
 from torchx_cubicml.records.contract import Contract
@@ -134,6 +135,24 @@ def test_a_starter_ends_after_its_ranks_and_states_its_facts_before(
     ]
     (trial,) = fold_events([*sender.events, *of_rank])
     assert (trial.observed["world_size"], trial.state, trial.reason) == (2, State.USER_ERROR, "exit status 7")
+
+
+def test_the_printed_line_of_a_starter_holds_its_facts_before_those_of_ranks(
+    made: Callable[..., tuple[Reporter, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_PRINT_TRIAL", "1")
+    reporter, sender = made()
+    sender.outcome = "recorded no throughput"
+    reporter.started({"world_size": 1, "host": "h"})
+    reporter.ended(State.COMPLETED, "", is_starter=True)
+    reporter.close()
+    printed = capsys.readouterr().err.splitlines()
+    events, problems = printed_events(printed)
+    assert problems == []
+    of_rank = replace(events[0], sequence=300, observed={"world_size": 2})
+    (trial,) = fold_events([of_rank, *events])
+    assert (trial.state, dict(trial.observed)) == (State.COMPLETED, {"world_size": 2, "host": "h"})
+    assert not any(sender.outcome in line for line in printed), "of ranks, rank 0 tells the outcome"
 
 
 def test_facts_of_another_training_are_dropped(made: Callable[..., tuple[Reporter, Any]]) -> None:
@@ -282,6 +301,24 @@ def test_the_leading_rank_ends_with_the_outcome(
     reporter.close()
     last = capsys.readouterr().err.splitlines()[-1:]
     assert last == ([f"torchx-cubicml: recorded 5 tokens/s; {shows}"] if shows else [])
+
+
+@pytest.mark.parametrize(("letters", "breaks"), [(1, False), (20, True), (90, True)])
+def test_the_command_for_a_store_with_a_long_path_has_a_line_of_its_own(
+    letters: int, breaks: bool, made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"s3://{'a' * letters}"
+    reporter, sender = made(store=store)
+    sender.outcome = "recorded 6,020 tokens/s"
+    reporter.ended(State.COMPLETED, "")
+    reporter.close()
+    lines = capsys.readouterr().err.splitlines()[-2:]
+    show = f"torchx cubicml history show t-1 --store {store}"
+    if breaks:
+        assert lines == [f"torchx-cubicml: {sender.outcome}", f"torchx-cubicml: {show}"]
+    else:
+        assert lines[-1] == f"torchx-cubicml: {sender.outcome}; {show}"
+        assert len(lines[-1]) <= 100
 
 
 def test_a_long_random_part_names_a_trial_of_the_default_store(

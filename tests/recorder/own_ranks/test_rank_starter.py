@@ -40,8 +40,9 @@ def test_a_program_that_is_a_rank_knows_its_starter() -> None:
     assert (found.starter.pid, found.starter.began) == (7, pytest.approx(own.began, abs=0.001))
     another = {**environment, CONTRACT_VARIABLE: starter("t-2").contract}
     assert read_assignment(Program(name="t.py"), another).starter is None, "a launch inside of the launch"
-    damaged = {**environment, STARTER_VARIABLE: "seven"}
-    assert read_assignment(Program(name="t.py"), damaged).starter is None
+    for text in ("seven", "7 nan t-1", "7 -inf t-1"):
+        damaged = {**environment, STARTER_VARIABLE: text}
+        assert read_assignment(Program(name="t.py"), damaged).starter is None
 
 
 def test_events_of_ranks_lie_between_those_of_the_starter(monkeypatch: pytest.MonkeyPatch) -> None:

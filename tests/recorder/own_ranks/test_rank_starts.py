@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -9,11 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.recorder.own_ranks.rank_starter import RankStarter
-from torchx_cubicml.recorder.own_ranks.rank_starts import is_rank_of_its_own, recorded_words, watch_starts
+from torchx_cubicml.recorder.own_ranks.rank_starts import (
+    is_rank_of_its_own,
+    place_variables,
+    recorded_words,
+    watch_starts,
+)
 from torchx_cubicml.records.contract import Contract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 RECORDER = "-mtorchx_cubicml.recorder"
 
@@ -40,6 +47,8 @@ def started() -> Iterator[list[str]]:
         (["-I", "t.py"], None),
         (["-c", "pass"], None),
         (["-m", "torch.distributed.run", "t.py"], None),
+        (["-m", "accelerate.commands.launch", "t.py"], None),
+        (["-m", "deepspeed.launcher.runner", "t.py"], None),
         ([RECORDER, "t.py"], None),
         ([], None),
     ],
@@ -71,6 +80,43 @@ def test_other_processes_start_as_typed(started: list[str]) -> None:
         assert done.stdout == "['-c'] False\n"
         assert done.args == words
     assert started == []
+
+
+SHOWS_RECORDER = "import sys; print('torchx_cubicml.recorder.start' in sys.modules, sys.argv)"
+CHANGES: list[dict[str, str | None]] = [
+    {},
+    {"PYTHONPATH": None, "PYTHONHOME": None},
+    {"PYTHONPATH": "/absent", "HOME": "/absent"},
+    {"HOME": "/absent"},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+def test_a_rank_runs_whatever_its_environment_is(
+    changes: dict[str, str | None], started: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = place_variables()
+    assert known is not None, "run the tests on an installed package, or with PYTHONPATH"
+    for name, text in changes.items():  # in this process, too, as a program may do
+        monkeypatch.setenv(name, text) if text is not None else monkeypatch.delenv(name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))  # the program's folder
+    program = tmp_path / "train.py"
+    program.write_text(SHOWS_RECORDER)
+    environment = {**os.environ, "RANK": "1", "WORLD_SIZE": "2"}
+    words = [sys.executable, str(program), "--lr"]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    is_recorded = all(os.environ.get(name, "") == text for name, text in known.items())
+    assert (done.stdout, done.stderr) == (f"{is_recorded} {[str(program), '--lr']}\n", "")
+    assert started == (["started"] if is_recorded else [])
+    assert is_recorded or changes
+
+
+def test_a_worker_of_a_data_loader_is_no_start_of_a_rank(started: list[str]) -> None:
+    for is_daemon in (True, False):
+        process = multiprocessing.get_context("fork").Process(target=int, daemon=is_daemon)
+        process.start()
+        process.join()
+        assert started == ([] if is_daemon else ["started"])
 
 
 def test_data_of_a_process_is_loaded_without_this_package(started: list[str]) -> None:

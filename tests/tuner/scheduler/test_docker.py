@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 LABEL = "torchx.pytorch.org/app-id"
+ROLE, REPLICA = "torchx.pytorch.org/role-name", "torchx.pytorch.org/replica-id"
 REFUSED = 'OCI runtime create failed: exec: "no": executable file not found in $PATH: unknown'
 
 
@@ -50,7 +51,11 @@ def container(
         "Id": f"{app}-{status}-{code}",
         "Created": created,
         "State": {"Status": status, "ExitCode": code, "OOMKilled": killed, "Error": error},
-        "Config": {"Env": ["PATH=/usr/bin", *variables], "Labels": {LABEL: app}},
+        "Config": {
+            "Tty": False,
+            "Env": ["PATH=/usr/bin", *variables],
+            "Labels": {LABEL: app, ROLE: "role", REPLICA: str(code)},
+        },
     }
 
 
@@ -116,6 +121,8 @@ class StandIn(ThreadingMixIn, UnixStreamServer):
         super().__init__(path, Answers)
         self.containers = containers
         self.ended: list[str] = []
+        self.log = b""
+        self.asked: dict[str, list[str]] = {}  # of the log
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -129,24 +136,34 @@ class Answers(BaseHTTPRequestHandler):
             self._answer({"ApiVersion": "1.41"})
         elif parts.path.endswith("/containers/json"):
             asked = parse_qs(parts.query)
-            (label,) = json.loads(asked["filters"][0])["label"]
-            name, _, value = label.partition("=")
-            found = [each for each in self.server.containers if value in {"", each["Config"]["Labels"].get(name)}]
+            wanted = [label.partition("=") for label in json.loads(asked["filters"][0])["label"]]
+            found = [each for each in self.server.containers if has_labels(each, wanted)]
             every = asked.get("all") == ["1"]
             self._answer([{"Id": each["Id"]} for each in found if every or each["State"]["Status"] == "running"])
+        elif parts.path.endswith("/logs"):
+            self.server.asked = parse_qs(parts.query)
+            self._answer_bytes(bytes([2, 0, 0, 0]) + len(self.server.log).to_bytes(4) + self.server.log)
         else:
-            wanted = parts.path.split("/")[-2]
-            self._answer(next(each for each in self.server.containers if each["Id"] == wanted))
+            self._answer_of(parts.path.split("/")[-2])
 
     def do_POST(self) -> None:
         parts = urlsplit(self.path)
         *_, name, action = parts.path.split("/")
         self.server.ended.append(f"{action} {name} {parts.query}")
-        self.send_response(204)
+        self.send_response(404 if name.endswith("removed") else 204)
         self.end_headers()
 
+    def _answer_of(self, name: str) -> None:
+        """Inspect a container; one may have been removed since it was listed."""
+        if name.endswith("removed"):
+            self.send_error(404)
+            return
+        self._answer(next(each for each in self.server.containers if each["Id"] == name))
+
     def _answer(self, content: object) -> None:
-        body = json.dumps(content).encode()
+        self._answer_bytes(json.dumps(content).encode())
+
+    def _answer_bytes(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -158,6 +175,10 @@ class Answers(BaseHTTPRequestHandler):
 
     def address_string(self) -> str:
         return "here"
+
+
+def has_labels(container: dict[str, Any], wanted: list[tuple[str, str, str]]) -> bool:
+    return all(value in {"", container["Config"]["Labels"].get(name)} for name, _, value in wanted)
 
 
 @pytest.fixture
@@ -205,6 +226,30 @@ def test_all_containers_of_a_job_are_asked_before_one_is_waited_for(daemon: Stan
         *(f"kill {name} signal=SIGTERM" for name in (one, other)),
         *(f"stop {name} t=10" for name in (one, other)),
     ]
+
+
+def test_a_container_that_is_removed_meanwhile_hides_no_other(daemon: StandIn) -> None:
+    for number, name in enumerate(("app-1-removed", "app-1-too-removed")):
+        daemon.containers.insert(number, {**container("running", app="app-1"), "Id": name})
+    query = DockerQuery()
+    assert query.look("app-1") == JobState(phase=JobPhase.RUNNING)
+    assert query.find(["launch-1"]) == {"launch-1": "app-1"}
+    assert query.cancel("app-1")
+    assert [text for text in daemon.ended if text.startswith("stop app-1-running")] == [
+        f"stop app-1-running-{number} t=10" for number in (0, 1)
+    ]
+
+
+def test_the_last_lines_are_all_that_is_read_of_a_log(daemon: StandIn) -> None:
+    daemon.log = b"one\ntwo \xff\n"
+    jobs = JobRunner("local_docker")
+    assert jobs.last_lines("local_docker://torchx/app-1", "role", count=2) == ("one", "two \ufffd")
+    assert {name: daemon.asked[name] for name in ("stdout", "stderr", "tail")} == {
+        "stdout": ["0"],
+        "stderr": ["1"],
+        "tail": ["2"],
+    }
+    assert jobs.last_lines("local_docker://torchx/app-1", "other") == ()
 
 
 def test_docker_itself_is_asked_for_all_of_a_job(daemon: StandIn) -> None:

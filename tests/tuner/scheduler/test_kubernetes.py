@@ -159,6 +159,10 @@ def test_the_last_lines_of_the_first_replica(server: ApiServer, query: Kubernete
     server.answers = {("GET", PODS): (200, {"items": [other, POD]}), ("GET", log): (200, "one\n[trainer0]:two\n")}
     assert query.lines("team:train-a", "trainer", count=2) == ("one", "[trainer0]:two")
     assert server.asked[-1] == ("GET", log, {"tailLines": "2"})
+    beside = {**POD, "spec": {"containers": [{"name": "istio-proxy"}, {"name": "trainer-0"}]}}
+    server.answers["GET", PODS] = 200, {"items": [other, beside]}
+    assert query.lines("team:train-a", "trainer", count=2) == ("one", "[trainer0]:two")
+    assert server.asked[-1] == ("GET", log, {"tailLines": "2", "container": "trainer-0"})
 
 
 @pytest.fixture

@@ -160,3 +160,32 @@ def test_a_deleted_job_ends_with_its_last_pod() -> None:
     assert state(None, RUNNING, SUCCEEDED).phase is JobPhase.RUNNING
     ended = JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED, why="its Volcano job was deleted")
     assert state(None) == state(None, SUCCEEDED) == ended
+
+
+@pytest.mark.parametrize(
+    ("own", "beside", "expected"),
+    [
+        ((0, "Completed"), (143, "Error"), (JobEnd.SUCCEEDED, "")),
+        ((0, "Completed"), (137, "OOMKilled"), (JobEnd.SUCCEEDED, "")),
+        ((7, "Error"), (137, "OOMKilled"), (JobEnd.FAILED, "exit status 7")),
+        ((137, "OOMKilled"), (0, "Completed"), (JobEnd.OUT_OF_MEMORY, "OOMKilled, exit status 137")),
+    ],
+)
+def test_the_container_of_the_role_counts(
+    own: tuple[int, str], beside: tuple[int, str], expected: tuple[JobEnd, str]
+) -> None:
+    containers = {"proxy": beside, "trainer-0": own}
+    statuses = [
+        {"name": name, "state": {"terminated": {"exitCode": code, "reason": reason}}}
+        for name, (code, reason) in containers.items()
+    ]
+    status = {"phase": "Failed", "containerStatuses": statuses}
+    pod = {
+        "metadata": {"name": "train-a-trainer-0-0"},
+        "spec": {"containers": [{"name": name} for name in containers]},
+        "status": status,
+    }
+    found = state_of(job("Completed", failed=1), [pod])
+    assert (found.end, found.why) == expected
+    evicted = {**pod, "status": {**status, "reason": "Evicted"}}
+    assert state_of(job("Completed", failed=1), [evicted]).end is not JobEnd.SUCCEEDED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -142,6 +143,31 @@ def test_a_job_that_waits_for_room_is_queued_although_its_driver_runs(server: Se
     for _ in range(3):
         assert query.look(f"{ADDRESS}-train-1") == JobState(phase=JobPhase.RUNNING)
     assert server.logs_read == 2  # a log may be long
+
+
+def test_a_job_whose_driver_starts_is_not_placed_yet(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, job = RayQuery(ADDRESS), f"{ADDRESS}-train-1"
+    for log, why in (("", "its driver starts"), (WAITING, "waits for room on the cluster")):
+        server.jobs["train-1"] = "RUNNING", None, log
+        assert query.look(job) == JobState(phase=JobPhase.QUEUED, why=why)
+    for number, log in enumerate((PLACED, OF_THE_TRAINING, "a line\n" * 10_000)):
+        server.jobs[f"train-{number}"] = "RUNNING", None, log
+        assert query.look(f"{ADDRESS}-train-{number}") == JobState(phase=JobPhase.RUNNING)
+    server.jobs["train-7"] = "RUNNING", None, "a driver without messages\n"
+    query.look(f"{ADDRESS}-train-7")
+    later = time.monotonic() + 61
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert query.look(f"{ADDRESS}-train-7") == JobState(phase=JobPhase.RUNNING)
+
+
+def test_an_explanation_is_one_short_line(server: Server) -> None:
+    server.jobs["train-1"] = "PENDING", "one\n\ttwo\n" * 1000, ""
+    server.jobs["train-2"] = "FAILED", f"Unexpected error occurred: {'far' * 1000} {OF_RAY}\n", ""
+    one, other = (RayQuery(ADDRESS).look(f"{ADDRESS}-train-{number}") for number in (1, 2))
+    assert one is not None
+    assert other is not None
+    assert one.why.startswith("one two one two")
+    assert (len(one.why), len(other.why), other.end) == (300, 300, JobEnd.OUT_OF_MEMORY)
 
 
 def test_jobs_are_found_by_their_launch(server: Server) -> None:

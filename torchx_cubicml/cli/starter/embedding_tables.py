@@ -14,7 +14,7 @@ from torchx_cubicml.space.trainers import SHARDING_STRATEGIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.cli.starter.toml_text import ScriptFlag
+    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
     from torchx_cubicml.launch import Launch
 
 _USUAL = (LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS[:4])

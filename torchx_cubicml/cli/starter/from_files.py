@@ -12,7 +12,7 @@ from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_docu
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torchx_cubicml.cli.starter.toml_text import ScriptFlag
+    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.values import Scalar
 

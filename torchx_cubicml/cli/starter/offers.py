@@ -12,7 +12,7 @@ from torchx_cubicml.space.expression import is_name
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from torchx_cubicml.cli.starter.toml_text import ScriptFlag
+    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
     from torchx_cubicml.records.values import Scalar
 
 _MAX_OFFERS = 8
@@ -24,6 +24,7 @@ def offered_flags(flags: Sequence[ScriptFlag]) -> list[ScriptFlag]:
         flag
         for flag in flags
         if not flag.meaning
+        and not flag.evidence
         and not flag.destination
         and not flag.file
         and flag.value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import parse_help
-from torchx_cubicml.cli.starter.toml_text import ScriptFlag
+from torchx_cubicml.cli.starter.script_flag import ScriptFlag
 from torchx_cubicml.launch.bindings.argv import find_flag, flags_in, looks_like_value
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.launch.source_files import dotted, parsed_modules

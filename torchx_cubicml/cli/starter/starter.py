@@ -11,6 +11,7 @@ from torchx_cubicml.cli.starter.embedding_tables import table_lines
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help
 from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_sweep, listed_keys, typed_keys
+from torchx_cubicml.cli.starter.from_launches import with_launch_meanings
 from torchx_cubicml.cli.starter.from_trainer import trainer_text
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
 from torchx_cubicml.cli.starter.log_lines import log_section
@@ -28,7 +29,8 @@ from torchx_cubicml.cli.starter.outputs import (
 )
 from torchx_cubicml.cli.starter.rules_comment import rules_comment
 from torchx_cubicml.cli.starter.script import source_of
-from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text
+from torchx_cubicml.cli.starter.script_flag import ScriptFlag
+from torchx_cubicml.cli.starter.toml_text import starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
@@ -38,16 +40,18 @@ from torchx_cubicml.launch.trainer_of_command import detect_trainer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx_cubicml.cli.starter.from_launches import RecordedLaunches
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.space.trainers import Trainer
 
 
-def starter_space(launch: Launch, help_text: str) -> str:
+def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | None = None) -> str:
     """Return a commented space file, TOML, for a command.
 
     Args:
         launch: the command.
         help_text: output of the script's ``--help``; may be empty.
+        recorded: launches of the same program; where names tell nothing, they may.
     """
     source = source_of(launch)[0]
     flags = _script_flags(launch, help_text, source)
@@ -64,6 +68,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         text, remarks = trainer_text(trainer, launch, sections=[tune, log_section(launch)])
         if text:
             return text + rules_comment(text, launch)
+    flags = with_launch_meanings(flags, recorded, source) if recorded is not None else flags
     meanings = {flag.meaning for flag in flags}
     flags += keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
     outputs = [*(flag for flag in flags if flag.destination), *variables]
@@ -115,10 +120,11 @@ def _described(help_text: str, source: str) -> list[FlagHelp]:
         stated = {}
     defaults = {name: flag.default for name, flag in stated.items() if isinstance(flag.default, str | int | float)}
     flags = [(flag, defaults.get(flag.name.lstrip("-").replace("-", "_").lower())) for flag in parse_help(help_text)]
-    is_filled = [flag.default is None and flag.takes_value and default is not None for flag, default in flags]
     return [
-        replace(flag, default=str(default)) if fill else flag
-        for (flag, default), fill in zip(flags, is_filled, strict=True)
+        flag
+        if default is None or flag.default is not None or not flag.takes_value
+        else replace(flag, default=str(default))
+        for flag, default in flags
     ]
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.constraints import batch_derivation
 from torchx_cubicml.space.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
     from torchx_cubicml.records.values import Scalar
 
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
@@ -25,7 +27,7 @@ _FIXED_BATCH = (
     "no accumulation to adjust was found, so other values change the training: "
     "add them only on purpose, and changes_training = true"
 )
-_DERIVED_ACCUMULATION = 'derive = "global_batch_size / (micro_batch_size * dp_degree)"'
+_DERIVED_ACCUMULATION = f'derive = "{batch_derivation()}"'
 _UNSEEN_ACCUMULATION = (
     "# If a flag sets the accumulation, name it here, and list further micro batches above: the training stays.",
     "# [parameters.gradient_accumulation_steps]",
@@ -33,40 +35,6 @@ _UNSEEN_ACCUMULATION = (
     '# flag = "--..."',
 )
 _MAX_DEGREE = 8  # ranks that share a model; a node rarely has more
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptFlag:
-    """Flag of a command or of its script, or key of a config file of the command.
-
-    Args:
-        name: name of the flag with its dashes, or dotted key.
-        meaning: standard name; empty where unknown.
-        present: value in the command as typed, empty for a switch; ``None`` where absent.
-        is_switch: whether the flag takes no value.
-        choices: legal values that the script lists.
-        default: value where the command has none; ``None`` where unknown.
-        text: description from the script.
-        file: label of the key's config file (see ``from_files``); empty for a flag.
-        destination: whether it names an output, which a profiling launch redirects.
-        is_variable: whether it is an environment variable.
-    """
-
-    name: str
-    meaning: str = ""
-    present: str | None = None
-    is_switch: bool = False
-    choices: tuple[str, ...] = ()
-    default: str | None = None
-    text: str = ""
-    file: str = ""
-    destination: bool = False
-    is_variable: bool = False
-
-    @property
-    def value(self) -> str | None:
-        """Value under this command, else the default; ``None`` where unknown."""
-        return self.present if self.present is not None else self.default
 
 
 def starter_text(
@@ -86,19 +54,30 @@ def starter_text(
         offered: flags that a further section offers as parameters.
         sections: lines of each further section.
     """
-    meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
+    named = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
+    guesses = _guesses(named)
+    meanings = {name: flag for name, flag in named.items() if name not in guesses}
     facts = {name: flag for name, flag in meanings.items() if name in _FACTS and _count(flag)}
     command = _Command(meanings=meanings, facts=facts, world_size=world_size)
-    blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
+    blocks = {
+        name: _with_evidence(meanings[name], write(meanings[name], command))
+        for name, write in _PARAMETERS.items()
+        if name in meanings
+    }
     written = {name: lines for name, lines in blocks.items() if lines}
+    guessed = _guessed(guesses, replace(command, meanings=named))
     active = any(not line.startswith("#") for lines in written.values() for line in lines)
     is_free = any(line.startswith("choices") and "," in line for lines in written.values() for line in lines)
     destinations = [flag for flag in flags if flag.destination]
-    used = {*facts.values(), *(meanings[name] for name in written), *destinations, *offered}
+    found = [named[name] for name in (*written, *guessed)]
+    told = [flag for flag in flags if flag.evidence and flag.meaning not in _PARAMETERS]
+    used = {*facts.values(), *found, *told, *destinations, *offered}
     parts = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
         *written.values(),
-        [] if is_free else _FALLBACK_PARAMETER,
+        [] if is_free else FALLBACK_PARAMETER,
+        *guessed.values(),
+        _not_these_meanings(flags),
         _constraints(command) if active else [],
         *sections,
         _unchanged_flags(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
@@ -123,6 +102,11 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
         "else steps"
     )
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
+
+
+def is_nothing_found(text: str) -> bool:
+    """Return whether a starter file tunes none of the command's own settings."""
+    return FALLBACK_PARAMETER[0] in text.splitlines()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,13 +217,50 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
     "compile": _compile,
 }
 
-_FALLBACK_PARAMETER = [
+FALLBACK_PARAMETER = [
     "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:",
     "[parameters.omp_num_threads] # threads of each process; torchrun's default is 1",
     "choices = [1, 2, 4]",
     'env = "OMP_NUM_THREADS"',
     "default = 1",
 ]
+
+
+def _guesses(named: Mapping[str, ScriptFlag]) -> dict[str, ScriptFlag]:
+    """Return the flags of a guessed meaning; with a guessed micro batch, the accumulation is one, too."""
+    guesses = {name: flag for name, flag in named.items() if flag.is_guess and name in _PARAMETERS}
+    if "micro_batch_size" in guesses and (flag := named.get("gradient_accumulation_steps")):
+        guesses["gradient_accumulation_steps"] = flag
+    return guesses
+
+
+def _guessed(guesses: Mapping[str, ScriptFlag], command: _Command) -> dict[str, list[str]]:
+    """Return the commented tables of guessed meanings."""
+    blocks: dict[str, list[str]] = {}
+    for name, flag in guesses.items():
+        lines = [line for line in _PARAMETERS[name](flag, command) if not line.startswith("#")]
+        if lines:
+            blocks[name] = [f"# {line}" for line in lines]
+            evidence = _with_evidence(flag, []) or [f"# {one_line(flag.name)} goes with the micro batch."]
+            blocks[name] = [*evidence, *blocks[name]]
+    return blocks
+
+
+def _with_evidence(flag: ScriptFlag, lines: list[str]) -> list[str]:
+    """Return the lines of a table below what recorded launches tell of its flag."""
+    if not flag.evidence:
+        return lines
+    lines_of_evidence = [f"# {one_line(flag.evidence)}."]
+    if flag.is_guess:
+        lines_of_evidence.append(
+            "# That is a guess. Uncomment it if it is true; a launch with another value, then init, would tell:"
+        )
+    return [*lines_of_evidence, *lines]
+
+
+def _not_these_meanings(flags: Sequence[ScriptFlag]) -> list[str]:
+    """Return the comments on flags whose recorded meaning is not tuned."""
+    return [line for flag in flags if flag.meaning not in _PARAMETERS for line in _with_evidence(flag, [])]
 
 
 def _table(

@@ -11,7 +11,7 @@ from torchx_cubicml.cli.starter.toml_text import one_line, toml
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.cli.starter.toml_text import ScriptFlag
+    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
 
 _PLACES = ("{scratch}/{launch_id}", *(f"{{scratch}}/{{launch_id}}-{index}" for index in range(2, 99)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torchx_cubicml.recorder.attempt.notes import Attempt
 
@@ -39,7 +39,13 @@ class NodeReport:
 
     @classmethod
     def of(
-        cls, attempt: Attempt, exit_codes: Mapping[int, int], *, seconds: float, host_killed_processes: bool
+        cls,
+        attempt: Attempt,
+        exit_codes: Mapping[int, int],
+        *,
+        seconds: float,
+        host_killed_processes: bool,
+        ended_by: int = 0,
     ) -> Self:
         """Return the report of a node.
 
@@ -51,8 +57,11 @@ class NodeReport:
             exit_codes: rank -> exit code, of those that failed; a negative one is the number of a signal.
             seconds: duration of the launch.
             host_killed_processes: whether the kernel killed processes of the launch, as memory ran out.
+            ended_by: number of a signal that may have ended a rank, where it is unknown which; 0 without.
         """
-        failure = _failure(attempt.ends, exit_codes, host_killed_processes=host_killed_processes)
+        states = {attempt.ends[rank] for rank in exit_codes if rank in attempt.ends}
+        signals = {-code for code in exit_codes.values() if code < 0} | {ended_by}
+        failure = _failure(states, signals, host_killed_processes=host_killed_processes)
         return cls(failure=failure, stepped=attempt.stepped, saved=attempt.saved, seconds=seconds)
 
 
@@ -77,9 +86,7 @@ def early_failure(reports: Sequence[NodeReport]) -> str:
     return f"{failure} {when}"
 
 
-def _failure(ends: Mapping[int, State], exit_codes: Mapping[int, int], *, host_killed_processes: bool) -> str:
-    states = {ends[rank] for rank in exit_codes if rank in ends}
-    signals = {-code for code in exit_codes.values() if code < 0}
+def _failure(states: Collection[State], signals: Collection[int], *, host_killed_processes: bool) -> str:
     if State.OUT_OF_MEMORY in states or (host_killed_processes and signal.SIGKILL in signals):
         return OUT_OF_MEMORY
     if State.USER_ERROR in states:

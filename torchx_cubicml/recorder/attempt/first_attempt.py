@@ -107,6 +107,7 @@ class FirstAttempt:
         typed: Sequence[str],
         *,
         exit_codes: Mapping[int, int] | None = None,
+        ended_by: int = 0,
         hosts_rendezvous: Callable[[Collection[int]], bool] = lambda _ports: True,
     ) -> None:
         """Replace this process with the typed command if the attempt failed early; else return.
@@ -114,6 +115,7 @@ class FirstAttempt:
         Args:
             typed: words of this process's launcher with the typed arguments, behind those that start its Python.
             exit_codes: rank -> exit code, of the ranks that failed; ``None`` where only their own notes tell.
+            ended_by: number of a signal that may have ended a rank, where it is unknown which; 0 without.
             hosts_rendezvous: whether this process hosts its rendezvous, if it listens on the given TCP ports.
         """
         self.watch.stop()
@@ -126,6 +128,7 @@ class FirstAttempt:
             report = NodeReport.of(
                 attempt,
                 attempt.failed_ranks if exit_codes is None else exit_codes,
+                ended_by=ended_by,
                 seconds=time.monotonic() - self.began,
                 host_killed_processes=self.oom_kills is not None and (kills or 0) > self.oom_kills,
             )

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-from torch.distributed.run import parse_args
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -25,6 +22,9 @@ def hosts_rendezvous(arguments: Sequence[str], ports: Collection[int]) -> bool:
         arguments: of torchrun, whose options may stand in the environment, too.
         ports: TCP ports on which the process listens.
     """
+    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+    from torch.distributed.run import parse_args
+
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]  # of torch
     if options.standalone or options.rdzv_backend == "static":  # the node of rank 0 hosts a new one
         return bool(ports)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import State
     from torchx_cubicml.records.values import Value
 
+_WIDTH = 82  # of a line without the name of the package, from which the command has a line of its own
 _PARTLY = "only partly recorded"
 _ENDS_WITH_JOB = "the store may end with this job, so the line above holds the trial, too"
 _RANDOM_LETTERS = 10  # of the last part of a trial id from which no other trial has the same
@@ -102,12 +104,15 @@ class Reporter:
             is_starter: whether the program's ranks are other processes, so that their facts and causes come first.
         """
         if self._end is None:
+            facts, sequence = self._observed, self._sequence
             if is_starter:
                 self._send(EventKind.MEASURED)
                 self._observed, self._sequence = {}, LAST_SEQUENCE
                 self._is_starter = True
             state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
-            self._end = self._send(EventKind.ENDED, state=state, reason=reason)
+            end = self._send(EventKind.ENDED, state=state, reason=reason)
+            # The printed line is the only one of this process, so it holds the facts, which those of ranks replace.
+            self._end = replace(end, observed=dict(facts), sequence=sequence)
 
     def close(self) -> None:
         """Wait for the store within the deadline; if this process leads, print the outcome.
@@ -128,7 +133,10 @@ class Reporter:
             sys.stderr.write(f"{PRINTED_MARK} {line}\n")
             sys.stderr.flush()
         if is_recorded and not self._is_starter and (outcome := self._sender.outcome):  # of ranks, rank 0 tells it
-            notice(f"{outcome}; {_ENDS_WITH_JOB if ends_with_job else self._how_to_show()}")
+            then = _ENDS_WITH_JOB if ends_with_job else self._how_to_show()
+            is_long = " --store " in then and len(outcome) + len(then) > _WIDTH
+            for line in (outcome, then) if is_long else (f"{outcome}; {then}",):
+                notice(line)
 
     def abandon(self) -> None:
         """Close the sender in a forked child."""

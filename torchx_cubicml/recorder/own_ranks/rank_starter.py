@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
@@ -71,5 +72,7 @@ class RankStarter:
         try:
             found = cls(contract=contract, pid=int(pid), began=float(began))
         except ValueError:
+            return None
+        if not math.isfinite(found.began):
             return None
         return found if trial_id and decode_contract(contract).trial_id == trial_id else None

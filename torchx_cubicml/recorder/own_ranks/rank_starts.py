@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _PACKAGE = "torchx_cubicml"
 _FOLDER = str(Path(__file__).absolute().parents[3])
 _HARMLESS_OPTIONS = re.compile(r"-[uBO]+|-[uBO]*[WX].*")  # with any other one, that Python may not find this package
+_PLACE_VARIABLES = ("PYTHONPATH", "PYTHONHOME")  # by which a new Python finds what it imports
+_USER_SITE_VARIABLES = ("HOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE")  # likewise, where the user's own folder counts
 # Runs in the new process before its program. The folder is the last one to be searched, and leaves the path again.
 _AWAIT_GROUP = """
 import sys
@@ -53,10 +55,14 @@ class _RunsWhenLoaded:
 
 
 def watch_starts(starter: RankStarter, on_start: Callable[[], None]) -> None:
-    """Let each process that this one starts and that may be a rank know of ``starter``; run ``on_start`` before."""
+    """Let each process that this one starts and that may be a rank know of ``starter``; run ``on_start`` before.
+
+    This is called before the program runs, which may change the search path of its own process.
+    """
+    places = place_variables()
     once_imported("multiprocessing.process", lambda: _watch_starts_of_processes(starter, on_start))
     once_imported("multiprocessing.spawn", lambda: _add_to_start_of_process(starter))
-    once_imported("subprocess", lambda: _watch_subprocesses(starter, on_start))
+    once_imported("subprocess", lambda: _watch_subprocesses(starter, on_start, places))
 
 
 def _watch_starts_of_processes(starter: RankStarter, on_start: Callable[[], None]) -> None:
@@ -67,7 +73,7 @@ def _watch_starts_of_processes(starter: RankStarter, on_start: Callable[[], None
 
     @wraps(original)
     def start(self: Any) -> None:
-        if os.getpid() == starter.pid:
+        if os.getpid() == starter.pid and not getattr(self, "daemon", False):  # a data loader's worker is one
             on_start()
         original(self)
 
@@ -91,7 +97,7 @@ def _add_to_start_of_process(starter: RankStarter) -> None:
     module.get_preparation_data = get_preparation_data  # type: ignore[attr-defined]  # of the module found above
 
 
-def _watch_subprocesses(starter: RankStarter, on_start: Callable[[], None]) -> None:
+def _watch_subprocesses(starter: RankStarter, on_start: Callable[[], None], places: Mapping[str, str] | None) -> None:
     popen = getattr(sys.modules["subprocess"], "Popen", None)
     if popen is None:  # a module of the program
         return
@@ -100,7 +106,7 @@ def _watch_subprocesses(starter: RankStarter, on_start: Callable[[], None]) -> N
     @wraps(original)
     def start(self: Any, *args: Any, **options: Any) -> None:
         words = options["args"] if "args" in options else next(iter(args), None)
-        changed = _recorded(words, options, starter) if len(args) <= 1 else None  # an executable may follow
+        changed = _recorded(words, options, starter, places) if len(args) <= 1 else None  # an executable may follow
         if changed is None:
             original(self, *args, **options)
             return
@@ -117,13 +123,14 @@ def _watch_subprocesses(starter: RankStarter, on_start: Callable[[], None]) -> N
 
 
 def _recorded(
-    words: object, options: Mapping[str, object], starter: RankStarter
+    words: object, options: Mapping[str, object], starter: RankStarter, places: Mapping[str, str] | None
 ) -> tuple[list[str], dict[str, str]] | None:
     """Return words and environment with which a new process runs under the recorder; ``None`` if it is no rank."""
     try:
         environment = options.get("env")
         if (
             os.getpid() != starter.pid
+            or places is None
             or options.get("executable")
             or options.get("shell")
             or not isinstance(environment, dict)
@@ -132,7 +139,7 @@ def _recorded(
         if not isinstance(words, list | tuple) or not is_rank_of_its_own(environment):
             return None
         command = recorded_words([os.fsdecode(word) for word in words])
-        if command is None or not _finds_package(environment):
+        if command is None or any(environment.get(name, "") != text for name, text in places.items()):
             return None
         return command, {**environment, CONTRACT_VARIABLE: starter.contract, STARTER_VARIABLE: starter.encode()}
     except Exception:  # noqa: BLE001 - the process starts as without us
@@ -164,30 +171,38 @@ def recorded_words(words: Sequence[str]) -> list[str] | None:
     >>> recorded_words([sys.executable, "-c", "pass"]), recorded_words(["ls"])
     (None, None)
     """
-    from torchx_cubicml.launch.torchrun_command import RECORDER, parse_command, recorder_words
+    from torchx_cubicml.launch.launchers.table import parse_any_command
+    from torchx_cubicml.launch.torchrun_command import RECORDER, recorder_words
 
     if not words or words[0] != sys.executable:
         return None
     try:
-        parts = parse_command(words)
+        parts = parse_any_command(words)
     except LaunchError:
         return None
     options = words[1 : parts.head_stop]
-    if parts.is_torchrun or not all(
-        map(_HARMLESS_OPTIONS.fullmatch, (word for word in options if word.startswith("-")))
+    if (
+        parts.is_torchrun
+        or parts.launcher
+        or not all(map(_HARMLESS_OPTIONS.fullmatch, (word for word in options if word.startswith("-"))))
     ):
         return None
     head = words[: parts.head_stop]
     return [*head, *recorder_words(parts, RECORDER), parts.program, *words[parts.args_start :]]
 
 
-def _finds_package(environment: Mapping[str, str]) -> bool:
-    """Return whether a new Python with that environment finds this package, whatever its working directory is."""
-    path = environment.get("PYTHONPATH", "")
-    if path != child_environment({}).get("PYTHONPATH", "") or not all(
-        map(os.path.isabs, filter(None, path.split(":")))
-    ):
-        return False
+def place_variables() -> dict[str, str] | None:
+    """Return variables with whose values a new Python finds this package, whatever its working directory is.
+
+    ``None`` if that is not sure.
+    """
+    own = child_environment({})
+    if not all(map(os.path.isabs, filter(None, own.get("PYTHONPATH", "").split(os.pathsep)))):
+        return None
     others = (finder for finder in sys.meta_path if finder is not PathFinder)  # that of an editable installation
     found = PathFinder.find_spec(_PACKAGE, sys.path[1:])  # the first entry is the program's folder
-    return found is not None or any(finder.find_spec(_PACKAGE, None) is not None for finder in others)
+    if found is None and not any(finder.find_spec(_PACKAGE, None) is not None for finder in others):
+        return None
+    has_user_site = getattr(sys.modules.get("site"), "USER_SITE", None) in sys.path
+    names = (*_PLACE_VARIABLES, *(_USER_SITE_VARIABLES if has_user_site else ()))
+    return {name: own.get(name, "") for name in names}

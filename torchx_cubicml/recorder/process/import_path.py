@@ -24,15 +24,26 @@ def unload_shadowed_modules(before: frozenset[str]) -> None:
     """Remove from ``sys.modules`` those loaded since ``before`` that the program shadows with files of its own.
 
     Such files are in the program's folder or on PYTHONPATH. The program then imports its own file, as it does without
-    the recorder. The recorder keeps its references to the library's modules.
+    the recorder. The recorder keeps its references to the library's modules. A module whose package was loaded before
+    stays, as does one that is the program's own, which another thread may have imported meanwhile.
     """
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib is not needed yet
     first = sys.path.index(library) if library in sys.path else 1
-    shadowed = {name.partition(".")[0] for entry in sys.path[: max(first, 1)] for name in _names_in(entry)}
+    shadowing: dict[str, str] = {}
+    for entry in sys.path[: max(first, 1)]:
+        for name in _names_in(entry):
+            shadowing.setdefault(name.partition(".")[0], entry)
+    kept = {"torchx_cubicml", "__main__", *(name.partition(".")[0] for name in before)}
     for name in set(sys.modules) - before:
         top = name.partition(".")[0]
-        if top in shadowed and top not in {"torchx_cubicml", "__main__"}:
-            del sys.modules[name]
+        if top in shadowing and top not in kept and not _is_in(shadowing[top], sys.modules.get(name)):
+            sys.modules.pop(name, None)
+
+
+def _is_in(entry: str, module: object) -> bool:
+    file = getattr(module, "__file__", None) or ""
+    folder = os.path.abspath(entry or os.curdir)  # noqa: PTH100 - as above
+    return file.startswith(os.path.join(folder, ""))  # noqa: PTH118 - likewise
 
 
 def _names_in(entry: str) -> list[str]:

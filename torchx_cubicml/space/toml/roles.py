@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.standard_names import standard_flag_name
+from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, standard_flag_name
 from torchx_cubicml.space.constraints import IN_BATCH, NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.toml.schema import TomlTable
 
-MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH = "micro_batch_size", "gradient_accumulation_steps", "global_batch_size"
 _SAMPLES = ((5040, 3, 4), (27720, 5, 2))  # global batch, one factor, data-parallel degree
 
 
@@ -66,12 +65,12 @@ def _told_by_derivation(
 ) -> dict[str, str]:
     """Return the standard names of a parameter derived from the global batch, and of the one it depends on."""
     read = [each for each in sorted(expression.names) if each in tables]
-    unknown = [each for each in (name, *read) if each not in names]
+    unknown = [each for each in (name, *read) if each not in names and each != "dp_degree"]
     if not unknown or not read:
         return {}
     known = {names[each] for each in (name, *read) if each in names}
     left = [each for each in (ACCUMULATION, MICRO_BATCH) if each not in known and each not in names.values()]
-    factors = [each for each in read if names.get(each) not in NOT_DATA_PARALLEL]
+    factors = [each for each in read if each != "dp_degree" and names.get(each) not in NOT_DATA_PARALLEL]
     if len(unknown) <= len(left) and _is_rest_of_batch(expression, factors):
         return dict(zip(unknown, left, strict=False))
     raise SpaceError(

@@ -12,9 +12,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.standard_names import ACCUMULATION
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
-from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL
+from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL, batch_derivation
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.legality import JOB_RULES, LegalityRule
 from torchx_cubicml.space.toml.schema import closest
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.trainers import Trainer, TrainerFlag
 
 AUTO = "auto"
-ACCUMULATION = "gradient_accumulation_steps"
 JOB_ACCUMULATION = "job_accumulation_steps"
 _MAX_SAMPLES = 3  # values that a message gives as examples
 
@@ -186,7 +186,7 @@ def implied_rules(trainer: Trainer | None, *, ignored: Container[str] = ()) -> t
 
 def _accumulation(trainer: Trainer) -> list[Parameter]:
     where = f"trainer {trainer.name}: {ACCUMULATION}"
-    per_rank = parse_expression("global_batch_size / (micro_batch_size * dp_degree)", where=where)
+    per_rank = parse_expression(batch_derivation(), where=where)
     flag = trainer.flags.get(ACCUMULATION)
     if flag is None:
         return [Parameter(name=ACCUMULATION, derive=per_rank)] if trainer.accumulation == "implied" else []

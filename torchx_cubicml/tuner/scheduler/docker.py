@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.iso_time import parse_time
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-_APP_ID = "torchx.pytorch.org/app-id"
+_APP_ID = "torchx.pytorch.org/app-id"  # of a container; TorchX sets these three
+_ROLE = "torchx.pytorch.org/role-name"
+_REPLICA = "torchx.pytorch.org/replica-id"
 _TIMEOUT_S = 30
 _GRACE_S = 10
 _STARTS_WITHIN = timedelta(seconds=60)  # else the process that made the container died before it started it
@@ -61,10 +63,18 @@ class DockerQuery:
             for name in names:
                 with suppress(Exception):  # it has ended
                     daemon.kill(name, "SIGTERM")
-            for name in names:
-                daemon.stop(name, timeout=_GRACE_S)
-            return True
+            stopped = [_stop(daemon, name) for name in names]
+            return all(stopped)
         return False
+
+    def lines(self, app_id: str, role: str, *, count: int) -> tuple[str, ...]:
+        """Return the last lines that a role's first replica wrote to stderr; empty if they cannot be read."""
+        labels = [f"{_APP_ID}={app_id}", f"{_ROLE}={role}", f"{_REPLICA}=0"]
+        with suppress(Exception), _daemon() as daemon:
+            (found,) = daemon.containers(all=True, filters={"label": labels})
+            log = daemon.logs(found["Id"], stdout=False, stderr=True, tail=count)
+            return tuple(log.decode(errors="replace").splitlines())[-count:]  # \r ends a line too
+        return ()
 
 
 def state_of(containers: Iterable[Mapping[str, Any]], *, now: datetime) -> JobState | None:
@@ -107,7 +117,7 @@ def _state_of_one(container: Mapping[str, Any], now: datetime) -> JobState:
         return JobState(phase=JobPhase.QUEUED)
     if status in _OVER_STATES or _is_refused(state):
         end, why = _end_of(state)
-        return JobState(phase=JobPhase.ENDED, end=end, why=why)
+        return JobState(phase=JobPhase.ENDED, end=end, why=one_line(why))
     return JobState(phase=JobPhase.UNKNOWN, why=status)
 
 
@@ -127,9 +137,27 @@ def _is_refused(state: Mapping[str, Any]) -> bool:
 
 
 def _containers(label: str) -> list[Mapping[str, Any]]:
+    """Inspect all containers of a label, except those that are removed meanwhile."""
+    from docker.errors import NotFound
+
+    inspected = []
     with _daemon() as daemon:
-        found = daemon.containers(all=True, filters={"label": label})
-        return [daemon.inspect_container(each["Id"]) for each in found]
+        for each in daemon.containers(all=True, filters={"label": label}):
+            with suppress(NotFound):
+                inspected.append(daemon.inspect_container(each["Id"]))
+    return inspected
+
+
+def _stop(daemon: Any, name: str) -> bool:
+    """Stop a container, and return whether the daemon accepted it; one that is removed has stopped."""
+    from docker.errors import NotFound
+
+    try:
+        with suppress(NotFound):
+            daemon.stop(name, timeout=_GRACE_S)
+    except Exception:  # noqa: BLE001 - no method of a query may raise
+        return False
+    return True
 
 
 def _daemon() -> closing[Any]:

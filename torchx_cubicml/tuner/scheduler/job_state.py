@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+_MAX_WHY = 300
+
 
 class JobPhase(StrEnum):
     """Phase of a job."""
@@ -81,3 +83,12 @@ class SchedulerQuery(Protocol):
 def no_answer(why: str) -> JobState:
     """Return the state of a job whose scheduler, or node, does not answer."""
     return JobState(phase=JobPhase.UNKNOWN, why=why, is_answer=False)
+
+
+def one_line(text: str) -> str:
+    r"""Return a scheduler's explanation on one line of at most 300 characters.
+
+    >>> one_line("no room\n  on node 1\n")
+    'no room on node 1'
+    """
+    return " ".join(text.split())[:_MAX_WHY]

@@ -286,7 +286,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def last_lines(self, handle: str, role: str, *, count: int = 60) -> tuple[str, ...]:
         """Return the last lines that a job's first replica wrote to stderr; empty if there are none.
 
-        On Kubernetes, which keeps one log for both streams, they include those of stdout.
+        On Kubernetes and Ray, which keep one log for both streams, they include those of stdout.
         TorchX's readers wait for the end of a job, and a job that cannot be cancelled never ends. For a job that TorchX
         does not report as ended, the lines are those of the scheduler's own logs.
         """
@@ -295,7 +295,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
 
         if isinstance(self._query, RayQuery):
             return self._query.lines(handle.rpartition("/")[2])[-count:]
-        if isinstance(self._query, KubernetesQuery):
+        if isinstance(self._query, DockerQuery | KubernetesQuery):
             return self._query.lines(handle.rpartition("/")[2], role, count=count)
         try:
             scheduler, app_id = self._runner._scheduler(self._scheduler), handle.rpartition("/")[2]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState, no_answer
-from torchx_cubicml.tuner.scheduler.pod_state import state_of
+from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState, no_answer, one_line
+from torchx_cubicml.tuner.scheduler.pod_state import container_of_role, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -25,7 +25,6 @@ _REPLICA_LABEL = "torchx.pytorch.org/replica-id"
 _TIMEOUT_S = 10.0
 _NOT_FOUND = 404
 _FORBIDDEN = 403
-_MAX_CAUSE = 200
 
 
 class KubernetesQuery:
@@ -45,7 +44,7 @@ class KubernetesQuery:
         try:
             return state_of(self._job(app_id), self._pods(app_id))
         except Exception as error:  # noqa: BLE001 - no method may raise, and the client raises errors of many packages
-            return no_answer(" ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CAUSE])
+            return no_answer(one_line(f"{type(error).__name__}: {error}"))
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search the jobs of the namespace by their label, ended ones included."""
@@ -81,7 +80,10 @@ class KubernetesQuery:
         return True
 
     def lines(self, app_id: str, role: str, *, count: int) -> tuple[str, ...]:
-        """Return the last lines of the output of a role's first replica; empty if they cannot be read."""
+        """Return the last lines of the log of a role's first replica; empty if they cannot be read.
+
+        Kubernetes keeps one log for stdout and stderr.
+        """
         from kubernetes.client import CoreV1Api
 
         try:
@@ -90,6 +92,7 @@ class KubernetesQuery:
             answer = CoreV1Api(self._api()).read_namespaced_pod_log(
                 name=pods[0]["metadata"]["name"],
                 namespace=app_id.partition(":")[0],
+                container=container_of_role(pods[0]) or None,
                 tail_lines=count,
                 _preload_content=False,
                 _request_timeout=_TIMEOUT_S,

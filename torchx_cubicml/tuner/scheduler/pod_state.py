@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +49,6 @@ _SPECIFIC_FIRST = (
     JobEnd.FAILED,
 )
 _USUAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
-_MAX_WHY = 300
 
 
 def state_of(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobState:
@@ -70,7 +69,23 @@ def state_of(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -
     end = _JOB_ENDS.get(phase)
     if end is None and any(map(_is_on_lost_node, pods)):
         end = JobEnd.NODE_FAILED
-    return _live(phase, pods) if end is None else _ended(end, pods, n_failed=int(status.get("failed") or 0))
+    if end is None:
+        return _live(phase, pods)
+    return _ended(end, pods, n_failed=int(status.get("failed") or 0) - sum(map(_failed_beside, pods)))
+
+
+def container_of_role(pod: Mapping[str, Any]) -> str:
+    """Return the name of the container that TorchX asked for, beside which a cluster may put others.
+
+    TorchX gives it the name of its Volcano task, and Volcano names a pod ``JOB-TASK-NUMBER``.
+
+    >>> containers = [{"name": "istio-proxy"}, {"name": "trainer-0"}]
+    >>> container_of_role({"metadata": {"name": "train-a-trainer-0-0"}, "spec": {"containers": containers}})
+    'trainer-0'
+    """
+    task = str((pod.get("metadata") or {}).get("name") or "").rpartition("-")[0]
+    names = [str(container["name"]) for container in (pod.get("spec") or {}).get("containers") or ()]
+    return max((name for name in names if task.endswith(f"-{name}")), key=len, default=next(iter(names), ""))
 
 
 def _state_of_deleted(pods: Sequence[Mapping[str, Any]]) -> JobState:
@@ -86,8 +101,8 @@ def _live(phase: str, pods: Sequence[Mapping[str, Any]]) -> JobState:
     if phase in _RUNNING_PHASES or "Running" in _phases(pods):
         return JobState(phase=JobPhase.RUNNING)
     if phase in {"", "Pending"}:
-        return JobState(phase=JobPhase.QUEUED, why=next(filter(None, map(_wait_of, pods)), "")[:_MAX_WHY])
-    return JobState(phase=JobPhase.UNKNOWN, why=phase[:_MAX_WHY])
+        return JobState(phase=JobPhase.QUEUED, why=one_line(next(filter(None, map(_wait_of, pods)), "")))
+    return JobState(phase=JobPhase.UNKNOWN, why=one_line(phase))
 
 
 def _ended(end: JobEnd, pods: Sequence[Mapping[str, Any]], *, n_failed: int) -> JobState:
@@ -98,15 +113,15 @@ def _ended(end: JobEnd, pods: Sequence[Mapping[str, Any]], *, n_failed: int) -> 
     worst, why = causes[0]
     if end is JobEnd.CANCELLED and worst is JobEnd.FAILED:  # a cancelled pod exits with an error
         worst, why = end, ""
-    return JobState(phase=JobPhase.ENDED, end=worst, why=why[:_MAX_WHY])
+    return JobState(phase=JobPhase.ENDED, end=worst, why=one_line(why))
 
 
 def _cause_of(pod: Mapping[str, Any]) -> tuple[JobEnd, str] | None:
     """Return the end of a pod that failed or is lost, with its explanation; ``None`` for any other pod."""
     status = _status(pod)
-    if status.get("phase") != "Failed" and not _is_on_lost_node(pod):
+    if (status.get("phase") != "Failed" or _failed_beside(pod)) and not _is_on_lost_node(pod):
         return None
-    exits = list(_exits(status))
+    exits = list(_exits(pod))
     killed = next((text for reason, text in exits if reason == "OOMKilled"), None)
     if killed is not None:
         return JobEnd.OUT_OF_MEMORY, killed
@@ -133,12 +148,31 @@ def _is_on_lost_node(pod: Mapping[str, Any]) -> bool:
     return status.get("reason") == "NodeLost" and status.get("phase") not in {"Failed", "Succeeded"}
 
 
-def _exits(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the reason of each container that failed, and the reason with its exit status."""
+def _failed_beside(pod: Mapping[str, Any]) -> bool:
+    """Return whether the role's container of a failed pod succeeded, and only one beside it failed."""
+    status = _status(pod)
+    codes = {str(each.get("name")): ended.get("exitCode") for each, ended in _ends(status)}
+    own = codes.pop(container_of_role(pod), None)
+    disrupted = status.get("reason") or any(map(_disruption, status.get("conditions") or ()))
+    return status.get("phase") == "Failed" and not disrupted and own == 0 and any(codes.values())
+
+
+def _ends(status: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield each container of a pod that has ended, and how it ended."""
     for container in status.get("containerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended := (container.get("state") or {}).get("terminated"):
+            yield container, ended
+
+
+def _exits(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the reason why the role's container failed, and the reason with its exit status.
+
+    For a pod that does not list its containers, it yields those of each container that failed.
+    """
+    name = container_of_role(pod)
+    for container, ended in _ends(_status(pod)):
         reason, code = str(ended.get("reason") or ""), ended.get("exitCode")
-        if ended and (code != 0 or reason == "OOMKilled"):
+        if (not name or container.get("name") == name) and (code != 0 or reason == "OOMKilled"):
             text = f"exit status {code}" if code is not None else ""
             yield reason, ", ".join(filter(None, (reason if reason != "Error" else "", text)))
 
@@ -159,8 +193,8 @@ def _wait_of(pod: Mapping[str, Any]) -> str:
 
 
 def _told(told: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a reason, and the reason with its message on one line."""
-    reason, message = str(told.get("reason") or ""), " ".join(str(told.get("message") or "").split())
+    """Return a reason, and the reason with its message."""
+    reason, message = str(told.get("reason") or ""), str(told.get("message") or "")
     return reason, ": ".join(filter(None, (reason, message)))
 
 

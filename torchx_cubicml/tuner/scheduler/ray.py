@@ -6,11 +6,12 @@ TorchX names a job after its app, so the app's name bears the launch id. TorchX'
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 _TIMEOUT_S = 30.0
+_DRIVER_STARTS_WITHIN_S = 60.0  # else its messages are switched off, and it may have placed the training
+_LONGEST_WAIT = 65536  # characters of a log; a driver that waits for room writes less
 _LIVE = {"PENDING": JobPhase.QUEUED, "RUNNING": JobPhase.RUNNING}
 _ENDS = {"SUCCEEDED": JobEnd.SUCCEEDED, "STOPPED": JobEnd.CANCELLED, "FAILED": JobEnd.FAILED}
 # The message of a failed job ends with its log. Lines of the training do not begin so: Ray puts its process first.
@@ -31,7 +34,7 @@ _CAUSES = (
 _WAITS, _PLACED = "Waiting for minimum placement group", "Successfully created placement groups"  # TorchX's driver
 _EXIT_CODE = re.compile(r"exec_module failed with return code (-?\d+)")  # of the training, in TorchX's driver
 _LOG = re.compile(r",? last available logs.*", re.DOTALL)
-_OF_TRAINING = re.compile(r"^(?:\x1b\[\d+m)?\(CommandActor pid=[^)]*\)(?:\x1b\[0m)? ?")
+_OF_TRAINING = re.compile(r"^(?:\x1b\[\d+m)?\(CommandActor pid=[^)]*\)(?:\x1b\[0m)? ?", re.MULTILINE)
 
 
 class RayQuery:
@@ -44,6 +47,7 @@ class RayQuery:
     def __init__(self, address: str) -> None:
         self._address = address
         self._placed: set[str] = set()  # jobs that no longer wait for room
+        self._running_since: dict[str, float] = {}  # for Ray, by a clock that only goes forward
 
     def look(self, app_id: str) -> JobState | None:
         """Return the state of a job with the message of its end; one that waits for room is queued.
@@ -55,12 +59,21 @@ class RayQuery:
         if job is None:  # unknown, or a server that does not answer
             return no_answer("Ray's job server does not answer") if self.find(()) is None else None
         state = state_of(str(job.status), job.message or "")
-        if state.phase is JobPhase.RUNNING and submission_id not in self._placed:
-            log = _ask(address, lambda client: client.get_job_logs(submission_id)) or ""
-            if _WAITS in log and _PLACED not in log:
-                return JobState(phase=JobPhase.QUEUED, why="waits for room on the cluster")
+        if state.phase is not JobPhase.RUNNING or submission_id in self._placed:
+            return state
+        log = _ask(address, lambda client: client.get_job_logs(submission_id))
+        return state if log is None else self._state_by_log(submission_id, log)
+
+    def _state_by_log(self, submission_id: str, log: str) -> JobState:
+        """Return the state of a job whose driver runs: queued until its log shows that the training is placed."""
+        running_s = time.monotonic() - self._running_since.setdefault(submission_id, time.monotonic())
+        if _PLACED in log or len(log) > _LONGEST_WAIT or _OF_TRAINING.search(log):
             self._placed.add(submission_id)
-        return state
+        elif _WAITS in log:
+            return JobState(phase=JobPhase.QUEUED, why="waits for room on the cluster")
+        elif running_s < _DRIVER_STARTS_WITHIN_S:
+            return JobState(phase=JobPhase.QUEUED, why="its driver starts")
+        return JobState(phase=JobPhase.RUNNING)
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search all jobs that the cluster has had since it started."""
@@ -99,7 +112,7 @@ def state_of(status: str, message: str) -> JobState:
     >>> str(state_of("FAILED", "Unexpected error occurred: 2 were killed due to the node running low on memory").end)
     'ran out of memory'
     """
-    why = _LOG.sub("", message).strip()
+    why = one_line(_LOG.sub("", message))
     if status in _LIVE:
         return JobState(phase=_LIVE[status], why=why if status == "PENDING" else "")
     if status not in _ENDS:
@@ -108,7 +121,7 @@ def state_of(status: str, message: str) -> JobState:
         return JobState(phase=JobPhase.ENDED, end=_ENDS[status], why="" if status == "SUCCEEDED" else why)
     for pattern, end in _CAUSES:
         if cause := pattern.search(message):
-            return JobState(phase=JobPhase.ENDED, end=end, why=cause[1])
+            return JobState(phase=JobPhase.ENDED, end=end, why=one_line(cause[1]))
     code = _EXIT_CODE.search(message)
     return JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why=f"exit code {code[1]}" if code else why)
 

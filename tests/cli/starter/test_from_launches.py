@@ -1,0 +1,153 @@
+"""Meanings of flags by recorded launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.cli.starter import RecordedLaunches, is_nothing_found, starter_space
+from torchx_cubicml.launch import Launch
+from torchx_cubicml.records.arguments import digested_arguments
+from torchx_cubicml.records.trial import State, Trial
+from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = "5eed"
+PROGRAM = "odd.py"
+SOURCE = 'MODES = {"whole": 1, "grads": 2}\n'
+
+
+def trial(command: str, *, program: str = PROGRAM, **observed: str | int) -> Trial:
+    return Trial(
+        trial_id=f"{command}-{program}",
+        workload={"program": program},
+        config={},
+        state=State.COMPLETED,
+        observed=observed,
+        arguments=digested_arguments(command.split(), KEY),
+    )
+
+
+def batch(command: str, micro: int, accumulation: int, *, program: str = PROGRAM) -> Trial:
+    return trial(command, program=program, micro_batch_size=micro, gradient_accumulation_steps=accumulation)
+
+
+def starter(command: str, *trials: Trial, help_text: str = "") -> str:
+    launch = Launch(program=PROGRAM, script_args=tuple(command.split()), world_size=2)
+    return starter_space(launch, help_text, RecordedLaunches.of(launch, trials, (KEY,)))
+
+
+def bindings(text: str) -> dict[str, str]:
+    """Return the flag of each parameter of a space file that is bound to one."""
+    parameters = parse_space(text, where="starter").parameters
+    return {item.name: item.binding.name for item in parameters if item.binding and item.binding.name.startswith("-")}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / PROGRAM).write_text(SOURCE)
+    return tmp_path
+
+
+class TestCounts:
+    def test_flags_that_equal_the_observed_batch_in_launches_with_several_values(self) -> None:
+        text = starter("--chunk 4 --fold=2", batch("--chunk 4 --fold=2", 4, 2), batch("--chunk=8 --fold 1", 8, 1))
+        assert bindings(text) == {"micro_batch_size": "--chunk", "gradient_accumulation_steps": "--fold"}
+        assert parse_space(text, where="starter").parameters[0].choices == (1, 2, 4, 8)
+        assert "# In 2 recorded launches, --chunk was the observed micro batch size (4, 8).\n" in text
+        assert not is_nothing_found(text)
+
+    def test_one_value_gives_a_guess_that_is_no_parameter_yet(self) -> None:
+        text = starter("--chunk 4 --fold 2", batch("--chunk 4 --fold 2", 4, 2), batch("--chunk 4 --fold 2", 4, 2))
+        assert bindings(text) == {}
+        assert is_nothing_found(text)
+        lines = text.splitlines()
+        at = lines.index("# In 2 recorded launches, --chunk was the observed micro batch size (4).")
+        assert lines[at + 1].startswith("# That is a guess.")
+        assert lines[at + 2].startswith("# [parameters.micro_batch_size]")
+
+    def test_uncommented_guesses_are_a_legal_space(self) -> None:
+        text = starter("--chunk 4 --fold 2", batch("--chunk 4 --fold 2", 4, 2))
+        starts = ("# [parameters.micro", "# [parameters.grad", "# choices", "# derive", "# flag")
+        lines = [line.removeprefix("# ") if line.startswith(starts) else line for line in text.splitlines()]
+        found = bindings("\n".join(lines))
+        assert found == {"micro_batch_size": "--chunk", "gradient_accumulation_steps": "--fold"}
+
+    def test_a_guessed_accumulation_does_not_free_a_named_batch(self) -> None:
+        text = starter("--batch_size 4 --fold 2", batch("--batch_size 4 --fold 2", 4, 2))
+        assert parse_space(text, where="starter").parameters[0].choices == (4,)
+        assert "--fold was the observed gradient accumulation steps (2)" in text
+
+    @pytest.mark.parametrize(
+        "trials",
+        [
+            [batch("--chunk 4 --depth 4", 4, 1)],  # either of two
+            [batch("--chunk 4", 4, 1), batch("--chunk 8", 4, 1)],  # one launch shows another number
+            [batch("--chunk 1", 1, 1)],  # any flag may be 1
+            [batch("--chunk 4", 4, 1, program="other.py")],
+            [trial("--chunk 4")],
+        ],
+    )
+    def test_nothing_is_said_without_evidence(self, trials: list[Trial]) -> None:
+        command = "--chunk 4 --depth 4"
+        assert starter(command, *trials) == starter(command)
+
+    def test_a_flag_of_the_global_batch_is_named_and_stays(self) -> None:
+        launches = [
+            trial("--total 16", micro_batch_size=4, global_batch_size=16, gradient_accumulation_steps=2),
+            trial("--total 32", micro_batch_size=8, global_batch_size=32, gradient_accumulation_steps=2),
+        ]
+        text = starter("--total 16", *launches)
+        assert "--total was the observed global batch size (16, 32)" in text
+        assert bindings(text) == {}
+
+    def test_keys_are_found_as_flags_are(self) -> None:
+        text = starter("chunk=4 fold=2", batch("chunk=4 fold=2", 4, 2), batch("chunk=8 fold=1", 8, 1))
+        parameters = {item.name: item.binding for item in parse_space(text, where="starter").parameters}
+        assert {name: place.name for name, place in parameters.items() if place} == {
+            "micro_batch_size": "chunk=",
+            "gradient_accumulation_steps": "fold=",
+        }
+
+    def test_a_name_stands_where_launches_show_more_rows(self) -> None:
+        shown = [batch("--batch_size 2", 1024, 1), batch("--batch_size 4", 2048, 1)]
+        assert bindings(starter("--batch_size 2", *shown)) == {"micro_batch_size": "--batch_size"}
+
+    def test_a_name_counts_for_nothing_where_launches_show_a_smaller_number(self) -> None:
+        text = starter("--batch_size 16", batch("--batch_size 16", 8, 1), batch("--batch_size 32", 16, 1))
+        assert bindings(text) == {}
+        assert "[parameters.batch_size]" not in text
+        assert "--batch_size is not the micro batch size in any recorded launch: the latest with 32 showed 16" in text
+
+
+class TestWords:
+    def test_a_flag_whose_words_tell_the_observed_sharding(self) -> None:
+        text = starter(
+            "--mode whole",
+            trial("--mode whole", sharding_strategy="FULL_SHARD"),
+            trial("--mode grads", sharding_strategy="SHARD_GRAD_OP"),
+        )
+        assert bindings(text) == {"sharding_strategy": "--mode"}
+        assert set(parse_space(text, where="starter").parameters[0].choices) == {"whole", "grads"}
+        assert "whole: FULL_SHARD" in text
+        assert "grads: SHARD_GRAD_OP" in text
+
+    def test_one_word_that_is_no_standard_one_tells_nothing(self) -> None:
+        assert bindings(starter("--mode whole", trial("--mode whole", sharding_strategy="FULL_SHARD"))) == {}
+
+    def test_a_word_that_showed_two_strategies_tells_nothing(self) -> None:
+        shown = [trial("--mode whole", sharding_strategy=name) for name in ("FULL_SHARD", "SHARD_GRAD_OP")]
+        assert bindings(starter("--mode whole", *shown)) == {}
+
+    def test_a_switch_of_checkpointing(self) -> None:
+        shown = [
+            trial("--thrifty", activation_checkpointing="full"),
+            trial("", activation_checkpointing="none"),
+        ]
+        text = starter("--thrifty", *shown)
+        assert bindings(text) == {"activation_checkpointing": "--thrifty"}
+        assert parse_space(text, where="starter").parameters[0].choices == (False, True)

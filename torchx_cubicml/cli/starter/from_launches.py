@@ -1,0 +1,191 @@
+"""Meanings of a command's flags, from recorded launches of its program: what each launch typed and what it showed.
+
+A flag whose number equals the observed micro batch in launches with several values sets the micro batch. One value
+alone may be chance, so it gives a guess.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from torchx_cubicml.launch.bindings.spelling import number, switch_value
+from torchx_cubicml.launch.launch import workload_of
+from torchx_cubicml.records.argument_words import argument_words, with_underscores
+from torchx_cubicml.records.arguments import restored_arguments
+from torchx_cubicml.records.standard_names import STANDARD_WORDS
+from torchx_cubicml.records.workload import is_same_program, recency
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
+    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.trial import Trial
+
+GLOBAL_BATCH = "global_batch_size"
+_COUNTS = ("micro_batch_size", "gradient_accumulation_steps", "tp_degree", "pp_degree", "cp_degree", GLOBAL_BATCH)
+_WORDS = ("sharding_strategy", "activation_checkpointing", "precision")
+_SWITCHES = ("activation_checkpointing", "compile")
+_MAX_LAUNCHES = 100  # the latest ones
+_LONGEST_WORD = 64
+_FEWEST_TO_KNOW = 2  # values, each of which fits
+
+Pair: TypeAlias = "tuple[Hashable, Hashable]"
+"""Value of a flag, and the observed value of a fact, in one launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLaunches:
+    """Recorded launches of the program of a command, in the order of their ends.
+
+    Args:
+        trials: their records.
+        keys: of the store's digests.
+    """
+
+    trials: tuple[Trial, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, launch: Launch, trials: Iterable[Trial], keys: Sequence[str] = ()) -> RecordedLaunches:
+        """Return the latest launches of the command's program that recorded their arguments and observed facts."""
+        workload = workload_of(launch)
+        found = [
+            trial
+            for trial in trials
+            if trial.arguments is not None and trial.observed and is_same_program(trial, workload)
+        ]
+        return cls(trials=tuple(sorted(found, key=recency)[-_MAX_LAUNCHES:]), keys=tuple(keys))
+
+
+def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches, source: str) -> list[ScriptFlag]:
+    """Return the flags, those without a meaning with the one that launches show.
+
+    A name that tells the micro batch or the accumulation counts for nothing where each launch shows a smaller number,
+    as of a batch that the script divides among its ranks.
+
+    Args:
+        flags: of the command and its script.
+        launches: of the same program.
+        source: of the program; its texts tell recorded words.
+    """
+    if not launches.trials:
+        return list(flags)
+    launches = _with_words(launches, source)
+    checked = [_without_refuted(flag, launches) for flag in flags]
+    taken = {flag.meaning for flag in checked if flag.meaning}
+    for fact in (*_COUNTS, *_WORDS, *_SWITCHES):
+        if fact not in taken and (index := _carrier(checked, fact, launches)) is not None:
+            checked[index] = _with_meaning(checked[index], fact, launches)
+            taken.add(fact)
+    return checked
+
+
+def _with_words(launches: RecordedLaunches, source: str) -> RecordedLaunches:
+    """Return the launches with those of their recorded words that are texts of the source."""
+    try:
+        nodes = ast.walk(ast.parse(source))
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return launches
+    texts = {text for text in texts if 0 < len(text) <= _LONGEST_WORD}
+    restored = (
+        replace(trial, arguments=restored_arguments(trial.arguments or (), texts, launches.keys))
+        for trial in launches.trials
+    )
+    return replace(launches, trials=tuple(restored))
+
+
+def _without_refuted(flag: ScriptFlag, launches: RecordedLaunches) -> ScriptFlag:
+    """Return a flag without the meaning of its name, if each launch that shows that fact shows a smaller number."""
+    if flag.meaning not in _COUNTS[:2] or flag.file:
+        return flag
+    pairs = _pairs(flag, flag.meaning, launches)
+    if not pairs or not all(
+        isinstance(shown, int) and isinstance(typed, int) and shown < typed for typed, shown in pairs
+    ):
+        return flag  # a larger one may count rows of flattened samples
+    typed, shown = pairs[-1]
+    what = flag.meaning.replace("_", " ")
+    why = f"{flag.name} is not the {what} in any recorded launch: the latest with {typed} showed {shown}"
+    return replace(flag, meaning="", evidence=why)
+
+
+def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: RecordedLaunches) -> int | None:
+    """Return the index of the one flag that fits a fact, by the most values; ``None`` where none or several do."""
+    fitting: dict[int, int] = {}
+    for index, flag in enumerate(flags):
+        if not (flag.meaning or flag.destination or flag.file or flag.is_variable):
+            fitting[index] = _n_values(_pairs(flag, fact, launches), fact)
+    most = max(fitting.values(), default=0)
+    best = [index for index, count in fitting.items() if count == most]
+    return best[0] if most and len(best) == 1 else None
+
+
+def _n_values(pairs: Sequence[Pair], fact: str) -> int:
+    """Return the number of values with which a flag fits a fact; 0 where it does not, or one value tells nothing."""
+    typed, shown = ({pair[side] for pair in pairs} for side in (0, 1))
+    if fact in _COUNTS:
+        is_fitting = all(one == other for one, other in pairs) and typed != {1}
+        return len(typed) if is_fitting else 0
+    if not len(typed) == len(shown) == len(set(pairs)):
+        return 0
+    if len(typed) < _FEWEST_TO_KNOW and typed != shown:
+        return 0  # another word than the observed one, or a switch
+    return len(typed)
+
+
+def _pairs(flag: ScriptFlag, fact: str, launches: RecordedLaunches) -> list[Pair]:
+    """Return the values of a flag and of a fact in each launch that tells both."""
+    name = with_underscores(flag.name)
+    texts = {*flag.choices, *STANDARD_WORDS.get(fact, ()), *([flag.value] if flag.value else [])}
+    pairs: list[Pair] = []
+    for trial in launches.trials:
+        shown = trial.observed.get(fact)
+        words = argument_words(restored_arguments(trial.arguments or (), texts, launches.keys))
+        typed = words.get(name, flag.default)
+        if fact in _COUNTS:
+            value: Hashable = number(typed) if typed else None
+            value = value if isinstance(value, int) and not isinstance(value, bool) else None
+        elif _is_switch(flag, fact):
+            value, shown = _is_on(words.get(name)), None if shown is None else shown not in {False, "none"}
+        else:
+            value = typed or None
+        if value is not None and shown is not None and not isinstance(shown, tuple):
+            pairs.append((value, shown))
+    return pairs
+
+
+def _is_switch(flag: ScriptFlag, fact: str) -> bool:
+    value = flag.value
+    return fact in _SWITCHES and (flag.is_switch or value is None or switch_value(value) is not None)
+
+
+def _is_on(typed: str | None) -> bool | None:
+    """Return whether a launch switched a flag on: an absent flag is off, and one without a value is on."""
+    return typed is not None if not typed else switch_value(typed)
+
+
+def _with_meaning(flag: ScriptFlag, fact: str, launches: RecordedLaunches) -> ScriptFlag:
+    pairs = _pairs(flag, fact, launches)
+    values = list(dict.fromkeys(pairs))
+    is_guess = len(values) < _FEWEST_TO_KNOW
+    if fact in _COUNTS:
+        shown = ", ".join(map(str, sorted(value for value, _ in values if isinstance(value, int))))
+    else:
+        shown = ", ".join(f"{_typed_text(typed)}: {found}" for typed, found in values)
+    count = f"{len(pairs)} recorded launch{'es' if len(pairs) > 1 else ''}"
+    did = "was" if fact in _COUNTS else "set"
+    evidence = f"In {count}, {flag.name} {did} the observed {fact.replace('_', ' ')} ({shown})"
+    choices = flag.choices
+    if fact in _WORDS and not choices and not _is_switch(flag, fact):
+        choices = tuple(str(typed) for typed, _ in values if not str(typed).startswith("~"))
+    return replace(flag, meaning=fact, evidence=evidence, is_guess=is_guess, choices=choices)
+
+
+def _typed_text(typed: Hashable) -> str:
+    if isinstance(typed, bool):
+        return "on" if typed else "off"
+    return "another word" if str(typed).startswith("~") else str(typed)

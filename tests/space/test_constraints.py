@@ -64,6 +64,15 @@ class TestConstraints:
         assert late.residual({"a": 2, "b": B}) not in {None, ("met",)}
         assert late.residual({"a": 2, "b": 4}) == ("met",)
 
+    def test_a_rule_holds_where_it_gives_no_reason(self) -> None:
+        ruled = [rule("a > b"), rule("a + b"), rule("a / b == 2"), rule("h + b > 0", h="a / 2"), rule("a % b == 0")]
+        pairs = [(a, b) for a in (-1, 0, 3, 4, 2.5, "x", True) for b in (0, 1, 2, "x")]
+        known = [{"a": a, "b": b} for a, b in pairs]
+        assert [[each.holds(values) for values in known] for each in ruled] == [
+            [each.broken(values) is None for values in known] for each in ruled
+        ]
+        assert {each.holds(values) for each in ruled for values in known} == {True, False}
+
     def test_a_broken_rule_is_named_with_its_values(self) -> None:
         assert rule("a > b").broken({"a": 1, "b": 2}) == "here: 'a > b' does not hold with a=1, b=2"
         assert rule("a > b").broken({"a": 3, "b": 2}) is None

@@ -185,6 +185,15 @@ class Rule:
         met = _may_be_derived(self.expression, value) if self.derives else value is True
         return "met" if met else None
 
+    def holds(self, known: Mapping[str, Value]) -> bool:
+        """Return whether facts and free values meet the rule; searches ask so often that a reason would cost much."""
+        if self.before or self.derives or not isinstance(self.expression, Expression):
+            return self.broken(known) is None
+        try:
+            return self.expression.holds(known)
+        except SpaceError:
+            return False
+
     def broken(self, known: Mapping[str, Value]) -> str | None:
         """Return the reason why facts and free values break the rule, ``None`` if they meet it."""
         values = dict(known)

@@ -247,7 +247,7 @@ class LegalConfigs:
 
         def holds(choice: Sequence[int]) -> bool:
             values = self._facts | {name: self._value(name, choice) for name in rule.reads}
-            return rule.broken(values) is None
+            return rule.holds(values)
 
         def residual(choice: Sequence[int], assigned: Collection[int]) -> Hashable | None:
             return rule.residual(

@@ -22,7 +22,8 @@ _FREE = re.compile(rf"of which {_SIZE} is free")
 _OWN = re.compile(rf"this process has {_SIZE} memory in use")
 _LEAST_SHARE = 0.1  # of the device in use by others; less is the usual background
 _HOST = re.compile(
-    r"\bMemoryError\b|the host (?:or the job's limit )?ran out of memory|the scheduler ended the job: out of memory"
+    r"\bMemoryError\b|the host (?:or the job(?:'s limit)? )?ran out of memory"
+    r"|the scheduler ended the job: out of memory"
 )
 
 

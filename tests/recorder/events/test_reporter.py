@@ -53,10 +53,10 @@ def test_the_printed_line_holds_the_trial_of_the_store(
     assert (stored.state, stored.reason, stored.launch_id, stored.attempts) == (State.COMPLETED, "", "launch-1", 1)
     assert stored.arguments == ("--batch", "4", "--token", "***")
     assert (stored.config, stored.origin) == ({"batch_size": 4}, Origin.TUNE)
-    line, outcome = capsys.readouterr().err.splitlines()
+    line, *outcome = capsys.readouterr().err.splitlines()
     mark, _, text = line.partition(" ")
     assert mark == PRINTED_MARK
-    assert outcome.startswith("torchx-cubicml: recorded ")
+    assert outcome[0].startswith("torchx-cubicml: recorded ")
     event = Event.from_json(json.loads(text))
     assert event.attempt == (0, 2)
     (printed,) = fold_events([event])

@@ -18,11 +18,12 @@ from torchx_cubicml.records.standard_names import STANDARD_WORDS
 from torchx_cubicml.records.workload import is_same_program, recency
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
     from torchx_cubicml.cli.starter.script_flag import ScriptFlag
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
 GLOBAL_BATCH = "global_batch_size"
 _COUNTS = ("micro_batch_size", "gradient_accumulation_steps", "tp_degree", "pp_degree", "cp_degree", GLOBAL_BATCH)
@@ -31,6 +32,9 @@ _SWITCHES = ("activation_checkpointing", "compile")
 _MAX_LAUNCHES = 100  # the latest ones
 _LONGEST_WORD = 64
 _FEWEST_TO_KNOW = 2  # values, each of which fits
+
+Shown: TypeAlias = "tuple[Mapping[str, str], Mapping[str, Value]]"
+"""Typed words of one launch by the name of their flag, and its observed facts."""
 
 Pair: TypeAlias = "tuple[Hashable, Hashable]"
 """Value of a flag, and the observed value of a fact, in one launch."""
@@ -73,32 +77,42 @@ def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches
     """
     if not launches.trials:
         return list(flags)
-    launches = _with_words(launches, source)
-    checked = [_without_refuted(flag, launches) for flag in flags]
+    shown = _shown(launches, _texts_of(flags) | _texts_in(source))
+    checked = [_without_refuted(flag, shown) for flag in flags]
     taken = {flag.meaning for flag in checked if flag.meaning}
     for fact in (*_COUNTS, *_WORDS, *_SWITCHES):
-        if fact not in taken and (index := _carrier(checked, fact, launches)) is not None:
-            checked[index] = _with_meaning(checked[index], fact, launches)
+        if fact not in taken and (index := _carrier(checked, fact, shown)) is not None:
+            checked[index] = _with_meaning(checked[index], fact, shown)
             taken.add(fact)
     return checked
 
 
-def _with_words(launches: RecordedLaunches, source: str) -> RecordedLaunches:
-    """Return the launches with those of their recorded words that are texts of the source."""
+def _texts_of(flags: Sequence[ScriptFlag]) -> set[str]:
+    """Return the words that flags may have: the listed, the typed and the standard ones."""
+    texts = {text for flag in flags for text in (*flag.choices, flag.value) if text}
+    return texts.union(*(STANDARD_WORDS[fact] for fact in _WORDS))
+
+
+def _texts_in(source: str) -> set[str]:
     try:
         nodes = ast.walk(ast.parse(source))
         texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return launches
-    texts = {text for text in texts if 0 < len(text) <= _LONGEST_WORD}
-    restored = (
-        replace(trial, arguments=restored_arguments(trial.arguments or (), texts, launches.keys))
+        return set()
+    return {text for text in texts if 0 < len(text) <= _LONGEST_WORD}
+
+
+def _shown(launches: RecordedLaunches, texts: Collection[str]) -> list[Shown]:
+    """Return what each launch typed and showed; of its recorded words, those that are among ``texts`` are readable."""
+    words = tuple({word for trial in launches.trials for word in trial.arguments or ()})
+    readable = dict(zip(words, restored_arguments(words, texts, launches.keys), strict=True))
+    return [
+        (argument_words([readable[word] for word in trial.arguments or ()]), trial.observed)
         for trial in launches.trials
-    )
-    return replace(launches, trials=tuple(restored))
+    ]
 
 
-def _without_refuted(flag: ScriptFlag, launches: RecordedLaunches) -> ScriptFlag:
+def _without_refuted(flag: ScriptFlag, launches: Sequence[Shown]) -> ScriptFlag:
     """Return a flag without the meaning of its name, if each launch that shows that fact shows a smaller number."""
     if flag.meaning not in _COUNTS[:2] or flag.file:
         return flag
@@ -113,7 +127,7 @@ def _without_refuted(flag: ScriptFlag, launches: RecordedLaunches) -> ScriptFlag
     return replace(flag, meaning="", evidence=why)
 
 
-def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: RecordedLaunches) -> int | None:
+def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: Sequence[Shown]) -> int | None:
     """Return the index of the one flag that fits a fact, by the most values; ``None`` where none or several do."""
     fitting: dict[int, int] = {}
     for index, flag in enumerate(flags):
@@ -137,14 +151,12 @@ def _n_values(pairs: Sequence[Pair], fact: str) -> int:
     return len(typed)
 
 
-def _pairs(flag: ScriptFlag, fact: str, launches: RecordedLaunches) -> list[Pair]:
+def _pairs(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> list[Pair]:
     """Return the values of a flag and of a fact in each launch that tells both."""
     name = with_underscores(flag.name)
-    texts = {*flag.choices, *STANDARD_WORDS.get(fact, ()), *([flag.value] if flag.value else [])}
     pairs: list[Pair] = []
-    for trial in launches.trials:
-        shown = trial.observed.get(fact)
-        words = argument_words(restored_arguments(trial.arguments or (), texts, launches.keys))
+    for words, observed in launches:
+        shown = observed.get(fact)
         typed = words.get(name, flag.default)
         if fact in _COUNTS:
             value: Hashable = number(typed) if typed else None
@@ -168,7 +180,7 @@ def _is_on(typed: str | None) -> bool | None:
     return typed is not None if not typed else switch_value(typed)
 
 
-def _with_meaning(flag: ScriptFlag, fact: str, launches: RecordedLaunches) -> ScriptFlag:
+def _with_meaning(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> ScriptFlag:
     pairs = _pairs(flag, fact, launches)
     values = list(dict.fromkeys(pairs))
     is_guess = len(values) < _FEWEST_TO_KNOW

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     name, words = split_command(args.command)
     launch = _launch(name, words)
-    recorded = _recorded(launch, store_url(args))
+    recorded = _recorded(launch, args)
     text = starter_space(launch, script_help(launch, report=_report), recorded)
     nothing_found = _nothing_found_text(len(recorded.trials)) if is_nothing_found(text) else ""
     if args.output in {"", "-"}:
@@ -90,7 +90,7 @@ def _next_step(name: str, path: str) -> str:
     return f"{tune} (or launch as usual: cubicrun {OURS}space {path} {launch})"
 
 
-def _recorded(launch: Launch, url: str) -> RecordedLaunches:
+def _recorded(launch: Launch, args: argparse.Namespace) -> RecordedLaunches:
     """Return the recorded launches of a command's program; none, with a warning, from a store that cannot be read."""
     from torchx_cubicml.cli.progress_bar import read_store
     from torchx_cubicml.cli.starter import RecordedLaunches
@@ -98,6 +98,7 @@ def _recorded(launch: Launch, url: str) -> RecordedLaunches:
     from torchx_cubicml.store.digest_key import digest_keys
 
     try:
+        url = store_url(args)
         trials, _ = read_store(url, is_json=False, may_be_absent=True)
         return RecordedLaunches.of(launch, trials, digest_keys(url) if trials else ())
     except StoreError as error:

@@ -111,6 +111,19 @@ def test_a_rank_runs_whatever_its_environment_is(
     assert is_recorded or changes
 
 
+class Fails:
+    @staticmethod
+    def find_spec(*_: object) -> None:
+        raise OSError("of the user's own finder")
+
+
+@pytest.mark.parametrize("finder", [object(), Fails])
+def test_an_odd_finder_of_the_user_is_passed_over(finder: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "meta_path", [finder])
+    assert place_variables() is None
+
+
 def test_a_worker_of_a_data_loader_is_no_start_of_a_rank(started: list[str]) -> None:
     for is_daemon in (True, False):
         process = multiprocessing.get_context("fork").Process(target=int, daemon=is_daemon)

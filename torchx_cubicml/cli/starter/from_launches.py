@@ -31,6 +31,7 @@ _WORDS = ("sharding_strategy", "activation_checkpointing", "precision")
 _SWITCHES = ("activation_checkpointing", "compile")
 _MAX_LAUNCHES = 100  # the latest ones
 _LONGEST_WORD = 64
+_MAX_LISTED = 8  # values in a comment
 _FEWEST_TO_KNOW = 2  # values, each of which fits
 
 Shown: TypeAlias = "tuple[Mapping[str, str], Mapping[str, Value]]"
@@ -135,7 +136,9 @@ def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: Sequence[Shown]) 
             fitting[index] = _n_values(_pairs(flag, fact, launches), fact)
     most = max(fitting.values(), default=0)
     best = [index for index, count in fitting.items() if count == most]
-    return best[0] if most and len(best) == 1 else None
+    if not most or len(best) > 1 or not _is_told(_pairs(flags[best[0]], fact, launches), fact):
+        return None
+    return best[0]
 
 
 def _n_values(pairs: Sequence[Pair], fact: str) -> int:
@@ -146,9 +149,21 @@ def _n_values(pairs: Sequence[Pair], fact: str) -> int:
         return len(typed) if is_fitting else 0
     if not len(typed) == len(shown) == len(set(pairs)):
         return 0
-    if len(typed) < _FEWEST_TO_KNOW and typed != shown:
+    if len(typed) < _FEWEST_TO_KNOW and (typed != shown or typed & {False, True}):
         return 0  # another word than the observed one, or a switch
     return len(typed)
+
+
+def _is_told(pairs: Sequence[Pair], fact: str) -> bool:
+    """Return whether a flag that fits a fact may be told to carry it.
+
+    A seed, a size, a name or a switch that turns something off may fit a sharding or recomputation by chance.
+    """
+    if fact in _COUNTS:
+        return True
+    if any(isinstance(typed, bool) for typed, _ in pairs):
+        return all(typed == shown for typed, shown in pairs)
+    return all(number(str(typed)) is None and not str(typed).startswith("~") for typed, _ in pairs)
 
 
 def _pairs(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> list[Pair]:
@@ -185,19 +200,20 @@ def _with_meaning(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> Scr
     values = list(dict.fromkeys(pairs))
     is_guess = len(values) < _FEWEST_TO_KNOW
     if fact in _COUNTS:
-        shown = ", ".join(map(str, sorted(value for value, _ in values if isinstance(value, int))))
+        texts = [str(value) for value in sorted(value for value, _ in values if isinstance(value, int))]
     else:
-        shown = ", ".join(f"{_typed_text(typed)}: {found}" for typed, found in values)
+        texts = [_pair_text(*pair) for pair in values]
     count = f"{len(pairs)} recorded launch{'es' if len(pairs) > 1 else ''}"
-    did = "was" if fact in _COUNTS else "set"
-    evidence = f"In {count}, {flag.name} {did} the observed {fact.replace('_', ' ')} ({shown})"
+    did = "was" if fact in _COUNTS else "went with"
+    listed = ", ".join([*texts[:_MAX_LISTED], *(["..."] if len(texts) > _MAX_LISTED else [])])
+    evidence = f"In {count}, {flag.name} {did} the observed {fact.replace('_', ' ')} ({listed})"
     choices = flag.choices
     if fact in _WORDS and not choices and not _is_switch(flag, fact):
-        choices = tuple(str(typed) for typed, _ in values if not str(typed).startswith("~"))
+        choices = tuple(str(typed) for typed, _ in values)
     return replace(flag, meaning=fact, evidence=evidence, is_guess=is_guess, choices=choices)
 
 
-def _typed_text(typed: Hashable) -> str:
+def _pair_text(typed: Hashable, shown: Hashable) -> str:
     if isinstance(typed, bool):
         return "on" if typed else "off"
-    return "another word" if str(typed).startswith("~") else str(typed)
+    return str(typed) if typed == shown else f"{typed}: {shown}"

@@ -201,8 +201,16 @@ def place_variables() -> dict[str, str] | None:
         return None
     others = (finder for finder in sys.meta_path if finder is not PathFinder)  # that of an editable installation
     found = PathFinder.find_spec(_PACKAGE, sys.path[1:])  # the first entry is the program's folder
-    if found is None and not any(finder.find_spec(_PACKAGE, None) is not None for finder in others):
+    if found is None and not any(map(_finds_package, others)):
         return None
     has_user_site = getattr(sys.modules.get("site"), "USER_SITE", None) in sys.path
     names = (*_PLACE_VARIABLES, *(_USER_SITE_VARIABLES if has_user_site else ()))
     return {name: own.get(name, "") for name in names}
+
+
+def _finds_package(finder: object) -> bool:
+    find_spec = getattr(finder, "find_spec", None)  # as Python's import does, which skips a finder without one
+    try:
+        return find_spec is not None and find_spec(_PACKAGE, None) is not None
+    except Exception:  # noqa: BLE001 - a finder of somebody else
+        return False

@@ -116,9 +116,12 @@ def test_an_absent_home_directory_leaves_recorded_launches_out(
     assert parse_space(written.out, where="x").parameters
 
 
-def test_the_next_step_of_a_plain_python_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("front", [[], ["cubicrun", "--"]])
+def test_the_next_step_of_a_plain_python_command(
+    front: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "train.py").write_text("print('no flags')")
-    assert run("-o", "p.toml", "--", "python", "train.py", "--batch_size=4", "--accumulate=2") == 0
+    assert run("-o", "p.toml", "--", *front, "python", "train.py", "--batch_size=4", "--accumulate=2") == 0
     assert (
         "then run: torchx cubicml tune --space p.toml -- utils.sh python ... "
         "(or launch as usual: cubicrun --cubicml-space p.toml -- python ...)"

@@ -105,6 +105,14 @@ class TestCounts:
         assert "--total was the observed global batch size (16, 32)" in text
         assert bindings(text) == {}
 
+    @pytest.mark.parametrize(("world_size", "is_known"), [(1, True), (2, False)])
+    def test_launches_on_one_rank_leave_open_which_batch_it_is(self, world_size: int, is_known: bool) -> None:
+        shown = [trial(f"--chunk {size} --fold 1", micro_batch_size=size, global_batch_size=size) for size in (4, 8)]
+        launch = Launch(program=PROGRAM, script_args=("--chunk", "4"), world_size=world_size)
+        text = starter_space(launch, "", RecordedLaunches.of(launch, shown, (KEY,)))
+        assert ("micro_batch_size" in bindings(text)) == is_known
+        assert ("micro batch size (4, 8), and the global batch size, too.\n# That is a guess." in text) != is_known
+
     def test_keys_are_found_as_flags_are(self) -> None:
         text = starter("chunk=4 fold=2", batch("chunk=4 fold=2", 4, 2), batch("chunk=8 fold=1", 8, 1))
         parameters = {item.name: item.binding for item in parse_space(text, where="starter").parameters}

@@ -14,7 +14,7 @@ from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.launch.launch import workload_of
 from torchx_cubicml.records.argument_words import argument_words, with_underscores
 from torchx_cubicml.records.arguments import restored_arguments
-from torchx_cubicml.records.standard_names import STANDARD_WORDS
+from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, STANDARD_WORDS
 from torchx_cubicml.records.workload import is_same_program, recency
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Value
 
-GLOBAL_BATCH = "global_batch_size"
-_COUNTS = ("micro_batch_size", "gradient_accumulation_steps", "tp_degree", "pp_degree", "cp_degree", GLOBAL_BATCH)
+_COUNTS = (MICRO_BATCH, ACCUMULATION, "tp_degree", "pp_degree", "cp_degree", GLOBAL_BATCH)
 _WORDS = ("sharding_strategy", "activation_checkpointing", "precision")
 _SWITCHES = ("activation_checkpointing", "compile")
 _MAX_LAUNCHES = 100  # the latest ones
@@ -48,10 +47,12 @@ class RecordedLaunches:
     Args:
         trials: their records.
         keys: of the store's digests.
+        is_alone: whether the command has one rank.
     """
 
     trials: tuple[Trial, ...] = ()
     keys: tuple[str, ...] = ()
+    is_alone: bool = False
 
     @classmethod
     def of(cls, launch: Launch, trials: Iterable[Trial], keys: Sequence[str] = ()) -> RecordedLaunches:
@@ -62,7 +63,8 @@ class RecordedLaunches:
             for trial in trials
             if trial.arguments is not None and trial.observed and is_same_program(trial, workload)
         ]
-        return cls(trials=tuple(sorted(found, key=recency)[-_MAX_LAUNCHES:]), keys=tuple(keys))
+        latest = tuple(sorted(found, key=recency)[-_MAX_LAUNCHES:])
+        return cls(trials=latest, keys=tuple(keys), is_alone=launch.world_size == 1)
 
 
 def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches, source: str) -> list[ScriptFlag]:
@@ -83,9 +85,20 @@ def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches
     taken = {flag.meaning for flag in checked if flag.meaning}
     for fact in (*_COUNTS, *_WORDS, *_SWITCHES):
         if fact not in taken and (index := _carrier(checked, fact, shown)) is not None:
-            checked[index] = _with_meaning(checked[index], fact, shown)
+            flag = _with_meaning(checked[index], fact, shown)
+            may_be_global = fact == MICRO_BATCH and not launches.is_alone and _have_one_batch(shown)
+            checked[index] = _perhaps_global(flag) if may_be_global else flag
             taken.add(fact)
     return checked
+
+
+def _have_one_batch(launches: Sequence[Shown]) -> bool:
+    """Return whether the micro batch was the global batch in all launches, as on one rank without accumulation."""
+    return all(observed.get(MICRO_BATCH) == observed.get(GLOBAL_BATCH) for _, observed in launches)
+
+
+def _perhaps_global(flag: ScriptFlag) -> ScriptFlag:
+    return replace(flag, evidence=f"{flag.evidence}, and the global batch size, too", is_guess=True)
 
 
 def _texts_of(flags: Sequence[ScriptFlag]) -> set[str]:

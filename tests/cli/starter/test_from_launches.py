@@ -166,6 +166,10 @@ class TestWords:
         shown = [trial(one, sharding_strategy="FULL_SHARD"), trial(other, sharding_strategy="SHARD_GRAD_OP")]
         assert starter(one, *shown) == starter(one)
 
+    def test_a_flag_with_a_value_is_not_off_where_it_is_absent(self) -> None:
+        shown = [trial("--seed 1", activation_checkpointing="full"), trial("", activation_checkpointing="none")]
+        assert starter("--seed 1", *shown) == starter("--seed 1")
+
     def test_a_number_that_changed_too_leaves_open_which_flag_it_was(self) -> None:
         shown = [
             trial("--mode whole --layers 12", sharding_strategy="FULL_SHARD"),

@@ -190,7 +190,9 @@ def _pairs(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> list[Pair]
             value: Hashable = number(typed) if typed else None
             value = value if isinstance(value, int) and not isinstance(value, bool) else None
         elif _is_switch(flag, fact):
-            value, shown = _is_on(words.get(name)), None if shown is None else shown not in {False, "none"}
+            is_absent = typed is None and not flag.is_switch  # its default is unknown
+            value = None if is_absent else _is_on(words.get(name) if flag.is_switch else typed)
+            shown = None if shown is None else shown not in {False, "none"}
         else:
             value = typed or None
         if value is not None and shown is not None and not isinstance(shown, tuple):

@@ -105,9 +105,23 @@ def test_a_store_that_cannot_be_read_is_told_and_not_used(folder: Path, capsys: 
     assert parse_space(written.out, where="x").parameters
 
 
-def test_the_next_step_of_a_plain_python_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_absent_home_directory_leaves_recorded_launches_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TORCHX_CUBICML_STORE")
+    monkeypatch.setattr("torchx_cubicml.settings.DEFAULT_STORE", "~nobody-of-that-name/store")
+    assert run(*COMMAND) == 0
+    written = capsys.readouterr()
+    assert "recorded launches are not used: no home directory" in written.err
+    assert parse_space(written.out, where="x").parameters
+
+
+@pytest.mark.parametrize("front", [[], ["cubicrun", "--"]])
+def test_the_next_step_of_a_plain_python_command(
+    front: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "train.py").write_text("print('no flags')")
-    assert run("-o", "p.toml", "--", "python", "train.py", "--batch_size=4", "--accumulate=2") == 0
+    assert run("-o", "p.toml", "--", *front, "python", "train.py", "--batch_size=4", "--accumulate=2") == 0
     assert (
         "then run: torchx cubicml tune --space p.toml -- utils.sh python ... "
         "(or launch as usual: cubicrun --cubicml-space p.toml -- python ...)"

@@ -14,12 +14,13 @@ def measured(**facts: object) -> Measurement:
 @pytest.mark.parametrize(
     ("facts", "crowded", "text"),
     [
+        ({"steps_counted": 1}, False, "uncertain, as only 1 step was counted; more steps help"),
         ({"steps_counted": 8}, False, "uncertain, as only 8 steps were counted; more steps help"),
         (
             {"is_steady": False, "drift": -0.39, "step_time_s": (0.021, 0.031, 0.048)},
             True,
             "uncertain, as it was crowded, and its steps became 39 % shorter from its first quarter to "
-            "its last, and single steps took 0.021 to 0.048 s; a free machine and more steps help",
+            "its last, and four of five steps took 0.021 to 0.048 s; a free machine and more steps help",
         ),
         (
             {"is_steady": False, "warmup_steps": 8, "relative_error": 0.0},

@@ -179,6 +179,9 @@ def test_modules_of_the_program_itself_stay(tmp_path: Path, monkeypatch: pytest.
         ("early_a.part", ModuleType("early_a.part")),
     ):
         monkeypatch.setitem(sys.modules, name, module)
+    odd = ModuleType("own_a.odd")
+    odd.__file__ = tmp_path  # type: ignore[assignment]  # as some modules that are made by hand have it
+    monkeypatch.setitem(sys.modules, "own_a.odd", odd)
     monkeypatch.setattr(sys, "path", [str(tmp_path), LIBRARY])
     unload_shadowed_modules(before)
     assert {"own_a", "early_a", "early_a.part"} <= set(sys.modules), "a second copy would have other classes"

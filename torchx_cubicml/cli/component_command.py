@@ -61,6 +61,20 @@ def read_command(name: str, words: Sequence[str], *, env: Mapping[str, str]) -> 
     return CommandLaunch.parse(rest[1:], env=env) if is_command(rest) else TorchrunLaunch.parse(rest, env=env)
 
 
+def launcher_word(name: str, words: Sequence[str]) -> str:
+    """Return the first word of the command that ``read_command`` reads, without cubicrun in front of it.
+
+    >>> launcher_word("cubicrun", ["--", "mpirun", "python", "t.py"]), launcher_word("cubicrun", ["t.py"])
+    ('mpirun', 'torchrun')
+    """
+    from torchx_cubicml.launch.launchers.command_launch import is_command
+
+    if name not in _TORCHRUN:
+        return name
+    rest = torchrun_arguments(words)
+    return rest[1] if is_command(rest) else "torchrun"
+
+
 def cubicrun_arguments(command: TorchrunLaunch | CommandLaunch, launch: Launch) -> list[str]:
     """Return the arguments of cubicrun that start a command with all that ``launch`` states."""
     from torchx_cubicml.launch import TorchrunLaunch

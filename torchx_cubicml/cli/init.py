@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_launch, add_store, split_command, store_url
-from torchx_cubicml.cli.component_command import OURS, is_launcher_command, read_command
+from torchx_cubicml.cli.component_command import OURS, is_launcher_command, launcher_word, read_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     name, words = split_command(args.command)
     launch = _launch(name, words)
-    recorded = _recorded(launch, store_url(args))
+    recorded = _recorded(launch, args)
     text = starter_space(launch, script_help(launch, report=_report), recorded)
     nothing_found = _nothing_found_text(len(recorded.trials)) if is_nothing_found(text) else ""
     if args.output in {"", "-"}:
@@ -76,21 +76,21 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
     _report(nothing_found)
-    _report(f"wrote {path}; review it, then run: {_next_step(name, str(path))}")
+    _report(f"wrote {path}; review it, then run: {_next_step(name, words, str(path))}")
     return 0
 
 
-def _next_step(name: str, path: str) -> str:
-    """Return the commands that use a space file, for a command that begins with ``name``."""
+def _next_step(name: str, words: Sequence[str], path: str) -> str:
+    """Return the commands that use a space file, for a command of ``name`` and ``words``."""
     if not is_launcher_command(name):
         return f"torchx cubicml tune --space {path} ..."
-    launcher = "torchrun" if name == "cubicrun" else name
+    launcher = launcher_word(name, words)
     launch = "..." if launcher == "torchrun" else f"-- {launcher} ..."
     tune = f"torchx cubicml tune --space {path} -- utils.sh {launcher} ..."
     return f"{tune} (or launch as usual: cubicrun {OURS}space {path} {launch})"
 
 
-def _recorded(launch: Launch, url: str) -> RecordedLaunches:
+def _recorded(launch: Launch, args: argparse.Namespace) -> RecordedLaunches:
     """Return the recorded launches of a command's program; none, with a warning, from a store that cannot be read."""
     from torchx_cubicml.cli.progress_bar import read_store
     from torchx_cubicml.cli.starter import RecordedLaunches
@@ -98,6 +98,7 @@ def _recorded(launch: Launch, url: str) -> RecordedLaunches:
     from torchx_cubicml.store.digest_key import digest_keys
 
     try:
+        url = store_url(args)
         trials, _ = read_store(url, is_json=False, may_be_absent=True)
         return RecordedLaunches.of(launch, trials, digest_keys(url) if trials else ())
     except StoreError as error:

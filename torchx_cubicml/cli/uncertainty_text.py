@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _WIDE = 0.06  # log standard deviation: an interval of +- 10 %
 _FEW_STEPS = 20  # counted ones
 _LEAST_DRIFT = 0.05  # what counts as steady is less
-_WIDE_SPREAD = 1.5  # of the step times, nine tenths over one tenth
+_WIDE_SPREAD = 1.5  # of the step times: quantile 0.9 over quantile 0.1
 
 
 def uncertainty_text(measurement: Measurement | None, *, crowded: bool = False) -> str:
@@ -46,10 +46,15 @@ def _causes(measurement: Measurement) -> Iterator[str]:
         change = "longer" if drift > 0 else "shorter"
         yield f"its steps became {abs(drift) * 100:.0f} % {change} from its first quarter to its last"
     elif measurement.is_steady is False and measurement.warmup_steps:
-        yield f"its pace had not settled after {measurement.warmup_steps} steps of warm-up"
+        yield f"its pace had not settled after {_steps_text(measurement.warmup_steps)} of warm-up"
     if measurement.steps_counted < _FEW_STEPS and not measurement.source:
-        yield f"only {measurement.steps_counted} steps were counted"
+        verb = "was" if measurement.steps_counted == 1 else "were"
+        yield f"only {_steps_text(measurement.steps_counted)} {verb} counted"
     if len(measurement.step_time_s) == 3:
         short, _, long = measurement.step_time_s
         if long > _WIDE_SPREAD * short:
-            yield f"single steps took {short:.2g} to {long:.2g} s"
+            yield f"four of five steps took {short:.3g} to {long:.3g} s"
+
+
+def _steps_text(count: int) -> str:
+    return f"{count} step{'' if count == 1 else 's'}"

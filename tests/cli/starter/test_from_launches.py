@@ -105,6 +105,14 @@ class TestCounts:
         assert "--total was the observed global batch size (16, 32)" in text
         assert bindings(text) == {}
 
+    @pytest.mark.parametrize(("world_size", "is_known"), [(1, True), (2, False)])
+    def test_launches_on_one_rank_leave_open_which_batch_it_is(self, world_size: int, is_known: bool) -> None:
+        shown = [trial(f"--chunk {size} --fold 1", micro_batch_size=size, global_batch_size=size) for size in (4, 8)]
+        launch = Launch(program=PROGRAM, script_args=("--chunk", "4"), world_size=world_size)
+        text = starter_space(launch, "", RecordedLaunches.of(launch, shown, (KEY,)))
+        assert ("micro_batch_size" in bindings(text)) == is_known
+        assert ("micro batch size (4, 8), and the global batch size, too.\n# That is a guess." in text) != is_known
+
     def test_keys_are_found_as_flags_are(self) -> None:
         text = starter("chunk=4 fold=2", batch("chunk=4 fold=2", 4, 2), batch("chunk=8 fold=1", 8, 1))
         parameters = {item.name: item.binding for item in parse_space(text, where="starter").parameters}
@@ -151,3 +159,38 @@ class TestWords:
         text = starter("--thrifty", *shown)
         assert bindings(text) == {"activation_checkpointing": "--thrifty"}
         assert parse_space(text, where="starter").parameters[0].choices == (False, True)
+        assert "--thrifty went with the observed activation checkpointing (on, off)" in text
+
+    @pytest.mark.parametrize(("one", "other"), [("--layers 12", "--layers 24"), ("--tag a", "--tag b")])
+    def test_a_number_or_a_word_that_the_source_does_not_hold_is_no_sharding(self, one: str, other: str) -> None:
+        shown = [trial(one, sharding_strategy="FULL_SHARD"), trial(other, sharding_strategy="SHARD_GRAD_OP")]
+        assert starter(one, *shown) == starter(one)
+
+    def test_a_flag_with_a_value_is_not_off_where_it_is_absent(self) -> None:
+        shown = [trial("--seed 1", activation_checkpointing="full"), trial("", activation_checkpointing="none")]
+        assert starter("--seed 1", *shown) == starter("--seed 1")
+
+    def test_a_number_that_changed_too_leaves_open_which_flag_it_was(self) -> None:
+        shown = [
+            trial("--mode whole --layers 12", sharding_strategy="FULL_SHARD"),
+            trial("--mode grads --layers 24", sharding_strategy="SHARD_GRAD_OP"),
+        ]
+        assert starter("--mode whole --layers 12", *shown) == starter("--mode whole --layers 12")
+
+    @pytest.mark.parametrize(
+        "launches",
+        [
+            [("--lavish", "none"), ("", "full")],  # it turns checkpointing off
+            [("--lavish", "full"), ("--lavish", "full")],  # never without it
+        ],
+    )
+    def test_a_switch_that_may_be_on_by_chance_tells_nothing(self, launches: list[tuple[str, str]]) -> None:
+        shown = [trial(command, activation_checkpointing=value) for command, value in launches]
+        assert starter("--lavish", *shown) == starter("--lavish")
+
+
+def test_a_comment_lists_few_values() -> None:
+    shown = [batch(f"--chunk {size}", size, 1) for size in range(1, 101)]
+    assert "In 100 recorded launches, --chunk was the observed micro batch size (1, 2, 3, 4, 5, 6, 7, 8, ...).\n" in (
+        starter("--chunk 4", *shown)
+    )

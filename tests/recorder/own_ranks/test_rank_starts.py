@@ -111,12 +111,34 @@ def test_a_rank_runs_whatever_its_environment_is(
     assert is_recorded or changes
 
 
-def test_a_worker_of_a_data_loader_is_no_start_of_a_rank(started: list[str]) -> None:
-    for is_daemon in (True, False):
-        process = multiprocessing.get_context("fork").Process(target=int, daemon=is_daemon)
-        process.start()
-        process.join()
-        assert started == ([] if is_daemon else ["started"])
+class Fails:
+    @staticmethod
+    def find_spec(*_: object) -> None:
+        raise OSError("of the user's own finder")
+
+
+@pytest.mark.parametrize("finder", [object(), Fails])
+def test_an_odd_finder_of_the_user_is_passed_over(finder: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "meta_path", [finder])
+    assert place_variables() is None
+
+
+def test_a_worker_of_a_data_loader_or_a_pool_is_no_start_of_a_rank(started: list[str]) -> None:
+    from torch.utils.data import DataLoader
+
+    assert list(DataLoader([1, 2], batch_size=None, num_workers=1, multiprocessing_context="fork")) == [1, 2]
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(abs, [-1]) == [1]
+    assert started == []
+
+
+@pytest.mark.parametrize("is_daemon", [False, True])
+def test_a_process_may_be_a_rank_also_where_it_ends_with_its_starter(is_daemon: bool, started: list[str]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=int, daemon=is_daemon)
+    process.start()
+    process.join()
+    assert started == ["started"]
 
 
 def test_data_of_a_process_is_loaded_without_this_package(started: list[str]) -> None:

@@ -14,23 +14,27 @@ from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.launch.launch import workload_of
 from torchx_cubicml.records.argument_words import argument_words, with_underscores
 from torchx_cubicml.records.arguments import restored_arguments
-from torchx_cubicml.records.standard_names import STANDARD_WORDS
+from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, STANDARD_WORDS
 from torchx_cubicml.records.workload import is_same_program, recency
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
     from torchx_cubicml.cli.starter.script_flag import ScriptFlag
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
 
-GLOBAL_BATCH = "global_batch_size"
-_COUNTS = ("micro_batch_size", "gradient_accumulation_steps", "tp_degree", "pp_degree", "cp_degree", GLOBAL_BATCH)
+_COUNTS = (MICRO_BATCH, ACCUMULATION, "tp_degree", "pp_degree", "cp_degree", GLOBAL_BATCH)
 _WORDS = ("sharding_strategy", "activation_checkpointing", "precision")
 _SWITCHES = ("activation_checkpointing", "compile")
 _MAX_LAUNCHES = 100  # the latest ones
 _LONGEST_WORD = 64
+_MAX_LISTED = 8  # values in a comment
 _FEWEST_TO_KNOW = 2  # values, each of which fits
+
+Shown: TypeAlias = "tuple[Mapping[str, str], Mapping[str, Value]]"
+"""Typed words of one launch by the name of their flag, and its observed facts."""
 
 Pair: TypeAlias = "tuple[Hashable, Hashable]"
 """Value of a flag, and the observed value of a fact, in one launch."""
@@ -43,10 +47,12 @@ class RecordedLaunches:
     Args:
         trials: their records.
         keys: of the store's digests.
+        is_alone: whether the command has one rank.
     """
 
     trials: tuple[Trial, ...] = ()
     keys: tuple[str, ...] = ()
+    is_alone: bool = False
 
     @classmethod
     def of(cls, launch: Launch, trials: Iterable[Trial], keys: Sequence[str] = ()) -> RecordedLaunches:
@@ -57,7 +63,8 @@ class RecordedLaunches:
             for trial in trials
             if trial.arguments is not None and trial.observed and is_same_program(trial, workload)
         ]
-        return cls(trials=tuple(sorted(found, key=recency)[-_MAX_LAUNCHES:]), keys=tuple(keys))
+        latest = tuple(sorted(found, key=recency)[-_MAX_LAUNCHES:])
+        return cls(trials=latest, keys=tuple(keys), is_alone=launch.world_size == 1)
 
 
 def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches, source: str) -> list[ScriptFlag]:
@@ -73,32 +80,53 @@ def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches
     """
     if not launches.trials:
         return list(flags)
-    launches = _with_words(launches, source)
-    checked = [_without_refuted(flag, launches) for flag in flags]
+    shown = _shown(launches, _texts_of(flags) | _texts_in(source))
+    checked = [_without_refuted(flag, shown) for flag in flags]
     taken = {flag.meaning for flag in checked if flag.meaning}
     for fact in (*_COUNTS, *_WORDS, *_SWITCHES):
-        if fact not in taken and (index := _carrier(checked, fact, launches)) is not None:
-            checked[index] = _with_meaning(checked[index], fact, launches)
+        if fact not in taken and (index := _carrier(checked, fact, shown)) is not None:
+            flag = _with_meaning(checked[index], fact, shown)
+            may_be_global = fact == MICRO_BATCH and not launches.is_alone and _have_one_batch(shown)
+            checked[index] = _perhaps_global(flag) if may_be_global else flag
             taken.add(fact)
     return checked
 
 
-def _with_words(launches: RecordedLaunches, source: str) -> RecordedLaunches:
-    """Return the launches with those of their recorded words that are texts of the source."""
+def _have_one_batch(launches: Sequence[Shown]) -> bool:
+    """Return whether the micro batch was the global batch in all launches, as on one rank without accumulation."""
+    return all(observed.get(MICRO_BATCH) == observed.get(GLOBAL_BATCH) for _, observed in launches)
+
+
+def _perhaps_global(flag: ScriptFlag) -> ScriptFlag:
+    return replace(flag, evidence=f"{flag.evidence}, and the global batch size, too", is_guess=True)
+
+
+def _texts_of(flags: Sequence[ScriptFlag]) -> set[str]:
+    """Return the words that flags may have: the listed, the typed and the standard ones."""
+    texts = {text for flag in flags for text in (*flag.choices, flag.value) if text}
+    return texts.union(*(STANDARD_WORDS[fact] for fact in _WORDS))
+
+
+def _texts_in(source: str) -> set[str]:
     try:
         nodes = ast.walk(ast.parse(source))
         texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return launches
-    texts = {text for text in texts if 0 < len(text) <= _LONGEST_WORD}
-    restored = (
-        replace(trial, arguments=restored_arguments(trial.arguments or (), texts, launches.keys))
+        return set()
+    return {text for text in texts if 0 < len(text) <= _LONGEST_WORD}
+
+
+def _shown(launches: RecordedLaunches, texts: Collection[str]) -> list[Shown]:
+    """Return what each launch typed and showed; of its recorded words, those that are among ``texts`` are readable."""
+    words = tuple({word for trial in launches.trials for word in trial.arguments or ()})
+    readable = dict(zip(words, restored_arguments(words, texts, launches.keys), strict=True))
+    return [
+        (argument_words([readable[word] for word in trial.arguments or ()]), trial.observed)
         for trial in launches.trials
-    )
-    return replace(launches, trials=tuple(restored))
+    ]
 
 
-def _without_refuted(flag: ScriptFlag, launches: RecordedLaunches) -> ScriptFlag:
+def _without_refuted(flag: ScriptFlag, launches: Sequence[Shown]) -> ScriptFlag:
     """Return a flag without the meaning of its name, if each launch that shows that fact shows a smaller number."""
     if flag.meaning not in _COUNTS[:2] or flag.file:
         return flag
@@ -113,7 +141,7 @@ def _without_refuted(flag: ScriptFlag, launches: RecordedLaunches) -> ScriptFlag
     return replace(flag, meaning="", evidence=why)
 
 
-def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: RecordedLaunches) -> int | None:
+def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: Sequence[Shown]) -> int | None:
     """Return the index of the one flag that fits a fact, by the most values; ``None`` where none or several do."""
     fitting: dict[int, int] = {}
     for index, flag in enumerate(flags):
@@ -121,7 +149,9 @@ def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: RecordedLaunches)
             fitting[index] = _n_values(_pairs(flag, fact, launches), fact)
     most = max(fitting.values(), default=0)
     best = [index for index, count in fitting.items() if count == most]
-    return best[0] if most and len(best) == 1 else None
+    if not most or len(best) > 1 or not _is_told(_pairs(flags[best[0]], fact, launches), fact):
+        return None
+    return best[0]
 
 
 def _n_values(pairs: Sequence[Pair], fact: str) -> int:
@@ -132,25 +162,37 @@ def _n_values(pairs: Sequence[Pair], fact: str) -> int:
         return len(typed) if is_fitting else 0
     if not len(typed) == len(shown) == len(set(pairs)):
         return 0
-    if len(typed) < _FEWEST_TO_KNOW and typed != shown:
+    if len(typed) < _FEWEST_TO_KNOW and (typed != shown or typed & {False, True}):
         return 0  # another word than the observed one, or a switch
     return len(typed)
 
 
-def _pairs(flag: ScriptFlag, fact: str, launches: RecordedLaunches) -> list[Pair]:
+def _is_told(pairs: Sequence[Pair], fact: str) -> bool:
+    """Return whether a flag that fits a fact may be told to carry it.
+
+    A seed, a size, a name or a switch that turns something off may fit a sharding or recomputation by chance.
+    """
+    if fact in _COUNTS:
+        return True
+    if any(isinstance(typed, bool) for typed, _ in pairs):
+        return all(typed == shown for typed, shown in pairs)
+    return all(number(str(typed)) is None and not str(typed).startswith("~") for typed, _ in pairs)
+
+
+def _pairs(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> list[Pair]:
     """Return the values of a flag and of a fact in each launch that tells both."""
     name = with_underscores(flag.name)
-    texts = {*flag.choices, *STANDARD_WORDS.get(fact, ()), *([flag.value] if flag.value else [])}
     pairs: list[Pair] = []
-    for trial in launches.trials:
-        shown = trial.observed.get(fact)
-        words = argument_words(restored_arguments(trial.arguments or (), texts, launches.keys))
+    for words, observed in launches:
+        shown = observed.get(fact)
         typed = words.get(name, flag.default)
         if fact in _COUNTS:
             value: Hashable = number(typed) if typed else None
             value = value if isinstance(value, int) and not isinstance(value, bool) else None
         elif _is_switch(flag, fact):
-            value, shown = _is_on(words.get(name)), None if shown is None else shown not in {False, "none"}
+            is_absent = typed is None and not flag.is_switch  # its default is unknown
+            value = None if is_absent else _is_on(words.get(name) if flag.is_switch else typed)
+            shown = None if shown is None else shown not in {False, "none"}
         else:
             value = typed or None
         if value is not None and shown is not None and not isinstance(shown, tuple):
@@ -168,24 +210,25 @@ def _is_on(typed: str | None) -> bool | None:
     return typed is not None if not typed else switch_value(typed)
 
 
-def _with_meaning(flag: ScriptFlag, fact: str, launches: RecordedLaunches) -> ScriptFlag:
+def _with_meaning(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> ScriptFlag:
     pairs = _pairs(flag, fact, launches)
     values = list(dict.fromkeys(pairs))
     is_guess = len(values) < _FEWEST_TO_KNOW
     if fact in _COUNTS:
-        shown = ", ".join(map(str, sorted(value for value, _ in values if isinstance(value, int))))
+        texts = [str(value) for value in sorted(value for value, _ in values if isinstance(value, int))]
     else:
-        shown = ", ".join(f"{_typed_text(typed)}: {found}" for typed, found in values)
+        texts = [_pair_text(*pair) for pair in values]
     count = f"{len(pairs)} recorded launch{'es' if len(pairs) > 1 else ''}"
-    did = "was" if fact in _COUNTS else "set"
-    evidence = f"In {count}, {flag.name} {did} the observed {fact.replace('_', ' ')} ({shown})"
+    did = "was" if fact in _COUNTS else "went with"
+    listed = ", ".join([*texts[:_MAX_LISTED], *(["..."] if len(texts) > _MAX_LISTED else [])])
+    evidence = f"In {count}, {flag.name} {did} the observed {fact.replace('_', ' ')} ({listed})"
     choices = flag.choices
     if fact in _WORDS and not choices and not _is_switch(flag, fact):
-        choices = tuple(str(typed) for typed, _ in values if not str(typed).startswith("~"))
+        choices = tuple(str(typed) for typed, _ in values)
     return replace(flag, meaning=fact, evidence=evidence, is_guess=is_guess, choices=choices)
 
 
-def _typed_text(typed: Hashable) -> str:
+def _pair_text(typed: Hashable, shown: Hashable) -> str:
     if isinstance(typed, bool):
         return "on" if typed else "off"
-    return "another word" if str(typed).startswith("~") else str(typed)
+    return str(typed) if typed == shown else f"{typed}: {shown}"

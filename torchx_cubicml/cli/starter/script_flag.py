@@ -21,7 +21,7 @@ class ScriptFlag:
         destination: whether it names an output, which a profiling launch redirects.
         is_variable: whether it is an environment variable.
         evidence: what recorded launches tell of its meaning, in words; empty where the name alone tells it.
-        is_guess: whether the evidence is one value alone.
+        is_guess: whether the evidence leaves doubt, such as one value alone.
     """
 
     name: str

@@ -253,7 +253,7 @@ def _with_evidence(flag: ScriptFlag, lines: list[str]) -> list[str]:
     lines_of_evidence = [f"# {one_line(flag.evidence)}."]
     if flag.is_guess:
         lines_of_evidence.append(
-            "# That is a guess. Uncomment it if it is true; a launch with another value, then init, would tell:"
+            "# That is a guess. Uncomment it if it is true. To know, launch with other values and ranks, then run init:"
         )
     return [*lines_of_evidence, *lines]
 

@@ -29,6 +29,7 @@ _FOLDER = str(Path(__file__).absolute().parents[3])
 _HARMLESS_OPTIONS = re.compile(r"-[uBO]+|-[uBO]*[WX].*")  # with any other one, that Python may not find this package
 _PLACE_VARIABLES = ("PYTHONPATH", "PYTHONHOME")  # by which a new Python finds what it imports
 _USER_SITE_VARIABLES = ("HOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE")  # likewise, where the user's own folder counts
+_MODULES_OF_WORKERS = ("torch.utils.data.", "multiprocessing.pool")
 # Runs in the new process before its program. The folder is the last one to be searched, and leaves the path again.
 _AWAIT_GROUP = """
 import sys
@@ -73,11 +74,17 @@ def _watch_starts_of_processes(starter: RankStarter, on_start: Callable[[], None
 
     @wraps(original)
     def start(self: Any) -> None:
-        if os.getpid() == starter.pid and not getattr(self, "daemon", False):  # a data loader's worker is one
+        if os.getpid() == starter.pid and not _is_worker(self):
             on_start()
         original(self)
 
     process.start = start
+
+
+def _is_worker(process: object) -> bool:
+    """Return whether a process serves a data loader or a pool, so that it is no rank."""
+    module = getattr(getattr(process, "_target", None), "__module__", None)
+    return isinstance(module, str) and module.startswith(_MODULES_OF_WORKERS)
 
 
 def _add_to_start_of_process(starter: RankStarter) -> None:
@@ -201,8 +208,16 @@ def place_variables() -> dict[str, str] | None:
         return None
     others = (finder for finder in sys.meta_path if finder is not PathFinder)  # that of an editable installation
     found = PathFinder.find_spec(_PACKAGE, sys.path[1:])  # the first entry is the program's folder
-    if found is None and not any(finder.find_spec(_PACKAGE, None) is not None for finder in others):
+    if found is None and not any(map(_finds_package, others)):
         return None
     has_user_site = getattr(sys.modules.get("site"), "USER_SITE", None) in sys.path
     names = (*_PLACE_VARIABLES, *(_USER_SITE_VARIABLES if has_user_site else ()))
     return {name: own.get(name, "") for name in names}
+
+
+def _finds_package(finder: object) -> bool:
+    find_spec = getattr(finder, "find_spec", None)  # as Python's import does, which skips a finder without one
+    try:
+        return find_spec is not None and find_spec(_PACKAGE, None) is not None
+    except Exception:  # noqa: BLE001 - a finder of somebody else
+        return False

@@ -41,9 +41,9 @@ def unload_shadowed_modules(before: frozenset[str]) -> None:
 
 
 def _is_in(entry: str, module: object) -> bool:
-    file = getattr(module, "__file__", None) or ""
+    file = vars(module).get("__file__") if isinstance(module, type(sys)) else None  # no code of a lazy module runs
     folder = os.path.abspath(entry or os.curdir)  # noqa: PTH100 - as above
-    return file.startswith(os.path.join(folder, ""))  # noqa: PTH118 - likewise
+    return isinstance(file, str) and file.startswith(os.path.join(folder, ""))  # noqa: PTH118 - likewise
 
 
 def _names_in(entry: str) -> list[str]:

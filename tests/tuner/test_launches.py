@@ -475,8 +475,18 @@ class TestDoubt:
         )
         assert watched.launches.has_room
 
-    def test_a_request_that_timed_out_may_yet_be_served(self, prepared: Prepared) -> None:
-        watched = self.launched(prepared, refusal="sbatch: error: Socket timed out", is_silent=False)
+    @pytest.mark.parametrize(
+        "refusal",
+        [
+            "sbatch: error: Socket timed out",
+            "504 Gateway Time-out",
+            "502 Bad Gateway",
+            "('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))",
+            "[Errno 104] Connection reset by peer",
+        ],
+    )
+    def test_a_request_that_was_cut_off_may_yet_be_served(self, prepared: Prepared, refusal: str) -> None:
+        watched = self.launched(prepared, refusal=refusal, is_silent=False)
         assert watched.at(30) == []
         watched.jobs.found = {"launch-1-0002": HANDLE}
         assert watched.at(31) == []

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
     from torchx_cubicml.tuner.state import TuneState
 
-_TIMED_OUT = re.compile(r"time[d ]?[ -]?out", re.IGNORECASE)  # such a request may yet be served
+_CUT_OFF = re.compile(  # such a request may yet be served
+    r"time[d ]?[ -]?out|connection (?:reset|aborted)|remote end closed|bad gateway", re.IGNORECASE
+)
 _MADE_WITHIN = timedelta(seconds=60)  # of a doubt; a job that its scheduler does not have by then was never made
 _SUBMITS_WITHIN = timedelta(seconds=10)  # of an interruption
 
@@ -50,7 +52,7 @@ class JobSearch:
             return True
         why = str(error.__cause__ or error)
         pending.doubt = Doubt(state=State.INFRASTRUCTURE, reason=str(error), since=self._clock.now(), why=why)
-        return self._jobs.is_silent or (self._jobs.finds and _TIMED_OUT.search(str(error)) is not None)
+        return self._jobs.is_silent or (self._jobs.finds and _CUT_OFF.search(str(error)) is not None)
 
     def is_unmade(self, pending: PendingLaunch) -> bool:
         """Look for the job of a launch without one; return whether its scheduler tells that there is none.

@@ -552,7 +552,7 @@ class TestInterruption:
     def test_a_job_that_its_scheduler_did_not_cancel_stays_open(self, prepared: Prepared) -> None:
         watched = Watched(prepared, {0: RUNNING})
         watched.jobs.accepts_cancel = False
-        watched.launches.cancel_all("interrupted by the user")
+        assert watched.launches.cancel_all("interrupted by the user") == [watched.pending]
         assert watched.jobs.cancelled == [0.0]
         assert watched.tune_state.open_launches() == [LAUNCH]
 

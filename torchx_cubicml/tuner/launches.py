@@ -177,8 +177,8 @@ class PendingLaunches:
             pending.look_at = self._clock.now()
         self._request_cancel(pending)
 
-    def cancel_all(self, reason: str) -> None:
-        """Cancel all launches and close their trials at once.
+    def cancel_all(self, reason: str) -> list[PendingLaunch]:
+        """Cancel all launches, close their trials at once, and return those that stay open.
 
         A launch whose submission did not return has its job looked for. A launch stays open if the scheduler does not
         tell whether it has a job, or does not accept the cancel request: a resumed tune looks again.
@@ -194,6 +194,7 @@ class PendingLaunches:
                 state=State.STOPPED_EARLY, reason=reason, since=self._clock.now()
             )
             self._finish(pending, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
+        return list(self.under_way)
 
     def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()

@@ -52,7 +52,7 @@ class SlurmQuery(SchedulerQuery):
         self._job_dir = Path(job_dir)
 
     def look(self, app_id: str) -> JobState | None:
-        """Query squeue, then sacct; ``None`` only if squeue answers at all."""
+        """Query squeue, then sacct; ``None`` only while squeue answers."""
         live = state_of(_rows("squeue", "-h", "-t", "all", "-o", _FIELD.join(("%T", "%r")), "-j", app_id))
         if live is not None and live.phase is not JobPhase.ENDED:
             return live
@@ -62,12 +62,9 @@ class SlurmQuery(SchedulerQuery):
         ended = state_of([row[:2] for row in rows if "." not in row[-1]])
         if any(row[0].startswith("OUT_OF_ME") for row in steps):
             return JobState(phase=JobPhase.ENDED, end=JobEnd.OUT_OF_MEMORY, why="OUT_OF_MEMORY")
-        if (
-            live is None and ended is None and _run(*_OWN_JOBS, "%A") is None
-        ):  # squeue fails for a job that it forgot, too
-            return no_answer("Slurm does not answer")
-        if live is None:
-            return ended
+        if live is None:  # squeue fails for a job that it forgot, too
+            is_silent = ended is None and _run(*_OWN_JOBS, "%A") is None
+            return no_answer("Slurm does not answer") if is_silent else ended
         return ended if ended is not None and ended.phase is JobPhase.ENDED else live
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -164,3 +166,30 @@ def test_the_config_file_of_accelerate_is_where_accelerate_looks(tmp_path: Path)
     path.parent.mkdir(parents=True)
     path.write_text("")
     assert settings.accelerate_config_file({"XDG_CACHE_HOME": str(tmp_path)}) == path
+
+
+_AFTER_IMPORTS = """
+import os
+from torchx_cubicml import settings
+import sklearn.ensemble
+name = "KMP_DUPLICATE_LIB_OK"
+inside = os.environ.get(name)
+with settings.environment_for_children():
+    seen = os.environ.get(name)
+restored = os.environ.get(name)
+child = settings.child_environment({}).get(name)
+settings.forget_variables_of_libraries()
+print(inside, seen, restored, child, os.environ.get(name))
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "values"), [(None, "True None True None None"), ("FALSE", "FALSE FALSE FALSE FALSE FALSE")]
+)
+def test_a_job_inherits_nothing_that_our_libraries_have_set(own: str | None, values: str) -> None:
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("KMP_")}
+    environment |= {} if own is None else {"KMP_DUPLICATE_LIB_OK": own}
+    done = subprocess.run(
+        [sys.executable, "-c", _AFTER_IMPORTS], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 PREFIX = "TORCHX_CUBICML_"
 ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
@@ -27,6 +28,8 @@ USER_OPTIONS = (
     *(PRINT_TRIAL, "think_deadline_s", "decision_deadline_s", "write_deadline_s", "cache", "public_prior"),
 )
 """Options that a user may set as ``TORCHX_CUBICML_<NAME>``."""
+# scikit-learn and threadpoolctl set them where they are not set; a job that inherited them would not run as typed.
+_NOT_SET_AT_START = tuple(name for name in ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK") if name not in os.environ)
 _TEMPORARY_VARIABLES = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS", "LOCAL_SCRATCH")
 _CACHES_OF_LIBRARIES = (
     *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),
@@ -208,8 +211,24 @@ def accelerate_config_file(environment: Mapping[str, str] | None = None) -> Path
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with ``changes``, for a child process."""
-    return {**os.environ, **changes}
+    """Return this process's environment with ``changes``, for a child process, without what our libraries have set."""
+    own = {name: text for name, text in os.environ.items() if name not in _NOT_SET_AT_START}
+    return {**own, **changes}
+
+
+@contextmanager
+def environment_for_children() -> Iterator[None]:
+    """Take what our libraries have set out of this process's environment, while others start children of it."""
+    taken = {name: os.environ.pop(name) for name in _NOT_SET_AT_START if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+
+
+def forget_variables_of_libraries() -> None:
+    """Remove what our libraries have set in this process's environment, before others start a user's job in it."""
+    unset(_NOT_SET_AT_START)
 
 
 def export(changes: Mapping[str, str]) -> None:

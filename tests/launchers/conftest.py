@@ -27,7 +27,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     port = next_free_port()
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="cubicml-launcher-") as folder:
         patch.setenv("PATH", str(BIN), prepend=os.pathsep)
-        patch.delenv("OMP_NUM_THREADS", raising=False)  # a tune under TorchX does not know of it, and cubicrun does
+        patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("HF_HOME", folder)
         with LAUNCHERS[request.config.getoption("--launcher")](Path(folder), port) as launcher:
             yield launcher

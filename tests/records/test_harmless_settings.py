@@ -16,6 +16,8 @@ from torchx_cubicml.records.harmless_settings import is_harmless
     [
         *(
             "--seed",
+            "--local_rank",
+            "--local-rank",
             "--data_seed",
             "--run_name",
             "--output_dir",

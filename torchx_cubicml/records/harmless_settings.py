@@ -17,6 +17,7 @@ _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WHOLE = frozenset(
     {
         *("comment", "note", "notes", "jobname", "verbose", "quiet", "port", "host", "report_to", "resume", "v", "q"),
+        "local_rank",  # set by a launcher, such as DeepSpeed's, in each process
         *("steps", "step", "max_steps", "num_steps", "n_steps", "total_steps", "train_steps", "training_steps"),
         *("max_train_steps", "num_train_steps", "num_training_steps", "max_training_steps", "total_iters"),
         *("iters", "iterations", "max_iters", "num_iters", "n_iters", "train_iters", "num_iterations"),

@@ -53,7 +53,15 @@ from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.rules import check_outputs
-from torchx_cubicml.settings import KEEP_COMMAND, cache_folder, default_store_url, is_on, option, seconds_option
+from torchx_cubicml.settings import (
+    KEEP_COMMAND,
+    cache_folder,
+    default_store_url,
+    forget_variables_of_libraries,
+    is_on,
+    option,
+    seconds_option,
+)
 from torchx_cubicml.store.obstacle import folder_obstacle
 
 if TYPE_CHECKING:
@@ -150,6 +158,7 @@ def rewrite_component(args: Sequence[str], options: Options) -> AppDef:
     failure = _failure_of(lambda: built.append(_build_app(source, options)))
     app, lines = built[0] if built else (source.app, (message_line(f"{NOT_RECORDED}: {failure}"),))
     sys.stderr.write("".join(f"{line}\n" for line in lines))
+    forget_variables_of_libraries()
     return app
 
 

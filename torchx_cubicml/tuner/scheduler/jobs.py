@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.scheduler import option_texts
-from torchx_cubicml.settings import visible_devices
+from torchx_cubicml.settings import environment_for_children, visible_devices
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.tuner.scheduler.devices import list_devices, usable_devices
 from torchx_cubicml.tuner.scheduler.job_state import JobPhase, JobState
@@ -132,7 +132,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         workspace, typed = None if self.image else self._workspace or None, app.roles[0].image
         try:
             request = self._request(app, launch_id, options=options, workspace=workspace)
-            handle = str(self._runner.schedule(request))
+            with environment_for_children():
+                handle = str(self._runner.schedule(request))
         except interruptions() as error:
             raise KeyboardInterrupt from error
         except Exception as error:

@@ -20,9 +20,11 @@ from torchx.cli.main import main
 
 from torchx_cubicml import Measurement, State, Trial, TrialStore
 from torchx_cubicml.advisor import ProposalMethod, suggest
+from torchx_cubicml.cli.tune_display import Display
 from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.records.event import Event, EventKind, trial_events
 from torchx_cubicml.space.toml import load_space
+from torchx_cubicml.tuner import Step, Waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 GPT = ("dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--n_layer", "2", "--batch_size", "2")
@@ -283,6 +285,26 @@ def test_tune_asks_before_it_writes_to_the_users_outputs(tmp_path: Path, command
         assert "--out_dir" in done.stderr
         assert "--yes" in done.stderr
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.launch
+def test_ctrl_c_that_reaches_the_display_ends_the_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Display):
+        def show(self, step: Step) -> None:
+            if isinstance(step, Waiting):
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchx_cubicml.cli.tune_display.open_display", Interrupted)
+    (tmp_path / "space.toml").write_text(
+        'objective = "samples_per_second"\n'
+        '[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\nchanges_training = true\n'
+    )
+    options = ("--space", tmp_path / "space.toml", "--store", tmp_path / "store", "--scratch", tmp_path / "scratch")
+    quick = ("tests/tune/components.py:quick", "--script", "tests/tune/quick.py", "--", "--batch_size", "1")
+    done = torchx("tune", *options, "--yes", "--", *quick, "--seconds", "300")
+    assert (done.returncode, "Interrupted" in done.stderr) == (130, True), done.stderr
+    (trial,) = TrialStore(str(tmp_path / "store"))
+    assert (trial.state, trial.reason) == (State.STOPPED_EARLY, "interrupted by the user")
 
 
 @pytest.mark.launch

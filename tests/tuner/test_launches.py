@@ -88,8 +88,10 @@ class Jobs:
         self.found: dict[str, str] = {}
         self.refusal = ""
         self.interrupts = False
+        self.accepts_cancel = True
         self.is_blind = self.is_silent = False
         self.submits_s = 0.0
+        self.ends_submission: str | None = None  # launch whose submission ends as its job is searched for
 
     def can_look(self, handle: str) -> bool:
         return bool(handle) and not self.is_blind
@@ -99,9 +101,10 @@ class Jobs:
         self.looked.append(self.clock.passed_s)
         return self.states[max(second for second in self.states if second <= self.clock.passed_s)]
 
-    def cancel(self, handle: str) -> None:
+    def cancel(self, handle: str) -> bool:
         assert handle == HANDLE
         self.cancelled.append(self.clock.passed_s)
+        return self.accepts_cancel
 
     def submit(self, app: object, *, launch_id: str, options: Mapping[str, str]) -> str:
         del app, launch_id
@@ -121,6 +124,10 @@ class Jobs:
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
         if self.is_silent:
             return {}
+        if self.ends_submission is not None:
+            self.submits_s, made, self.ends_submission = 0.0, self.ends_submission, None
+            found, self.found = self.found, {**self.found, made: HANDLE}
+            return {name: found[name] for name in launch_ids if name in found}
         return {name: self.found[name] for name in launch_ids if name in self.found}
 
     def last_lines(self, handle: str, role: str) -> tuple[str, ...]:
@@ -216,7 +223,9 @@ class TestWatch:
         assert finished.pending.ended is not None
         assert finished.pending.ended[0].why == "it does not end when cancelled"
         assert finished.trial.state is State.INFRASTRUCTURE
-        assert finished.trial.reason == "cancelled after 50 s in the queue (--queue-timeout) (Priority)"
+        assert finished.trial.reason == (
+            "cancelled after 50 s in the queue (--queue-timeout) (Priority); it does not end when cancelled"
+        )
         assert watched.cost() == (0.0, 357.0)
 
     def test_a_queue_without_a_reason_is_told_without_one(self, short: Prepared) -> None:
@@ -466,12 +475,39 @@ class TestDoubt:
         )
         assert watched.launches.has_room
 
-    def test_a_request_that_timed_out_may_yet_be_served(self, prepared: Prepared) -> None:
-        watched = self.launched(prepared, refusal="sbatch: error: Socket timed out", is_silent=False)
+    @pytest.mark.parametrize(
+        "refusal",
+        [
+            "sbatch: error: Socket timed out",
+            "504 Gateway Time-out",
+            "502 Bad Gateway",
+            "('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))",
+            "[Errno 104] Connection reset by peer",
+        ],
+    )
+    def test_a_request_that_was_cut_off_may_yet_be_served(self, prepared: Prepared, refusal: str) -> None:
+        watched = self.launched(prepared, refusal=refusal, is_silent=False)
         assert watched.at(30) == []
         watched.jobs.found = {"launch-1-0002": HANDLE}
         assert watched.at(31) == []
         assert watched.tune_state.handle("launch-1-0002") == HANDLE
+
+    def test_a_launch_in_doubt_past_its_deadline_tells_so(self, short: Prepared) -> None:
+        watched = self.launched(short)
+        (finished,) = watched.at(361)
+        assert finished.trial.state is State.INFRASTRUCTURE
+        assert finished.trial.reason == (
+            "cancelled after 50 s in the queue (--queue-timeout) (no route); it may have a job"
+        )
+
+    @pytest.mark.parametrize(("second", "stays_open"), [(30, True), (60, False)])
+    def test_ctrl_c_leaves_a_request_open_that_may_yet_be_served(
+        self, prepared: Prepared, second: int, stays_open: bool
+    ) -> None:
+        watched = self.launched(prepared, refusal="sbatch: error: Socket timed out", is_silent=False)
+        watched.clock.sleep(second)
+        watched.launches.cancel_all("interrupted by the user")
+        assert watched.tune_state.open_launches() == (["launch-1-0002"] if stays_open else [])
 
     def test_a_training_that_reports_is_in_no_doubt(self, prepared: Prepared) -> None:
         watched = self.launched(prepared)
@@ -512,6 +548,26 @@ class TestInterruption:
         watched.launches.cancel_all("interrupted by the user")
         assert watched.jobs.cancelled == [0.0]
         assert watched.tune_state.open_launches() == []
+
+    def test_a_job_that_its_scheduler_did_not_cancel_stays_open(self, prepared: Prepared) -> None:
+        watched = Watched(prepared, {0: RUNNING})
+        watched.jobs.accepts_cancel = False
+        assert watched.launches.cancel_all("interrupted by the user") == [watched.pending]
+        assert watched.jobs.cancelled == [0.0]
+        assert watched.tune_state.open_launches() == [LAUNCH]
+
+    def test_known_jobs_are_cancelled_before_others_are_looked_for(self, prepared: Prepared) -> None:
+        watched = self.interrupted(prepared)
+        watched.pending.ended, watched.jobs.submits_s = None, 4.0
+        watched.launches.cancel_all("interrupted by the user")
+        assert watched.jobs.cancelled == [0.0]
+        assert watched.clock.passed_s == 4.0
+
+    def test_a_job_made_between_two_questions_is_found(self, prepared: Prepared) -> None:
+        watched = self.interrupted(prepared)
+        watched.jobs.submits_s, watched.jobs.ends_submission = 99.0, "launch-1-0002"  # just after the first search
+        watched.launches.cancel_all("interrupted by the user")
+        assert watched.jobs.cancelled == [1.0]
 
     def test_a_submission_under_way_is_waited_for(self, prepared: Prepared) -> None:
         watched = self.interrupted(prepared)

@@ -111,6 +111,19 @@ def test_a_submission_that_goes_on_is_waited_for(tune_state: TuneState, clock: C
     assert clock.passed_s == 9.0
 
 
+def test_a_job_made_between_two_questions_is_taken_over(tune_state: TuneState, clock: Clock) -> None:
+    class Hasty(Jobs):
+        def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
+            found = super().find(launch_ids)
+            if self.clock.passed_s >= 4.0:  # the submission ends just after a search
+                self.found_at, self.submits_s = {FIRST: 0.0, SECOND: 0.0}, 0.0
+            return found
+
+    pending = Pending()
+    assert adopt_all(pending, tune_state, Hasty(clock, submits_s=99.0), clock) == 2
+    assert pending.dropped == {}
+
+
 def test_nobody_submitting_is_no_reason_to_wait_less(tune_state: TuneState, clock: Clock) -> None:
     pending = Pending()
     assert adopt_all(pending, tune_state, Jobs(clock, found_at={FIRST: 1.0, SECOND: 1.0}), clock) == 2

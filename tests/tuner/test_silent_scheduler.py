@@ -97,7 +97,30 @@ def test_each_launch_has_one_job_or_none(prepared: Prepared, accepts: bool, for_
 def test_a_scheduler_that_never_answers_ends_the_tune(prepared: Prepared) -> None:
     cluster = SimulatedCluster(seed=1, fates=("done",))
     silence = Silence(cluster, from_job=1, for_s=1e6, accepts=False)
-    with pytest.raises(LaunchError, match=r"does not answer, and may have the job of launch 1: connection reset"):
+    with pytest.raises(
+        LaunchError, match=r"does not answer, and may have the job of launch 1: connection reset"
+    ) as told:
         go(prepared, silence)
+    assert told.value.__notes__ == ["local_cwd did not end launch 1, which may run on"]
     (trial,) = stored(prepared)
     assert trial.state is State.PLANNED
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["answers", "silent"])
+def test_an_interruption_names_the_launches_that_may_run_on(prepared: Prepared, is_silent: bool) -> None:
+    cluster = SimulatedCluster(seed=1, fates=("done",))
+    silence = Silence(cluster, from_job=0, for_s=0, accepts=True)
+    few = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
+    steps = tune(few, jobs=silence.jobs, clock=cluster, advisor=Draws())
+    while cluster.in_flight() < 2:
+        next(steps)
+    silence.until = cluster.time + timedelta(hours=1) if is_silent else cluster.time
+    running = cluster.in_flight()
+    with pytest.raises(KeyboardInterrupt) as raised:  # Ctrl-C reaches the display
+        steps.throw(KeyboardInterrupt())
+    if is_silent:
+        assert raised.value.__notes__ == ["local_cwd did not end launches 1, 2, which may run on"]
+    assert cluster.in_flight() == (running if is_silent else 0)
+    silence.until = cluster.time
+    list(tune(few, jobs=silence.jobs, clock=cluster, advisor=Draws()))
+    assert (cluster.launched_twice(), cluster.in_flight()) == ([], 0)

@@ -65,7 +65,8 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
         try:
             status = _command(args.cubicml_command).run(args)
         except CubicMLError as error:
-            print(f"torchx-cubicml: {error}", file=sys.stderr)  # noqa: T201 - the command line's own output
+            told = "; ".join([str(error), *getattr(error, "__notes__", ())])
+            print(f"torchx-cubicml: {told}", file=sys.stderr)  # noqa: T201 - the command line's own output
             status = 2
         if status:
             sys.exit(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,8 +99,11 @@ def run(args: argparse.Namespace) -> int:
                 result = step if isinstance(step, TuneResult) else None
         _hand_over(result, prepared, args)
         next(steps, None)  # ends the tune, once its result is printed and written
-    except interruptions():
-        console.print("Interrupted. Results are saved; run the same command to resume.")
+    except interruptions() as error:
+        with suppress(*interruptions()):
+            steps.throw(error)  # ends a tune whose display was interrupted; one that has ended raises it again
+        notes = "".join(f" {note}." for note in getattr(error, "__notes__", ()))
+        say(console, f"Interrupted. Results are saved; run the same command to resume.{notes}")
         return 130
     return 0 if result.compares else 1
 

@@ -74,7 +74,8 @@ def end_state_of(
     why = f" ({state.why})" if state.why else ""
     if pending.cancellation is not None:
         ended_by_itself = trial.state is State.COMPLETED or trial.state is State.OUT_OF_MEMORY
-        return None if ended_by_itself else (pending.cancellation.state, pending.cancellation.reason)
+        but = f"; {state.why}" if state.end is JobEnd.LOST else ""
+        return None if ended_by_itself else (pending.cancellation.state, f"{pending.cancellation.reason}{but}")
     if out_of_memory and cut_off:
         return State.OUT_OF_MEMORY, f"the scheduler ended the job: out of memory{why}"
     if state.end is JobEnd.TIMED_OUT and cut_off:

@@ -177,21 +177,24 @@ class PendingLaunches:
             pending.look_at = self._clock.now()
         self._request_cancel(pending)
 
-    def cancel_all(self, reason: str) -> None:
-        """Cancel all launches and close their trials at once.
+    def cancel_all(self, reason: str) -> list[PendingLaunch]:
+        """Cancel all launches, close their trials at once, and return those that stay open.
 
-        A launch whose submission did not return has its job looked for. It stays open if the scheduler does not answer:
-        a resumed tune looks again.
+        A launch whose submission did not return has its job looked for. A launch stays open if the scheduler does not
+        tell whether it has a job, or does not accept the cancel request: a resumed tune looks again.
         """
-        unanswered = self._search.find_all(self.under_way)
-        for pending in list(self.under_way):
-            if pending.handle and pending.ended is None:
-                self._jobs.cancel(pending.handle)
-        for pending in [each for each in self.under_way if each.launch_id not in unanswered]:
+        running = [pending for pending in self.under_way if pending.handle and pending.ended is None]
+        lost = [pending for pending in self.under_way if not pending.handle and pending.ended is None]
+        accepted = [self._jobs.cancel(pending.handle) for pending in running]  # before a search, which takes its time
+        may_run = {pending.launch_id for pending, ends in zip(running, accepted, strict=True) if not ends}
+        may_run |= self._search.find_all(lost)
+        may_run |= {pending.launch_id for pending in lost if pending.handle and not self._jobs.cancel(pending.handle)}
+        for pending in [each for each in self.under_way if each.launch_id not in may_run]:
             pending.cancellation = pending.cancellation or Cancellation(
                 state=State.STOPPED_EARLY, reason=reason, since=self._clock.now()
             )
             self._finish(pending, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
+        return list(self.under_way)
 
     def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
@@ -214,7 +217,7 @@ class PendingLaunches:
         elif pending.cancellation is None:
             self._enforce_deadlines(pending, now)
         elif now - pending.cancellation.since > _GIVE_UP:
-            self._give_up(pending, "it does not end when cancelled")
+            self._give_up(pending, "it may have a job" if pending.doubt else "it does not end when cancelled")
         else:
             self._request_cancel(pending)
 

@@ -96,6 +96,7 @@ def tune(
             measures nothing, or one failure repeats.
         StoreError: the store cannot be read or written for minutes; the tune can be resumed.
         KeyboardInterrupt: the user ends the tune; launches in flight are cancelled and recorded first.
+            As with the errors above, a note of the error names those that may run on.
     """
     request, clock = prepared.request, clock or SystemClock()
     retry = StoreRetry(clock)
@@ -167,42 +168,52 @@ class _Loop:
 
     def _lead(self, *, resumed: bool) -> Iterator[Step]:
         try:
-            self._jobs.image = self._tune_state.image()
-            in_flight = adopt_all(self._pending, self._tune_state, self._jobs, self._clock) if resumed else 0
-            self._infer_objective()
-            for trial in self._tune_state.settled_trials():
-                self._note_best(trial)
-            made = self._spent().launches
-            notices = self._notices(made)
-            self._share_host()
-            yield Begun(
-                tune_id=self._tune_state.tune_id,
-                resumed=resumed,
-                launches=made,
-                in_flight=in_flight,
-                at_a_time=self._sharing.at_a_time,
-            )
-            texts = filter(None, [self._sharing.text, *notices, self._duration_text(made)])
-            yield from (Notice(text=text) for text in texts)
-            yield from self._budget_notice()
-            yield from self._doubt_notices()
+            yield from self._begin(resumed=resumed)
             yield from self._rounds()
-        except interruptions():
+        except interruptions() as error:
             self._tune_state.hurry()
             with suppress(StoreError):  # the jobs are cancelled first; a resumed tune polls them
-                self._pending.cancel_all("interrupted by the user")
+                self._cancel_all("interrupted by the user", error)
             raise
         except StoreError:
             raise
         except CubicMLError as error:
             with suppress(StoreError):  # the error itself is raised in any case
-                self._pending.cancel_all("the tune ended")
+                self._cancel_all("the tune ended", error)
                 self._tune_state.finished({"error": str(error)})
             raise
         result = self._result()
         yield result
         # The caller has advanced the generator, so it has the result. A tune that ends before is resumed and yields it.
         self._tune_state.finished({"result": result.to_record()})
+
+    def _begin(self, *, resumed: bool) -> Iterator[Step]:
+        """Take over the launches of a dead process, and yield what is known before the first round."""
+        self._jobs.image = self._tune_state.image()
+        in_flight = adopt_all(self._pending, self._tune_state, self._jobs, self._clock) if resumed else 0
+        self._infer_objective()
+        for trial in self._tune_state.settled_trials():
+            self._note_best(trial)
+        made = self._spent().launches
+        notices = self._notices(made)
+        self._share_host()
+        yield Begun(
+            tune_id=self._tune_state.tune_id,
+            resumed=resumed,
+            launches=made,
+            in_flight=in_flight,
+            at_a_time=self._sharing.at_a_time,
+        )
+        texts = filter(None, [self._sharing.text, *notices, self._duration_text(made)])
+        yield from (Notice(text=text) for text in texts)
+        yield from self._budget_notice()
+        yield from self._doubt_notices()
+
+    def _cancel_all(self, reason: str, error: BaseException) -> None:
+        """Cancel all launches; a note of the error names those that may run on."""
+        if left := self._pending.cancel_all(reason):
+            numbers = f"launch{'es' if len(left) > 1 else ''} {', '.join(str(pending.number) for pending in left)}"
+            error.add_note(f"{self._prepared.request.scheduler} did not end {numbers}, which may run on")
 
     def _notices(self, made: int) -> list[str]:
         """Return notices on what stays as typed, on hooks and the store; ``made`` is the number of launches."""

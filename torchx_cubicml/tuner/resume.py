@@ -33,13 +33,14 @@ def adopt_all(pending_launches: PendingLaunches, tune_state: TuneState, jobs: Jo
     lost = _adopt_submitted(pending_launches, tune_state, jobs)
     started = clock.now()
     while lost:
+        is_submitting = jobs.submitting(lost)  # asked first: a job made meanwhile is then found
         found = jobs.find(lost)
         for launch_id in lost:
             if launch_id in found or _has_started(tune_state, launch_id):
                 pending_launches.adopt(_pending_launch(tune_state, launch_id, found.get(launch_id, "")))
         lost = [launch_id for launch_id in lost if launch_id not in found and not _has_started(tune_state, launch_id)]
         wait = _FIND_FOR if jobs.finds or jobs.is_silent else _AWAIT_START_FOR
-        if not lost or (clock.now() - started >= wait and not jobs.submitting(lost)):
+        if not lost or (clock.now() - started >= wait and not is_submitting):
             break
         clock.sleep(_POLL_S)
         tune_state.trial_log.refresh()

@@ -224,7 +224,7 @@ def test_slurm_jobs_are_cancelled_without_torchx(monkeypatch: pytest.MonkeyPatch
     slurm = JobRunner("slurm", runner=asked)
     assert slurm.find(["launch-1"]) == {"launch-1": "slurm://torchx/7"}
     assert slurm.find([]) == {}
-    slurm.cancel("slurm://torchx/7")
+    assert slurm.cancel("slurm://torchx/7")
     assert (cancelled, asked.cancelled) == (["7"], [])
     assert slurm.submitting(["launch-1"])
     assert not slurm.submitting([])
@@ -234,7 +234,7 @@ def test_slurm_jobs_are_cancelled_without_torchx(monkeypatch: pytest.MonkeyPatch
 def test_torchx_cancels_jobs_of_other_schedulers() -> None:
     asked = Asked()
     jobs = JobRunner("lsf", runner=asked)
-    jobs.cancel("lsf://torchx/1")
+    assert not jobs.cancel("lsf://torchx/1")  # TorchX fails, so nothing was accepted
     assert asked.cancelled == ["lsf://torchx/1"]
     assert jobs.find(["launch-1"]) == {}
     assert not jobs.submitting(["launch-1"])
@@ -325,6 +325,6 @@ def test_an_adopted_local_job_is_found_by_its_launch(monkeypatch: pytest.MonkeyP
     assert jobs.find(["launch-1"]) == {"launch-1": "local_cwd://adopted/launch-1"}
     jobs.cancel("local_cwd://adopted/launch-1")
     assert (cancelled, asked.cancelled) == (["launch-1"], [])
-    jobs.cancel("local_cwd://torchx/app-1")
+    assert jobs.cancel("local_cwd://torchx/app-1")  # TorchX fails, but the job ends with this process
     assert (cancelled, asked.cancelled) == (["launch-1"], ["local_cwd://torchx/app-1"])
     assert JobRunner("lsf", runner=asked).look("lsf://adopted/1") == JobState(phase=JobPhase.UNKNOWN)

@@ -185,7 +185,21 @@ def test_the_container_of_the_role_counts(
         "spec": {"containers": [{"name": name} for name in containers]},
         "status": status,
     }
-    found = state_of(job("Completed", failed=1), [pod])
-    assert (found.end, found.why) == expected
+    for counts in ({"failed": 1}, {}):  # Volcano counts pods late
+        found = state_of(job("Completed", **counts), [pod])
+        assert (found.end, found.why) == expected
     evicted = {**pod, "status": {**status, "reason": "Evicted"}}
     assert state_of(job("Completed", failed=1), [evicted]).end is not JobEnd.SUCCEEDED
+
+
+def test_a_pod_whose_role_is_unknown_fails_by_any_container() -> None:
+    statuses = [
+        {"name": name, "state": {"terminated": {"exitCode": code, "reason": reason}}}
+        for name, code, reason in (("proxy", 0, "Completed"), ("trainer-0", 137, "OOMKilled"))
+    ]
+    pod = {
+        "metadata": {"name": "named-otherwise"},
+        "spec": {"containers": [{"name": "proxy"}, {"name": "trainer-0"}]},
+        "status": {"phase": "Failed", "containerStatuses": statuses},
+    }
+    assert state_of(job("Completed", failed=1), [pod]).end is JobEnd.OUT_OF_MEMORY

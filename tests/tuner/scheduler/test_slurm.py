@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery, state_of
 
 if TYPE_CHECKING:
@@ -111,9 +111,16 @@ class TestLook:
         commands.print("sacct", ("NODE_FAIL", "None", "7"))
         assert phase_of(SlurmQuery().look("7")) == (JobPhase.ENDED, JobEnd.NODE_FAILED)
 
-    def test_commands_that_fail_know_no_job(self, commands: Commands) -> None:
+    def test_commands_that_fail_are_no_answer(self, commands: Commands) -> None:
         for command in ("squeue", "sacct"):
             commands.print(command, ("RUNNING", "None", "7"), status=1)
+        assert SlurmQuery().look("7") == no_answer("Slurm does not answer")
+
+    @pytest.mark.parametrize("status", [0, 1], ids=["accounting", "no accounting"])
+    def test_a_job_that_squeue_and_sacct_forgot_is_unknown(self, commands: Commands, status: int) -> None:
+        commands.print("sacct", status=status)
+        squeue = commands.folder / "squeue"
+        squeue.write_text('#!/bin/sh\ncase "$*" in *-j*) echo "Invalid job id specified" >&2; exit 1 ;; esac\n')
         assert SlurmQuery().look("7") is None
 
 

@@ -181,13 +181,14 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             return state
         return query.look(app_id) or state
 
-    def cancel(self, handle: str) -> None:
-        """Request the end of a job from the scheduler."""
+    def cancel(self, handle: str) -> bool:
+        """Request the end of a job, and return whether the scheduler accepted the request."""
         if self._query is not None and (_ADOPTED in handle or not self._query.is_local):
-            self._query.cancel(_app_id(handle))
-            return
+            return self._query.cancel(_app_id(handle))
         with suppress(Exception):  # TorchX may fail to read the job's status; the scheduler's own time limit remains
             self._runner.cancel(handle)
+            return True
+        return self.is_local  # its job ends with this process
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
         """Return launch id -> handle of the launches whose job can be found although another process started it."""

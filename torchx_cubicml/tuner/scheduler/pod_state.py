@@ -75,7 +75,7 @@ def state_of(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -
 
 
 def container_of_role(pod: Mapping[str, Any]) -> str:
-    """Return the name of the container that TorchX asked for, beside which a cluster may put others.
+    """Return the name of the container that TorchX asked for, beside which a cluster may put others; empty if unknown.
 
     TorchX gives it the name of its Volcano task, and Volcano names a pod ``JOB-TASK-NUMBER``.
 
@@ -85,7 +85,8 @@ def container_of_role(pod: Mapping[str, Any]) -> str:
     """
     task = str((pod.get("metadata") or {}).get("name") or "").rpartition("-")[0]
     names = [str(container["name"]) for container in (pod.get("spec") or {}).get("containers") or ()]
-    return max((name for name in names if task.endswith(f"-{name}")), key=len, default=next(iter(names), ""))
+    only = names[0] if len(names) == 1 else ""
+    return max((name for name in names if task.endswith(f"-{name}")), key=len, default=only)
 
 
 def _state_of_deleted(pods: Sequence[Mapping[str, Any]]) -> JobState:
@@ -109,7 +110,7 @@ def _ended(end: JobEnd, pods: Sequence[Mapping[str, Any]], *, n_failed: int) -> 
     """Return the end of a job: the most specific of its pods, else that of the job itself."""
     causes = sorted(filter(None, map(_cause_of, pods)), key=lambda cause: _SPECIFIC_FIRST.index(cause[0]))
     if not causes:
-        causes = [(JobEnd.FAILED if n_failed else end, "")]
+        causes = [(JobEnd.FAILED if n_failed > 0 else end, "")]
     worst, why = causes[0]
     if end is JobEnd.CANCELLED and worst is JobEnd.FAILED:  # a cancelled pod exits with an error
         worst, why = end, ""
@@ -167,7 +168,7 @@ def _ends(status: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mappin
 def _exits(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the reason why the role's container failed, and the reason with its exit status.
 
-    For a pod that does not list its containers, it yields those of each container that failed.
+    If that container is unknown, it yields those of each container that failed.
     """
     name = container_of_role(pod)
     for container, ended in _ends(_status(pod)):

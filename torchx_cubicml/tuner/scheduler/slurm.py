@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState, no_answer
 from torchx_cubicml.tuner.scheduler.scheduler_query import SchedulerQuery
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 _FIELD = "\x1f"
 _TAIL = 16 * 1024  # bytes of a log
+_OWN_JOBS = ("squeue", "-h", "--me", "-t", "all", "-o")
 _QUEUED_STATES = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 )
@@ -51,7 +52,7 @@ class SlurmQuery(SchedulerQuery):
         self._job_dir = Path(job_dir)
 
     def look(self, app_id: str) -> JobState | None:
-        """Query squeue, then sacct."""
+        """Query squeue, then sacct; ``None`` only while squeue answers."""
         live = state_of(_rows("squeue", "-h", "-t", "all", "-o", _FIELD.join(("%T", "%r")), "-j", app_id))
         if live is not None and live.phase is not JobPhase.ENDED:
             return live
@@ -61,14 +62,15 @@ class SlurmQuery(SchedulerQuery):
         ended = state_of([row[:2] for row in rows if "." not in row[-1]])
         if any(row[0].startswith("OUT_OF_ME") for row in steps):
             return JobState(phase=JobPhase.ENDED, end=JobEnd.OUT_OF_MEMORY, why="OUT_OF_MEMORY")
-        if live is None:
-            return ended
+        if live is None:  # squeue fails for a job that it forgot, too
+            is_silent = ended is None and _run(*_OWN_JOBS, "%A") is None
+            return no_answer("Slurm does not answer") if is_silent else ended
         return ended if ended is not None and ended.phase is JobPhase.ENDED else live
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str] | None:
         """Search this user's jobs in squeue, then those of the last 14 days in sacct."""
         ids = set(launch_ids)
-        live = _run("squeue", "-h", "--me", "-t", "all", "-o", _FIELD.join(("%k", "%A", "%i")))
+        live = _run(*_OWN_JOBS, _FIELD.join(("%k", "%A", "%i")))
         if live is None:
             return None
         found = _by_launch(_split(live), ids)

@@ -221,7 +221,7 @@ def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
     gains = study.posterior.gains(measured, current)
     ratios = [ratio_of(config) for config in measured]
     ends = list(zip(gains.quantile(0.1).tolist(), gains.quantile(0.9).tolist(), strict=True))
-    best = study.best_known()
+    best = study.best_known(confirmed=True)
     rewritten = None
     if best is not None and best.config != current:
         if best.gain is None or best.gain_low is None or best.gain_high is None:

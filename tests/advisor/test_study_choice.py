@@ -19,7 +19,7 @@ from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,6 +41,17 @@ def known(
     found = quiet(study_of(surrogate, measured)).best_known()
     assert found is not None
     return found.config["place"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnequalProcess(Process):
+    """Surrogate that is less sure of some places."""
+
+    spreads: Mapping[int, float] = field(default_factory=dict)
+
+    def ratios(self, rows: Sequence[Mapping[str, object]], over: Mapping[str, object]) -> Prediction:
+        spread = np.array([self.spreads.get(row["place"], self.spread) for row in rows])
+        return replace(super().ratios(rows, over), spread=spread)
 
 
 class TestMeasuredConfigs:
@@ -65,6 +76,14 @@ class TestMeasuredConfigs:
         found = study.best_known(confirmed=True)
         assert found.config == {"place": place}
         assert ("measured again" in found.reason) is (place == 5)
+
+    def test_each_config_before_the_one_measured_again_may_be_surely_faster(self) -> None:
+        """The first is the less sure one; the second is surely faster than what was measured again."""
+        speeds = {3: 128.0, 4: 126.0, 5: 120.0}
+        surrogate = UnequalProcess(speeds=lambda at: speeds.get(at, 100.0), spread=0.01, spreads={3: 0.08})
+        found = quiet(study_of(surrogate, EIGHT, again=(5,))).best_known(confirmed=True)
+        assert found.config == {"place": 4}
+        assert found.reason.startswith("surely faster than the fastest config that was measured again")
 
     @pytest.mark.parametrize(("spread", "place"), [(0.0968, 3), (0.0971, 0)])
     def test_a_gain_must_be_surely_more_than_none(self, spread: float, place: int) -> None:

@@ -118,7 +118,7 @@ def best_known(
     A measured config is judged by its posterior, from prediction and measurements; outliers are passed over. A config
     that was never run is returned only if its whole 98 % interval is above the best measured one and it almost surely
     fits. The user's own config stays unless another has a predicted gain of a per cent, and is faster at all with a
-    probability of 97 %: see ``claims``. The best config that was measured again comes before one that was not, unless
+    probability of 97 %: see ``claims``. The best config that was measured again comes before each other one, unless
     that is better with a probability of 90 %: a launch then takes what a tune has confirmed.
 
     Args:
@@ -272,20 +272,32 @@ def _best(
         unchanged = current, f"your config: no known config is reliably at least 1 % {better_word(objective)}"
         return build_suggestions(posterior, [unchanged], current)[0]
     chosen, claim = sure[0]
-    configs = [config for (config, _), _ in sure]
-    if confirmed and (place := _confirmed(posterior, configs)):
+    if confirmed and (found := _against_confirmed(posterior, [config for (config, _), _ in sure])):
+        place, why = found
         (config, _), claim = sure[place]
-        why = f"{best_word(objective)} config that was measured again, and no other is surely {better_word(objective)}"
         chosen = config, why
     return build_suggestions(posterior, [chosen], current, claims=[claim])[0]
 
 
-def _confirmed(posterior: Posterior, configs: Sequence[Config]) -> int:
-    """Return the place of the first config that was measured again; 0 where the first of all is surely better."""
-    place = next((number for number, config in enumerate(configs) if _times_measured(posterior, config) > 1), 0)
-    (claim,) = claims_of(posterior, configs[:1], configs[place])
-    is_within_error = claim is not None and claim.probability_above(0.0) <= _SURELY_BETTER
-    return place if is_within_error else 0
+def _against_confirmed(posterior: Posterior, configs: Sequence[Config]) -> tuple[int, str] | None:
+    """Return the place of the first config that was measured again, or of the first that is surely better, and why.
+
+    ``None`` where that is the first of all.
+    """
+    objective = posterior.space.objective
+    again = next((number for number, config in enumerate(configs) if _times_measured(posterior, config) > 1), 0)
+    if not again:
+        return None
+    claims = enumerate(claims_of(posterior, configs[:again], configs[again]))
+    surely = (place for place, claim in claims if claim is None or claim.probability_above(0.0) > _SURELY_BETTER)
+    place = next(surely, again)
+    best, better = best_word(objective), better_word(objective)
+    why = f"{best} config that was measured again, and no other is surely {better}"
+    if place != again:
+        why = (
+            f"surely {better} than the {best} config that was measured again, by predictions and measurements combined"
+        )
+    return (place, why) if place else None
 
 
 def _times_measured(posterior: Posterior, config: Config) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import threading
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spaces import BATCH_SIZES, N_LAYERS
-from torchx_cubicml import advisor
+from torchx_cubicml import advisor, settings
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch import Launch
@@ -600,6 +601,15 @@ def test_a_carrier_over_its_limit_leaves_the_launch_as_typed(
     (role,) = rewrite_component(DDP, options).roles
     assert role.args[1].startswith("torchrun ")
     assert "without recording it: the launch contract has" in capsys.readouterr().err
+
+
+def test_a_component_leaves_nothing_of_our_libraries_to_its_jobs(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "_NOT_SET_AT_START", ("KMP_INIT_AT_FORK",))
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+    rewrite_component(DDP, options)
+    assert "KMP_INIT_AT_FORK" not in os.environ
 
 
 def test_a_missing_component_is_refused() -> None:

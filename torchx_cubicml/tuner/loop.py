@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
-from torchx_cubicml.errors import CubicMLError, LaunchError, StoreError
+from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.objective import with_measured_objective
@@ -245,7 +245,7 @@ class _Loop:
             self._enforce_budget()
             yield from self._refill()
             if not self._pending.under_way:
-                yield from (Notice(text=text) for text in self._hold_suspects())
+                yield from (Notice(text=text) for text in self._keep_batch(suspected=True))
                 return
             self._stop_early()
             self._prefetch_next()
@@ -370,13 +370,6 @@ class _Loop:
             self._prepared = replace(prepared, space=space)
             self._prefetch.keep(None)
         return [observed_batch_line(name) for name in found]
-
-    def _hold_suspects(self) -> list[str]:
-        """Hold what may change the global batch, before the result; a space without such a config stays as it is."""
-        try:
-            return self._keep_batch(suspected=True)
-        except LaunchError as error:
-            return [str(error)]
 
     def _prefetch_next(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from torchx import specs
 
+from torchx_cubicml import settings
 from torchx_cubicml.tuner.scheduler.job_state import JobPhase
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
@@ -37,3 +40,16 @@ def test_the_lines_of_an_ended_job_are_shown(tmp_path: Path) -> None:
         while jobs.look(handle).phase is not JobPhase.ENDED:
             pass
         assert jobs.last_lines(handle, "role") == ("its last words",)
+
+
+def test_a_job_inherits_nothing_that_our_libraries_have_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_NOT_SET_AT_START", ("KMP_INIT_AT_FORK",))
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+    program = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(str(os.environ.get('KMP_INIT_AT_FORK')))"
+    with JobRunner("local_cwd", log_dir=str(tmp_path / "logs")) as jobs:
+        handle = jobs.submit(app_of(program), launch_id="launch-1")
+        end = time.monotonic() + 60
+        while jobs.look(handle).phase is not JobPhase.ENDED and time.monotonic() < end:
+            time.sleep(0.05)
+    assert (tmp_path / "seen").read_text() == "None"
+    assert os.environ["KMP_INIT_AT_FORK"] == "FALSE"

@@ -1,4 +1,4 @@
-"""Meanings of a command's flags, from recorded launches of its program: what each launch typed and what it showed.
+"""Meanings of a command's flags, learnt from the typed arguments and the observed facts of recorded launches.
 
 A flag whose number equals the observed micro batch in launches with several values sets the micro batch. One value
 alone may be chance, so it gives a guess.

@@ -9,7 +9,10 @@ where only the job knows its size, rank 0 decides (``rewrite.in_job``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -224,10 +227,30 @@ def _plan_command(words: Sequence[str], options: Options, *, is_dry_run: bool) -
     from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
 
     command = CommandLaunch.parse(words, env=child_environment({}))
+    if command.starts_as_typed:
+        plan = _plan_here(command, options, is_own_python=False, is_dry_run=is_dry_run)
+        return replace(_started_as_typed(plan, command), args=tuple(words), is_command=True)
     python = command.python()
     _check_python(python)
     plan = _plan_here(command, options, is_own_python=python == (sys.executable,), is_dry_run=is_dry_run)
     return replace(plan, is_command=True)
+
+
+def _started_as_typed(plan: Plan, command: CommandLaunch) -> Plan:
+    """Return the plan by whose variables the Python in a command that starts as typed becomes the recorded launch."""
+    from torchx_cubicml.recorder.behind import start_variables
+
+    if not plan.env:
+        return plan
+    script, typed, recorded = command.process_words(plan.args)
+    path = child_environment({}).get("PYTHONPATH")
+    env = start_variables(typed, recorded, script=script, variables=plan.env, search_path=path)
+    if not command.before:
+        return replace(plan, env=env)
+    condition = (
+        f"if {command.before[0]} passes PYTHONPATH to a Python with this package; else your command runs as typed"
+    )
+    return replace(plan, env=env, lines=(*plan.lines, message_line(condition)))
 
 
 def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_dry_run: bool) -> Plan:
@@ -359,8 +382,17 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _execute(plan: Plan) -> NoReturn:
-    command = plan.command
-    os.execvpe(command[0], command, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
+    """Replace this process, as ``execvp`` does: what has no format that the system knows is a script of the shell."""
+    command, environment = plan.command, child_environment(plan.env)
+    for each in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what it starts would inherit that
+        signal.signal(each, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 - a shell would intercept signals
+    except OSError as error:
+        found = shutil.which(command[0])
+        if error.errno != errno.ENOEXEC or found is None:
+            raise
+        os.execve("/bin/sh", ["/bin/sh", found, *command[1:]], environment)  # noqa: S606 - likewise
 
 
 if __name__ == "__main__":

@@ -30,6 +30,9 @@ USER_OPTIONS = (
 """Options that a user may set as ``TORCHX_CUBICML_<NAME>``."""
 # scikit-learn and threadpoolctl set them where they are not set; a job that inherited them would not run as typed.
 _NOT_SET_AT_START = tuple(name for name in ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK") if name not in os.environ)
+_AT_START = Path("/proc/self/environ")  # where the system has it; without LC_CTYPE, which Python sets in the C locale
+if _AT_START.exists() and not any(each.startswith(b"LC_CTYPE=") for each in _AT_START.read_bytes().split(b"\0")):
+    _NOT_SET_AT_START += ("LC_CTYPE",)
 _TEMPORARY_VARIABLES = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS", "LOCAL_SCRATCH")
 _CACHES_OF_LIBRARIES = (
     *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),

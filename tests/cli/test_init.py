@@ -64,7 +64,7 @@ def test_a_command_of_torchrun_is_read(launcher: str, folder: Path, capsys: pyte
     (folder / "train.py").write_text("print('no flags')")
     words = f"{launcher} --nproc_per_node 2 train.py --batch_size 4 --accumulate 2"
     assert run("-o", "s.toml", "--", *words.split()) == 0
-    tune = "torchx cubicml tune --space s.toml -- utils.sh torchrun ..."
+    tune = "torchx cubicml tune --space s.toml -- torchrun ..."
     assert f"then run: {tune} (or launch as usual: cubicrun --cubicml-space s.toml ...)\n" in capsys.readouterr().err
     assert [item.name for item in load_space("s.toml").parameters] == [
         "micro_batch_size",
@@ -123,6 +123,6 @@ def test_the_next_step_of_a_plain_python_command(
     (folder / "train.py").write_text("print('no flags')")
     assert run("-o", "p.toml", "--", *front, "python", "train.py", "--batch_size=4", "--accumulate=2") == 0
     assert (
-        "then run: torchx cubicml tune --space p.toml -- utils.sh python ... "
+        "then run: torchx cubicml tune --space p.toml -- python ... "
         "(or launch as usual: cubicrun --cubicml-space p.toml -- python ...)"
     ) in capsys.readouterr().err

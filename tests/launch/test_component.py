@@ -133,18 +133,31 @@ def test_other_programs_are_launched_as_typed() -> None:
     assert parsed.build(parsed.launch, CONTRACT) == parsed.source.app
 
 
+def test_a_launcher_in_place_of_a_component_runs_behind_utils_sh() -> None:
+    typed = parse("python", "train.py --lr 1")
+    assert (typed.launch.program, typed.launch.script_args) == ("train.py", ("--lr", "1"))
+    assert (typed.source.component, typed.source.app) == (
+        "utils.sh",
+        parse("utils.sh", "python train.py --lr 1").source.app,
+    )
+    assert parse("torchrun", "--nproc_per_node 2 t.py").launch.world_size == 2
+
+
 @pytest.mark.parametrize(
     ("component", "args", "reason"),
     [
         ("dist.nope", "", "Component `dist.nope` not found.*torchx builtins"),
-        ("torchrun", "--nproc_per_node 2 t.py", "torchrun is no TorchX component: put utils.sh in front, or dist.ddp"),
-        ("cubicrun", "-- python t.py", "cubicrun is no TorchX component: put utils.sh in its place"),
+        (
+            "bash",
+            "run.sh",
+            "Component `bash` not found.*; or begin with torchrun, accelerate launch, deepspeed, mpirun",
+        ),
         ("nowhere.py:train", "", "nowhere.py does not exist"),
         ("dist.ddp", "-j 1y2 --script t.py", "dist.ddp rejects its arguments: Invalid format for -j, .* Given: 1y2"),
         ("dist.ddp", "-j 1x2", "exactly one of --script and -m"),
         ("dist.ddp", "-h nope --script t.py", "dist.ddp rejects its arguments: unknown .*nope"),
     ],
-    ids=["component", "launcher", "cubicrun", "file", "size", "script", "host"],
+    ids=["component", "no launcher", "file", "size", "script", "host"],
 )
 def test_a_refusal_of_torchx_is_one_line(component: str, args: str, reason: str) -> None:
     with pytest.raises(LaunchError, match=reason) as raised:

@@ -11,6 +11,9 @@ from torchx_cubicml.cli.option_choices import ACQUISITION_NAMES, PREDICTOR_NAMES
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.settings import KEEP_COMMAND, default_store_url, is_on, option
 
+OURS = "--cubicml-"
+"""Prefix of the options of cubicrun that are not torchrun's."""
+_WITHOUT_VALUE = frozenset({"--cubicml-keep-command", "--cubicml-keep_command", "--cubicml-dryrun"})
 LATEST_SCHEDULER = "that of .torchxconfig, else of the program's latest launch, else of TorchX"
 """Words for the scheduler that ``launch.scheduler.recorded_scheduler`` helps to find."""
 _MAX_SEED_DIGITS = 18
@@ -59,21 +62,15 @@ def keeps_command(args: argparse.Namespace) -> bool:
     return args.keep_command or is_on(configured(KEEP_COMMAND) or option(KEEP_COMMAND))
 
 
-def add_launch(parser: argparse.ArgumentParser, *, or_torchrun: bool = False) -> None:
-    """Declare the trailing command: ``-- COMPONENT [component args] -- [script args]``.
-
-    Args:
-        parser: parser of the sub-command.
-        or_torchrun: whether a command of torchrun is accepted too.
-    """
+def add_launch(parser: argparse.ArgumentParser) -> None:
+    """Declare the trailing command: ``-- COMPONENT [component args] -- [script args]``, or that of a launcher."""
     import argparse
 
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
         metavar="-- COMPONENT ...",
-        help="component and its arguments, as for `torchx run`"
-        + ("; or a command of torchrun, cubicrun or another launcher" if or_torchrun else ""),
+        help="component and its arguments, as for `torchx run`; or a command of torchrun, cubicrun or another launcher",
     )
 
 
@@ -188,18 +185,29 @@ def scheduler_words(scheduler: str, scheduler_args: str) -> list[str]:
 
 
 def split_command(command: Sequence[str]) -> tuple[str, list[str]]:
-    """Split a command into the component and its arguments.
+    """Split a command into the component, or the launcher that stands alone or behind cubicrun, and its arguments.
 
     Raises:
         LaunchError: the command names no component.
 
     >>> split_command(["--", "dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--lr", "0.1"])
     ('dist.ddp', ['-j', '1x2', '--script', 'train.py', '--', '--lr', '0.1'])
+    >>> split_command("cubicrun --cubicml-space s.toml --cubicml-keep-command --standalone train.py".split())
+    ('torchrun', ['--standalone', 'train.py'])
     """
     words = list(command[1:] if command[:1] == ["--"] else command)
+    words = _behind_cubicrun(words[1:]) if words[:1] == ["cubicrun"] else words
     if not words or words[0].startswith("-"):
         raise LaunchError("give a component after `--`, as in: -- dist.ddp -j 1x2 --script train.py -- ARGS")
     return words[0], words[1:]
+
+
+def _behind_cubicrun(words: list[str]) -> list[str]:
+    from torchx_cubicml.launch.launchers.command_launch import is_command
+
+    while words and words[0].startswith(OURS):
+        words = words[1 if "=" in words[0] or words[0] in _WITHOUT_VALUE else 2 :]
+    return words[1:] if is_command(words) else ["torchrun", *words]
 
 
 def print_json(payload: object) -> None:

@@ -16,33 +16,15 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
 
 
-_TORCHRUN = ("torchrun", "cubicrun")
-OURS = "--cubicml-"
-"""Prefix of the options of cubicrun that are not torchrun's."""
-_WITHOUT_VALUE = frozenset({"--cubicml-keep-command", "--cubicml-keep_command", "--cubicml-dryrun"})
-
-
-def torchrun_arguments(words: Sequence[str]) -> list[str]:
-    """Return the arguments of torchrun in those of torchrun or cubicrun.
-
-    >>> torchrun_arguments(["--cubicml-space", "s.toml", "--cubicml-keep-command", "--standalone", "train.py"])
-    ['--standalone', 'train.py']
-    """
-    rest = list(words)
-    while rest and rest[0].startswith(OURS):
-        rest = rest[1 if "=" in rest[0] or rest[0] in _WITHOUT_VALUE else 2 :]
-    return rest
-
-
 def is_launcher_command(name: str) -> bool:
-    """Return whether a command begins with torchrun, cubicrun or another launcher, and not with a component."""
+    """Return whether a command begins with torchrun or another launcher, and not with a component."""
     from torchx_cubicml.launch.launchers.table import is_launcher
 
-    return name in _TORCHRUN or is_launcher(name)
+    return is_launcher(name)
 
 
 def read_command(name: str, words: Sequence[str], *, env: Mapping[str, str]) -> TorchrunLaunch | CommandLaunch:
-    """Return the launch of torchrun, cubicrun or another launcher, as ``cubicrun`` reads it.
+    """Return the launch of torchrun or another launcher, as ``cubicrun`` reads it.
 
     Args:
         name: first word of the command.
@@ -53,26 +35,10 @@ def read_command(name: str, words: Sequence[str], *, env: Mapping[str, str]) -> 
         LaunchError: it starts no Python program that can be recorded.
     """
     from torchx_cubicml.launch import TorchrunLaunch
-    from torchx_cubicml.launch.launchers.command_launch import CommandLaunch, is_command
+    from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
 
-    if name not in _TORCHRUN:
-        return CommandLaunch.parse([name, *words], env=env)
-    rest = torchrun_arguments(words)
-    return CommandLaunch.parse(rest[1:], env=env) if is_command(rest) else TorchrunLaunch.parse(rest, env=env)
-
-
-def launcher_word(name: str, words: Sequence[str]) -> str:
-    """Return the first word of the command that ``read_command`` reads, without cubicrun in front of it.
-
-    >>> launcher_word("cubicrun", ["--", "mpirun", "python", "t.py"]), launcher_word("cubicrun", ["t.py"])
-    ('mpirun', 'torchrun')
-    """
-    from torchx_cubicml.launch.launchers.command_launch import is_command
-
-    if name not in _TORCHRUN:
-        return name
-    rest = torchrun_arguments(words)
-    return rest[1] if is_command(rest) else "torchrun"
+    is_torchrun = name == "torchrun"
+    return TorchrunLaunch.parse(words, env=env) if is_torchrun else CommandLaunch.parse([name, *words], env=env)
 
 
 def cubicrun_arguments(command: TorchrunLaunch | CommandLaunch, launch: Launch) -> list[str]:

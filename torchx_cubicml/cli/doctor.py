@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "write nothing to the store (default: write a small file, read it back and remove it)"
     parser.add_argument("--no-probe", action="store_true", help=text)
     add_json(parser)
-    add_launch(parser, or_torchrun=True)
+    add_launch(parser)
 
 
 def run(args: argparse.Namespace) -> int:

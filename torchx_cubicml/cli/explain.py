@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
     add_scheduler(parser, default="")
     add_json(parser)
-    add_launch(parser, or_torchrun=True)
+    add_launch(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import add_launch, add_store, split_command, store_url
-from torchx_cubicml.cli.component_command import OURS, is_launcher_command, launcher_word, read_command
+from torchx_cubicml.cli.base import OURS, add_launch, add_store, split_command, store_url
+from torchx_cubicml.cli.component_command import is_launcher_command, read_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class, parser.epilog = _TrainersHelp, _EPILOG
     parser.add_argument("-o", "--output", default="", metavar="FILE", help="file to write (default: stdout)")
     add_store(parser)
-    add_launch(parser, or_torchrun=True)
+    add_launch(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,17 +76,16 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
     _report(nothing_found)
-    _report(f"wrote {path}; review it, then run: {_next_step(name, words, str(path))}")
+    _report(f"wrote {path}; review it, then run: {_next_step(name, str(path))}")
     return 0
 
 
-def _next_step(name: str, words: Sequence[str], path: str) -> str:
-    """Return the commands that use a space file, for a command of ``name`` and ``words``."""
+def _next_step(name: str, path: str) -> str:
+    """Return the commands that use a space file, for a command of ``name``."""
     if not is_launcher_command(name):
         return f"torchx cubicml tune --space {path} ..."
-    launcher = launcher_word(name, words)
-    launch = "..." if launcher == "torchrun" else f"-- {launcher} ..."
-    tune = f"torchx cubicml tune --space {path} -- utils.sh {launcher} ..."
+    launch = "..." if name == "torchrun" else f"-- {name} ..."
+    tune = f"torchx cubicml tune --space {path} -- {name} ..."
     return f"{tune} (or launch as usual: cubicrun {OURS}space {path} {launch})"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from hashlib import blake2s
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ _MOST_KEYS = 256  # of one file; the text of a larger file counts as a whole
 _LONGEST_KEY = 256  # characters; the text of a file with a longer one counts as a whole
 _MOST_TEXTS = 2048  # of one command; after that, the text of each further file counts as a whole
 _WHOLE = "*"
+_MOST_OF_CONSOLE_SCRIPT = 1500  # bytes
+_RUNS_ENTRY_POINT = re.compile(r"sys\.exit\(\w+\(")
 _MENTIONED = re.compile(r"environ(?:\.get\(|\.setdefault\(|\[)\s*['\"](\w+)['\"]|getenv\(\s*['\"](\w+)['\"]")
 # A folder changes no work.
 _TUNES_SPEED = re.compile(
@@ -57,6 +60,26 @@ def program_path(name: str, *, is_module: bool, folder: str = "") -> Path | None
     inner = name.replace(".", "/")
     candidates = (start / f"{inner}.py", start / inner / "__main__.py")
     return next((path for path in candidates if path.is_file()), None)
+
+
+def user_program(name: str, arguments: Sequence[str]) -> str:
+    """Return the program of the user: a script itself, or what a console script such as ``fabric`` is told to run.
+
+    A console script is the few lines that an installer writes for an entry point. Without a Python file among its
+    arguments, its name and the words in front of the first option stand for the program: ``litgpt pretrain``.
+
+    Args:
+        name: path of the script that Python runs.
+        arguments: of the script.
+    """
+    path = program_path(name, is_module=False)
+    text = (
+        "" if path is None or name.endswith(".py") or path.stat().st_size > _MOST_OF_CONSOLE_SCRIPT else _text_of(path)
+    )
+    if path is None or not text or not _RUNS_ENTRY_POINT.search(text):
+        return name
+    ran = next((word for word in arguments if word.endswith(".py") and program_path(word, is_module=False)), "")
+    return ran or " ".join([path.name, *takewhile(lambda word: not word.startswith("-"), arguments)][:3])
 
 
 def recorded_variables(program: Path | None, environment: Iterable[str]) -> tuple[str, ...]:

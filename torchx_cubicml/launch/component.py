@@ -12,7 +12,7 @@ from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value, wri
 from torchx_cubicml.launch.bindings.argv import replace as replace_words
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.launch import Launch, has_same_nodes
-from torchx_cubicml.launch.launchers.table import is_launcher
+from torchx_cubicml.launch.launchers.table import LAUNCHERS, is_launcher
 from torchx_cubicml.launch.role import RoleCommand, read_role
 from torchx_cubicml.launch.shell import ShellWord, quote, respell, with_macro_escape, without_macro_escape
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
@@ -241,7 +241,10 @@ def _with_option(options: tuple[str, ...], flag: str, text: str) -> tuple[str, .
 
 
 def materialize(component: str, args: Sequence[str]) -> MaterializedComponent:
-    """Return a component, materialised by TorchX with its arguments; see ``ComponentLaunch.parse``."""
+    """Return a component, materialised by TorchX with its arguments; see ``ComponentLaunch.parse``.
+
+    A launcher or Python in its place runs behind ``utils.sh``.
+    """
     from torchx.runner.config import load_sections
     from torchx.specs import finder
     from torchx.specs.builders import materialize_appdef, parse_args
@@ -249,8 +252,9 @@ def materialize(component: str, args: Sequence[str]) -> MaterializedComponent:
     try:
         function = finder.get_component(component).fn
     except (finder.ComponentNotFoundException, finder.ComponentValidationException, OSError, ValueError) as error:
-        _check_no_launcher(component)
-        raise LaunchError(_text_of(error)) from error
+        if is_launcher(component):
+            return materialize("utils.sh", [component, *args])
+        raise LaunchError(f"{_text_of(error)}; or begin with {LAUNCHERS}") from error
     defaults = load_sections("component").get(component)
     parsed = vars(parse_args(function, list(args), defaults))
     try:
@@ -269,20 +273,6 @@ def materialize(component: str, args: Sequence[str]) -> MaterializedComponent:
         values=_option_values(parsed),
         app=app,
     )
-
-
-def _check_no_launcher(word: str) -> None:
-    """Check that what stands in the place of a component is no launcher, nor cubicrun.
-
-    Raises:
-        LaunchError: it is one.
-    """
-    if word == "cubicrun":
-        raise LaunchError(
-            "cubicrun is no TorchX component: put utils.sh in its place, as in utils.sh torchrun train.py"
-        )
-    if is_launcher(word):
-        raise LaunchError(f"{word} is no TorchX component: put utils.sh in front, or dist.ddp in place of torchrun")
 
 
 def _option_values(parsed: Mapping[str, object]) -> dict[str, str]:

@@ -133,7 +133,7 @@ def with_option(words: Sequence[str], stop: int, option: str, value: str) -> tup
     """
     index, changed = 0, list(words)
     while index < stop and changed[index].startswith("-") and changed[index] != "--":
-        name, joined, _ = changed[index].partition("=")
+        name, joined, _ = _option_parts(changed[index])
         known = _torchrun_option(name)
         takes_word = known in TORCHRUN_WITH_VALUE and not joined
         if known == option:
@@ -232,7 +232,7 @@ def _torchrun_options(words: Sequence[str], start: int) -> tuple[dict[str, str],
     modules: list[int] = []
     index = start
     while index < len(words) and words[index].startswith("-") and words[index] != "--":
-        name, joined, value = words[index].partition("=")
+        name, joined, value = _option_parts(words[index])
         option = _torchrun_option(name)
         modules += [index] if option == "module" else []
         index += 1
@@ -241,6 +241,18 @@ def _torchrun_options(words: Sequence[str], start: int) -> tuple[dict[str, str],
             index += 1
         options[option] = value
     return options, tuple(modules), index
+
+
+def _option_parts(word: str) -> tuple[str, bool, str]:
+    """Return the option of a word, whether the word holds its value, too, and that value.
+
+    >>> _option_parts("--tee=3"), _option_parts("-t3"), _option_parts("-m")
+    (('--tee', True, '3'), ('-t', True, '3'), ('-m', False, ''))
+    """
+    if TORCHRUN_SHORT.get(word[1:2]) in TORCHRUN_WITH_VALUE and word[2:]:
+        return word[:2], True, word[2:].removeprefix("=")
+    name, joined, value = word.partition("=")
+    return name, bool(joined), value
 
 
 def _torchrun_option(name: str) -> str:

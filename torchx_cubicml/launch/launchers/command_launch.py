@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.command_texts import user_program
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.launchers import accelerate_command
-from torchx_cubicml.launch.launchers.table import is_launcher, parse_any_command
+from torchx_cubicml.launch.launchers.table import LAUNCHERS, is_launcher, launcher_at, parse_any_command
 from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, without_macro_escape
 from torchx_cubicml.launch.torchrun_command import (
     LAUNCHER_WITH_SECOND_ATTEMPT,
+    PYTHON,
     TORCHRUN_PREFIX,
     TORCHRUN_WITH_SECOND_ATTEMPT,
     recorder_words,
@@ -28,15 +31,24 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.torchrun_command import LaunchCommand
 
 _LONGEST_FIRST_LINE = 4096  # bytes
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)  # as env, docker run -e and others take it
 
 
 def is_command(args: Sequence[str]) -> bool:
-    """Return whether arguments of cubicrun are ``--`` and a command with a launcher of its own.
+    """Return whether arguments of cubicrun are ``--`` and a command of its own, not a Python program for torchrun.
 
-    >>> is_command("-- accelerate launch train.py".split()), is_command(["--", "train.py"]), is_command(["train.py"])
-    (True, False, False)
+    >>> [is_command(line.split()) for line in ("-- accelerate launch train.py", "-- bash run.sh", "-- train.py")]
+    [True, True, False]
     """
-    return list(args[:1]) == ["--"] and len(args) > 1 and is_launcher(args[1])
+    if list(args[:1]) != ["--"] or len(args) < 2 or args[1].startswith("-"):
+        return False
+    word = args[1]
+    if is_launcher(word) or word.endswith(".py"):
+        return is_launcher(word)
+    path = Path(word)
+    if shutil.which(word) is not None or not path.exists() or path.is_dir():  # as a shell finds it
+        return not (path / "__main__.py").exists()
+    return _first_line(word).startswith("#!") and not _names_python(word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +56,63 @@ class CommandLaunch:
     """A launch by a whole command.
 
     Args:
-        args: the words of the command.
+        args: the words of the command from its launcher on; of a script that starts Python, with Python in front.
         parts: the parsed command.
         env: environment in which it is started.
+        before: words in front of the launcher, such as ``timeout 60``.
+        script: path of the script that starts Python, such as that of ``fabric``; empty where a launcher is named.
     """
 
     args: tuple[str, ...]
     parts: LaunchCommand
     env: Mapping[str, str]
+    before: tuple[str, ...] = ()
+    script: str = ""
 
     @classmethod
     def parse(cls, args: Sequence[str], *, env: Mapping[str, str]) -> Self:
         """Parse a command.
 
         Raises:
-            LaunchError: it starts no Python program that can be recorded.
+            LaunchError: it names no Python program that can be recorded.
         """
-        parts = parse_any_command(args)
+        at = launcher_at(args)
+        script = "" if at is not None else shutil.which(args[0]) or ""
+        if at is None and not (script and _names_python(script)):
+            raise LaunchError(f"{args[0]} starts nothing that is known; it may stand in front of {LAUNCHERS}")
+        before = tuple(args[:at]) if at else ()
+        words = ("python", script, *args[1:]) if script else tuple(args[at:])
+        parts = parse_any_command(words)
+        if before and parts.process_start:  # the launcher's own words stay as typed
+            parts = replace(parts, size_place=None)
+        env = {**env, **dict(word.split("=", 1) for word in before if _ASSIGNMENT.match(word))}
         preset = next((name for name in env if name.startswith(TORCHRUN_PREFIX)), "") if parts.is_torchrun else ""
         if preset and parts.launcher != accelerate_command.NAME:
             raise LaunchError(f"{preset} sets an option of torchrun: put cubicrun in the place of torchrun, without --")
-        return cls(args=tuple(args), parts=parts, env=env)
+        return cls(args=words, parts=parts, env=env, before=before, script=script)
+
+    @property
+    def starts_as_typed(self) -> bool:
+        """Return whether the words stay as typed, and the Python that they start becomes the recorded command."""
+        return bool(self.before or self.script)
+
+    def process_words(self, recorded: Sequence[str]) -> tuple[str, list[str], list[str | None]]:
+        """Return what the Python of a command that ``starts_as_typed`` is known by, and what it becomes.
+
+        Args:
+            recorded: words of this command under the recorder.
+
+        Returns:
+            Name of the script that starts Python, empty where a word does; the words behind it; those that take their
+            place, with ``None`` for the path of the script.
+        """
+        start = self.parts.process_start
+        typed, words = self.args[start:], recorded[start + 1 :]
+        if self.script:
+            at = words.index(self.script)
+            return Path(self.script).name, list(typed[2:]), [*words[:at], None, *words[at + 1 :]]
+        name = Path(typed[0]).name
+        return ("", list(typed[1:]), [*words]) if PYTHON.fullmatch(name) else (name, list(typed[1:]), [None, *words])
 
     @property
     def launch(self) -> Launch:
@@ -73,7 +121,7 @@ class CommandLaunch:
         known = bool(parts.nnodes and parts.nproc_per_node) or not (parts.launcher or parts.is_torchrun)
         nnodes, nproc = parts.nnodes or 1, parts.nproc_per_node or 1
         return Launch(
-            program=parts.program,
+            program=parts.program if parts.is_module else user_program(parts.program, self.args[parts.args_start :]),
             is_module=parts.is_module,
             script_args=tuple(word.value for word in self._script_words),
             env=self.env,
@@ -89,8 +137,10 @@ class CommandLaunch:
 
     @property
     def starts_all(self) -> bool:
-        """Return whether this command alone starts all processes of the job."""
+        """Return whether this command alone starts all processes of the job, and surely starts it once."""
         parts = self.parts
+        if self.starts_as_typed and not parts.process_start:
+            return False
         is_python = not (parts.launcher or parts.is_torchrun)
         return parts.starts_all_nodes or ((parts.nnodes == 1 or is_python) and not self._ranks_outside)
 
@@ -139,7 +189,7 @@ class CommandLaunch:
 
     def typed(self, script_args: Sequence[str]) -> list[str]:
         """Return the command with other arguments of the program, unrecorded."""
-        head = self.args[: self.parts.args_start]
+        head = [*self.before, *self.args[bool(self.script) : self.parts.args_start]]
         return [*head, *respell(self._script_words, script_args, spell=self._spell)]
 
     def python(self) -> tuple[str, ...]:
@@ -175,7 +225,7 @@ class CommandLaunch:
         """True if a launcher in Python starts all processes, so that it can be run again in its own process."""
         parts = self.parts
         is_of_python = parts.picks_python or bool(parts.module_switch)
-        if parts.process_start or parts.nnodes != 1 or not is_of_python:
+        if self.starts_as_typed or parts.process_start or parts.nnodes != 1 or not is_of_python:
             return False
         return parts.python is not None or _is_python_source(self.args[0])
 
@@ -197,8 +247,7 @@ def python_of_script(word: str) -> str:
         LaunchError: there is no such script, or no Python is found for it.
     """
     found = found_script(word)
-    with Path(found).open("rb") as file:
-        first = file.readline(_LONGEST_FIRST_LINE).decode(errors="replace")
+    first = _first_line(found)
     words = first.removeprefix("#!").split()
     named = shutil.which(words[-1]) if first.startswith("#!") and words and "python" in words[-1] else None
     # pip and uv write a shell's name into the first line where the path of Python is long.
@@ -206,6 +255,21 @@ def python_of_script(word: str) -> str:
     if named is None and not beside.exists():
         raise LaunchError(f"the Python of {found} is not known")
     return named or str(beside)
+
+
+def _first_line(path: str) -> str:
+    """Return the first line of a file; empty where it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.readline(_LONGEST_FIRST_LINE).decode(errors="replace").rstrip()
+    except OSError:
+        return ""
+
+
+def _names_python(path: str) -> bool:
+    """Return whether the first line of a file says that Python runs it, without options of its own."""
+    first = _first_line(path)
+    return first.startswith("#!") and PYTHON.fullmatch(first.rpartition("/")[2].rpartition(" ")[2]) is not None
 
 
 def found_script(word: str) -> str:

@@ -50,6 +50,8 @@ class CommandLauncher(Protocol):
 
 SCRIPT_LAUNCHERS: tuple[ScriptLauncher, ...] = (accelerate_command, deepspeed_command)
 COMMAND_LAUNCHERS: tuple[CommandLauncher, ...] = (mpirun_command, srun_command)
+LAUNCHERS = "torchrun, accelerate launch, deepspeed, mpirun, srun or python"
+"""Words that start a launch, for messages."""
 _NAMES = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed", "ds"}).union(
     *(launcher.PROGRAMS for launcher in COMMAND_LAUNCHERS)
 )
@@ -87,6 +89,24 @@ def is_launcher(word: str) -> bool:
     [True, True, True, False]
     """
     return _base_name(word) in _NAMES or bool(PYTHON.fullmatch(_base_name(word)))
+
+
+def launcher_at(words: Sequence[str]) -> int | None:
+    """Return the index of the first word that starts a launcher, or Python with a program; ``None`` without one.
+
+    >>> [launcher_at(line.split()) for line in ("env A=1 python train.py", "python -c 1", "bash run.sh", "pip python")]
+    [2, 0, None, None]
+    """
+    return next((at for at, word in enumerate(words) if is_launcher(word) and (not at or _starts(words[at:]))), None)
+
+
+def _starts(words: Sequence[str]) -> bool:
+    """Return whether a command starts a Python program that can be recorded."""
+    try:
+        parse_any_command(words)
+    except LaunchError:
+        return False
+    return True
 
 
 def _parse_behind(launcher: CommandLauncher, words: Sequence[str]) -> LaunchCommand:

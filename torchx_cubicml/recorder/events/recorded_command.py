@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_texts import LAUNCHED, command_texts, program_path, recorded_variables
+from torchx_cubicml.launch.command_texts import LAUNCHED, command_texts, program_path, recorded_variables, user_program
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.records.json_fields import object_of, texts_of
 from torchx_cubicml.records.kept_command import kept_command
@@ -49,7 +49,8 @@ class RecordedCommand:
     @property
     def path(self) -> Path | None:
         """Path of the program's file; ``None`` where it is not found."""
-        return program_path(self.name, is_module=self.is_module)
+        name = self.name if self.is_module else user_program(self.name, self.arguments)
+        return program_path(name, is_module=self.is_module)
 
     @classmethod
     def from_json(cls, payload: Mapping[str, object]) -> RecordedCommand:

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 class Place(Enum):
     """What a program does with the value of an argument."""
 
-    OUTPUT = auto()  # a file or folder that it writes
+    OUTPUT = auto()  # a file or folder that it writes; a checkpoint too, where no word tells that it is read
     LABEL = auto()  # a name under which it files what it writes, such as that of a run
     RESUME = auto()  # a training that it goes on from, and may write to
-    STATE = auto()  # a file of a checkpoint that it reads, writes, or both: no name tells
     INPUT = auto()  # a file or folder that it reads
     CACHE = auto()  # a folder that launches share, such as that of downloads
     NONE = auto()  # a number, a switch, how often or how to save
@@ -47,7 +46,8 @@ _SPLITS = _set("train training val valid validation eval evaluation test")  # no
 _STATES = _set("checkpoint checkpoints ckpt ckpts snapshot snapshots")
 _RUNS = _set("run runs exp exps experiment experiments")
 _FILED = _set(
-    "saved job work working project profile profiler profiling trace traces tracker tracking metrics report hydra"
+    "saved job work working project profile profiler profiling trace traces tracker trackers tracking metrics report "
+    "outcome sweep hydra"
 )
 RUN_WORDS = _WRITES | _STATES | _RUNS | _FILED
 """Words of names that tell of a run or of what it writes."""
@@ -57,6 +57,7 @@ _NAMES = _set("name id tag tags group project entity suffix uri url")
 _INPUTS = _FIXED | _READS
 _KNOWN = {
     "default_root_dir": Place.OUTPUT,  # Lightning
+    "project_root": Place.NONE,  # of the source, in templates for Lightning and Hydra
     "report_to": Place.NONE,  # names of trackers, in the HF Trainer
     "checkpointer_checkpoint_dir": Place.INPUT,  # torchtune, whose output is checkpointer.output_dir
 }
@@ -65,7 +66,6 @@ _KNOWN = {
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _FUSED = re.compile(rf"({'|'.join(RUN_WORDS | _CACHES)})({'|'.join(_PATHS | _NAMES)})")
 _PATH = re.compile(r"[^\s%]*(?:/|\.[A-Za-z]\w{0,11}$)")
-_STATE_FILE = re.compile(r".*\.(?:pt|pth|ckpt|bin|safetensors|tar|pkl|npz|h5)", re.IGNORECASE)
 _OFF = re.compile(r"none|null|no|n|off|false|f|0|/dev/null", re.IGNORECASE)
 _ON = re.compile(r"|true|t|yes|y|on", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?[\d._,]*\d(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -145,14 +145,13 @@ def _place_of_words(last: tuple[str, ...], outer: frozenset[str], value: str | N
     """Return the verdict on a value that is a text, or on a name alone."""
     words, text = outer.union(last), value or ""
     is_place = last[-1] in _PATHS or _PATH.match(text) is not None
-    if text.lower() == "resume" or (words & _CONTINUES and not words & _INPUTS - {"from", "model"}):
+    goes_on = words & _CONTINUES or ("from" in words and words & _STATES)
+    if text.lower() == "resume" or (goes_on and not words & _INPUTS - {"from", "model"}):
         return Place.RESUME if is_place or _says_to_continue(last, words, text) else Place.NONE
     if words & _CACHES:
         return Place.CACHE if is_place else Place.NONE
-    if words & _CONTINUES or _is_read(words.intersection(last), outer):
-        return Place.INPUT if is_place or words <= _INPUTS | _SPLITS | _STATES else Place.NONE
-    if words & _STATES and not words & _WRITES and _STATE_FILE.fullmatch(text):
-        return Place.STATE
+    if goes_on or _is_read(words.intersection(last), outer):
+        return Place.INPUT if is_place or words <= _INPUTS | _SPLITS | _STATES | _NAMES else Place.NONE
     return _written_place(last, words, value)
 
 

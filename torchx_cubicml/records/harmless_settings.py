@@ -47,7 +47,7 @@ Dropout, label smoothing and momentum do: each has a value that leaves out a ker
 _LABELS = frozenset(
     {
         *("name", "project", "group", "entity", "tag", "tags", "description", "title", "user", "id", "uuid", "dir"),
-        *("folder", "save", "results", "o"),
+        *("folder", "save", "results", "o", "dirname"),
     }
 )
 """Names that are harmless alone or in a section of ``_RUN_SECTIONS``: ``--name``, ``run.name=``, no ``model.name=``."""

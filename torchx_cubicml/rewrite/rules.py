@@ -59,12 +59,12 @@ def check_outputs(launch: Launch) -> None:
 
     >>> check_outputs(Launch(program="train.py", script_args=("--load-checkpoint", "s3://a", "--out", "runs/1")))
     """
-    for name, value in places_in(launch.script_args, Place.OUTPUT, Place.STATE):
+    for name, value in places_in(launch.script_args, Place.OUTPUT):
         if is_remote(value):
             raise LaunchError(
-                f"a rewritten launch that fails is started again as typed, but what it left in "
-                f"{value.partition('://')[0]}:// ({name}) "
-                "could not be moved aside before; set retry_as_typed = false under [rewrite] to rewrite it all the same"
+                "a rewritten launch that fails is started again as typed, but what it left in "
+                f"{value.partition('://')[0]}:// ({name}) could not be moved aside before; "
+                "set retry_as_typed = false under [rewrite] to rewrite it all the same"
             )
 
 

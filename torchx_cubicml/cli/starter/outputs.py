@@ -93,8 +93,8 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
     typed = {name.lstrip("+"): value for name, value in named_values(launch.script_args)}
     offered = [flag.name for flag in parse_help(help_text) if flag.takes_value and not flag.choices]
     if "WANDB_MODE" in space.tune.env:
-        handled |= {name for name in typed if "wandb" in name.lower()}
-    names = [name for name, value in typed.items() if place_of(name, value) in _WRITTEN | {Place.RESUME, Place.STATE}]
+        handled |= {name for name in (*typed, *offered) if "wandb" in name.lower()}
+    names = [name for name, value in typed.items() if place_of(name, value) in _WRITTEN | {Place.RESUME}]
     names += [name for name in offered if name not in typed and is_offered_destination(name)]
     names += [f"{key.name} in {key.file}" for key in output_keys(launch)]
     return tuple(name for name in names if name not in handled)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WORDS: Mapping[str, bool] = {"true": True, "false": False}
 _POSITION = re.compile(r"argument \d+")
-_WRITTEN = frozenset({Place.OUTPUT, Place.LABEL, Place.STATE})  # an earlier result there is no setting
+_WRITTEN = frozenset({Place.OUTPUT, Place.LABEL})  # an earlier result there is no setting
 _MOST_KEYS = 2000  # of one file
 
 

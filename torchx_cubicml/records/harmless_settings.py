@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.facts.outputs import RUN_WORDS, Place, place_of, words_of
+from torchx_cubicml.facts.named_places import RUN_WORDS, NamedPlace, place_of, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ _CADENCES = frozenset({"every", "interval", "freq", "frequency", "steps", "epoch
 _OF_CADENCE = _EVENTS | _CADENCES | {"n", "num", "per", "step", "epoch", "iter", "total", "model", "state", "metrics"}
 """Names of these parts alone say how often something is logged, saved or evaluated: ``save_every_n_steps``."""
 
-_PLACES = frozenset({Place.OUTPUT, Place.LABEL, Place.CACHE})
+_PLACES = frozenset({NamedPlace.OUTPUT, NamedPlace.LABEL, NamedPlace.CACHE})
 """Verdicts on a name that make it harmless: where a program writes, and under which name."""
 
 _SIZES = frozenset(
@@ -107,7 +107,7 @@ def is_harmless(name: str) -> bool:
     ['--seed', '--run_name', 'training.steps=', '--save_every']
     """
     if name.startswith("$"):
-        return _VARIABLES.fullmatch(name) is not None or place_of(name[1:]) in {Place.OUTPUT, Place.LABEL}
+        return _VARIABLES.fullmatch(name) is not None or place_of(name[1:]) in {NamedPlace.OUTPUT, NamedPlace.LABEL}
     plain = name.rpartition(":")[2].strip("-+=")
     section, _, last = plain.rpartition(".")
     parts, sections = words_of(last), words_of(section.rpartition(".")[2])

@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.facts.outputs import Place, is_remote, places_in
+from torchx_cubicml.facts.named_places import NamedPlace, is_remote, places_in
 from torchx_cubicml.launch import Launch, same_value
 from torchx_cubicml.launch.same_training import batch_change, batch_cure, batch_sizes, not_permitted
 from torchx_cubicml.records.iso_time import parse_time
@@ -59,7 +59,7 @@ def check_outputs(launch: Launch) -> None:
 
     >>> check_outputs(Launch(program="train.py", script_args=("--load-checkpoint", "s3://a", "--out", "runs/1")))
     """
-    for name, value in places_in(launch.script_args, Place.OUTPUT):
+    for name, value in places_in(launch.script_args, NamedPlace.OUTPUT):
         if is_remote(value):
             raise LaunchError(
                 "a rewritten launch that fails is started again as typed, but what it left in "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.from_files import leaves
 from torchx_cubicml.cli.starter.toml_text import one_line
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.facts.outputs import named_values
+from torchx_cubicml.facts.named_places import named_values
 from torchx_cubicml.launch.config_text import parse_document
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import parse_help
 from torchx_cubicml.cli.starter.script_flag import ScriptFlag
-from torchx_cubicml.facts.outputs import Place, named_values, place_of
+from torchx_cubicml.facts.named_places import NamedPlace, named_values, place_of
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
 from torchx_cubicml.launch.bindings.spelling import switch_value
 from torchx_cubicml.launch.source_files import dotted, parsed_modules
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.space import SearchSpace
 
-_WRITTEN = frozenset({Place.OUTPUT, Place.LABEL})
+_WRITTEN = frozenset({NamedPlace.OUTPUT, NamedPlace.LABEL})
 _READERS = frozenset({"os.getenv", "os.environ.get", "os.environ.setdefault", "getenv", "environ.get"})
 
 
@@ -37,7 +37,7 @@ def is_destination(name: str, value: str | None) -> bool:
 
 def is_offered_destination(name: str) -> bool:
     """Return whether a flag that is not typed surely names an output, whatever its default."""
-    return place_of(name) is Place.OUTPUT
+    return place_of(name) is NamedPlace.OUTPUT
 
 
 def is_path_key(name: str, text: str) -> bool:
@@ -86,15 +86,15 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
         space: search space, with the redirections of ``[tune]``.
         help_text: output of ``--help``, for destinations that have a default.
     """
-    places = [item.binding for item in (*space.parameters, *space.workload) if item.binding is not None]
-    handled = {name.rstrip("=") for place in places for name in (place.name, *place.aliases)}
+    bindings = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
+    handled = {name.rstrip("=") for place in bindings if place for name in (place.name, *place.aliases)}
     handled |= {name.rstrip("=") for name in space.tune.args}
     handled |= {f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys}
     typed = {name.lstrip("+"): value for name, value in named_values(launch.script_args)}
     offered = [flag.name for flag in parse_help(help_text) if flag.takes_value and not flag.choices]
     if "WANDB_MODE" in space.tune.env:
         handled |= {name for name in (*typed, *offered) if "wandb" in name.lower()}
-    names = [name for name, value in typed.items() if place_of(name, value) in _WRITTEN | {Place.RESUME}]
+    names = [name for name, value in typed.items() if place_of(name, value) in _WRITTEN | {NamedPlace.RESUME}]
     names += [name for name in offered if name not in typed and is_offered_destination(name)]
     names += [f"{key.name} in {key.file}" for key in output_keys(launch)]
     return tuple(name for name in names if name not in handled)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.facts.outputs import Place, place_of
+from torchx_cubicml.facts.named_places import NamedPlace, place_of
 from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.source_literals import module_constants
 from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WORDS: Mapping[str, bool] = {"true": True, "false": False}
 _POSITION = re.compile(r"argument \d+")
-_WRITTEN = frozenset({Place.OUTPUT, Place.LABEL})  # an earlier result there is no setting
+_WRITTEN = frozenset({NamedPlace.OUTPUT, NamedPlace.LABEL})  # an earlier result there is no setting
 _MOST_KEYS = 2000  # of one file
 
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.facts import outputs as tables
-from torchx_cubicml.facts.outputs import Place, is_remote, named_values, place_of, places_in
+from torchx_cubicml.facts import named_places as tables
+from torchx_cubicml.facts.named_places import NamedPlace, is_remote, named_values, place_of, places_in
 from torchx_cubicml.space.trainers import FLAG_ALIASES, TRAINERS
 
 ROWS = [
     row.split(maxsplit=1)
-    for row in Path(__file__).with_name("outputs.txt").read_text().splitlines()
+    for row in Path(__file__).with_name("named_places.txt").read_text().splitlines()
     if not row.startswith("#")
 ]
 
 
 def test_the_table_is_large() -> None:
     assert len({named for _, named in ROWS}) == len(ROWS) > 150
-    assert {verdict for verdict, _ in ROWS} == {place.name for place in Place}
+    assert {verdict for verdict, _ in ROWS} == {place.name for place in NamedPlace}
 
 
 @pytest.mark.parametrize(("verdict", "typed"), ROWS, ids=[typed for _, typed in ROWS])
@@ -32,16 +32,16 @@ def test_what_an_argument_names(verdict: str, typed: str) -> None:
 @pytest.mark.parametrize(
     ("names", "verdict"),
     [
-        ("--out_dir --log_file --default_root_dir --snapshot_path --out output= OUT_DIR CKPT_PATH", Place.OUTPUT),
-        ("--run_name --wandb_project --job_id --experiment --tracking_uri", Place.LABEL),
-        ("--resume --load_dir RESUME_FROM --auto_resume", Place.RESUME),
-        ("--cache_dir TMPDIR", Place.CACHE),
-        ("--data_dir --config_file --init_from --model_path", Place.INPUT),
-        ("--save --log --tensorboard --checkpoint --use_ckpt --save_every --max_out --report_to --lr", Place.NONE),
+        ("--out_dir --log_file --default_root_dir --snapshot_path --out output= OUT_DIR CKPT_PATH", NamedPlace.OUTPUT),
+        ("--run_name --wandb_project --job_id --experiment --tracking_uri", NamedPlace.LABEL),
+        ("--resume --load_dir RESUME_FROM --auto_resume", NamedPlace.RESUME),
+        ("--cache_dir TMPDIR", NamedPlace.CACHE),
+        ("--data_dir --config_file --init_from --model_path", NamedPlace.INPUT),
+        ("--save --log --tensorboard --checkpoint --use_ckpt --save_every --max_out --report_to --lr", NamedPlace.NONE),
     ],
     ids=lambda case: getattr(case, "name", None),
 )
-def test_a_name_alone_tells_of_each_text(names: str, verdict: Place) -> None:
+def test_a_name_alone_tells_of_each_text(names: str, verdict: NamedPlace) -> None:
     assert {name: place_of(name) for name in names.split()} == dict.fromkeys(names.split(), verdict)
 
 
@@ -49,28 +49,28 @@ def test_a_name_alone_tells_of_each_text(names: str, verdict: Place) -> None:
     "spelling", ["--log_dir", "--log-dir", "--logDir", "--logdir", "-log_dir", "log_dir=", "LOG_DIR", "a.b.log_dir"]
 )
 def test_spellings_of_a_name_are_one(spelling: str) -> None:
-    assert place_of(spelling) is place_of(spelling, "x") is Place.OUTPUT
+    assert place_of(spelling) is place_of(spelling, "x") is NamedPlace.OUTPUT
 
 
 @pytest.mark.parametrize("value", ["none", "None", "null", "false", "No", "off", "0", "12", "-1", "1e-3", "true"])
 def test_a_value_that_is_no_text_names_no_place(value: str) -> None:
-    assert place_of("--log_dir", value) is Place.NONE
+    assert place_of("--log_dir", value) is NamedPlace.NONE
 
 
 @pytest.mark.parametrize("value", ["", "True", "yes", "1", "latest", "a.pt"])
 def test_a_switch_may_say_that_a_training_goes_on(value: str) -> None:
-    assert place_of("--resume", value) is Place.RESUME
+    assert place_of("--resume", value) is NamedPlace.RESUME
 
 
 def test_no_tuned_flag_of_a_trainer_is_a_place() -> None:
     flags = [flag.flag for trainer in TRAINERS.values() for flag in trainer.flags.values() if flag.flag]
     for name in (*flags, *FLAG_ALIASES):
-        assert {place_of(name), place_of(name, "full"), place_of(name, "")} == {Place.NONE}, name
+        assert {place_of(name), place_of(name, "full"), place_of(name, "")} == {NamedPlace.NONE}, name
 
 
 def test_the_outputs_of_trainers_are_outputs() -> None:
     for trainer in TRAINERS.values():
-        assert all(place_of(name) is Place.OUTPUT for name in trainer.outputs)
+        assert all(place_of(name) is NamedPlace.OUTPUT for name in trainer.outputs)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,12 @@ def test_arguments_are_read_by_name(words: str, found: list[tuple[str, str]]) ->
 
 def test_the_places_of_a_command_are_found() -> None:
     words = ["train.py", "--lr", "0.1", "--save", "ckpts", "--load", "old", "run_name=x", "--save", "--log_level", "x"]
-    assert places_in(words, Place.OUTPUT, Place.RESUME) == [("--save", "ckpts"), ("--load", "old"), ("--save", "")]
-    assert places_in(words, Place.LABEL) == [("run_name", "x")]
+    assert places_in(words, NamedPlace.OUTPUT, NamedPlace.RESUME) == [
+        ("--save", "ckpts"),
+        ("--load", "old"),
+        ("--save", ""),
+    ]
+    assert places_in(words, NamedPlace.LABEL) == [("run_name", "x")]
 
 
 def test_a_store_is_remote_and_a_service_is_not() -> None:
@@ -101,7 +105,7 @@ def test_a_store_is_remote_and_a_service_is_not() -> None:
 
 def test_a_long_value_is_read_at_once() -> None:
     for text in ("a" * 1_000_000, "." * 1_000_000, "1" * 1_000_000, "a.b" * 300_000):
-        assert place_of("--x", text) is Place.NONE
+        assert place_of("--x", text) is NamedPlace.NONE
 
 
 def test_the_docs_print_the_real_tables() -> None:

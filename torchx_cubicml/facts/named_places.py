@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-class Place(Enum):
-    """What a program does with the value of an argument."""
+class NamedPlace(Enum):
+    """Verdict on an argument: how a program uses its value."""
 
     OUTPUT = auto()  # a file or folder that it writes; a checkpoint too, where no word tells that it is read
     LABEL = auto()  # a name under which it files what it writes, such as that of a run
@@ -56,10 +56,10 @@ _PATHS = _set("dir dirs dirname dirpath directory folder path root file filename
 _NAMES = _set("name id tag tags group project entity suffix uri url")
 _INPUTS = _FIXED | _READS
 _KNOWN = {
-    "default_root_dir": Place.OUTPUT,  # Lightning
-    "project_root": Place.NONE,  # of the source, in templates for Lightning and Hydra
-    "report_to": Place.NONE,  # names of trackers, in the HF Trainer
-    "checkpointer_checkpoint_dir": Place.INPUT,  # torchtune, whose output is checkpointer.output_dir
+    "default_root_dir": NamedPlace.OUTPUT,  # Lightning
+    "project_root": NamedPlace.NONE,  # of the source, in templates for Lightning and Hydra
+    "report_to": NamedPlace.NONE,  # names of trackers, in the HF Trainer
+    "checkpointer_checkpoint_dir": NamedPlace.INPUT,  # torchtune, whose output is checkpointer.output_dir
 }
 """Names whose trainer gives them another meaning than their words have."""
 
@@ -101,17 +101,17 @@ def named_values(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield found["name"], found["value"] if found["value"] is not None else "" if is_alone else following
 
 
-def places_in(arguments: Iterable[str], *places: Place) -> list[tuple[str, str]]:
+def places_in(arguments: Iterable[str], *places: NamedPlace) -> list[tuple[str, str]]:
     """Return name and value of the arguments that are one of ``places``.
 
-    >>> places_in(["--save_dir", "runs", "--save_every=5", "--resume"], Place.OUTPUT, Place.RESUME)
+    >>> places_in(["--save_dir", "runs", "--save_every=5", "--resume"], NamedPlace.OUTPUT, NamedPlace.RESUME)
     [('--save_dir', 'runs'), ('--resume', '')]
     """
     return [(name, value) for name, value in named_values(arguments) if place_of(name, value) in places]
 
 
 @lru_cache(maxsize=4096)
-def place_of(name: str, value: str | None = None) -> Place:
+def place_of(name: str, value: str | None = None) -> NamedPlace:
     """Return what a program does with the value of a flag, key or variable.
 
     Args:
@@ -124,14 +124,16 @@ def place_of(name: str, value: str | None = None) -> Place:
     section, _, key = name.strip("-+=").rpartition(".")
     last, outer, text = _parts(key), _parts(section), value or ""
     if not last or _OFF.fullmatch(text):
-        return Place.NONE
+        return NamedPlace.NONE
     known = _KNOWN.get("_".join(last), _KNOWN.get("_".join((*outer, *last))))
     place = known or _place_of_words(last, frozenset(outer), value)
     is_on = value is not None and _ON.fullmatch(text) is not None
-    if place is Place.RESUME or (is_on and place is Place.OUTPUT and _WRITES.issuperset(last)):  # such as --tensorboard
+    if place is NamedPlace.RESUME or (
+        is_on and place is NamedPlace.OUTPUT and _WRITES.issuperset(last)
+    ):  # such as --tensorboard
         return place
-    is_service = place is not Place.INPUT and _SERVICE.match(text) is not None
-    return Place.NONE if is_on or is_service or _NUMBER.fullmatch(text) else place
+    is_service = place is not NamedPlace.INPUT and _SERVICE.match(text) is not None
+    return NamedPlace.NONE if is_on or is_service or _NUMBER.fullmatch(text) else place
 
 
 def _parts(text: str) -> tuple[str, ...]:
@@ -141,17 +143,17 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(part for part in parts if part not in {"use", "enable"})
 
 
-def _place_of_words(last: tuple[str, ...], outer: frozenset[str], value: str | None) -> Place:
+def _place_of_words(last: tuple[str, ...], outer: frozenset[str], value: str | None) -> NamedPlace:
     """Return the verdict on a value that is a text, or on a name alone."""
     words, text = outer.union(last), value or ""
     is_place = last[-1] in _PATHS or _PATH.match(text) is not None
     goes_on = words & _CONTINUES or ("from" in words and words & _STATES)
     if text.lower() == "resume" or (goes_on and not words & _INPUTS - {"from", "model"}):
-        return Place.RESUME if is_place or _says_to_continue(last, words, text) else Place.NONE
+        return NamedPlace.RESUME if is_place or _says_to_continue(last, words, text) else NamedPlace.NONE
     if words & _CACHES:
-        return Place.CACHE if is_place else Place.NONE
+        return NamedPlace.CACHE if is_place else NamedPlace.NONE
     if goes_on or _is_read(words.intersection(last), outer):
-        return Place.INPUT if is_place or words <= _INPUTS | _SPLITS | _STATES | _NAMES else Place.NONE
+        return NamedPlace.INPUT if is_place or words <= _INPUTS | _SPLITS | _STATES | _NAMES else NamedPlace.NONE
     return _written_place(last, words, value)
 
 
@@ -165,13 +167,13 @@ def _is_read(last: frozenset[str], outer: frozenset[str]) -> bool:
     return bool(last & _FIXED or (not last & _WRITES and ((last | outer) & _INPUTS or last & _SPLITS)))
 
 
-def _written_place(last: tuple[str, ...], words: frozenset[str], value: str | None) -> Place:
+def _written_place(last: tuple[str, ...], words: frozenset[str], value: str | None) -> NamedPlace:
     is_path, is_sure = _PATH.match(value or "") is not None, value is not None or _OUT.issuperset(last)
     if not words & RUN_WORDS:
-        return Place.NONE
+        return NamedPlace.NONE
     if last[-1] in _PATHS or (is_path and RUN_WORDS.issuperset(last)):
-        return Place.OUTPUT
+        return NamedPlace.OUTPUT
     if last[-1] in _NAMES or _RUNS.issuperset(last):
-        return Place.OUTPUT if is_remote(value or "") else Place.LABEL
+        return NamedPlace.OUTPUT if is_remote(value or "") else NamedPlace.LABEL
     is_alone = is_sure and (_WRITES | _STATES).issuperset(last)
-    return Place.OUTPUT if is_alone or (is_path and words & (_WRITES | _STATES)) else Place.NONE
+    return NamedPlace.OUTPUT if is_alone or (is_path and words & (_WRITES | _STATES)) else NamedPlace.NONE

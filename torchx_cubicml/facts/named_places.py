@@ -41,7 +41,9 @@ _WRITES = _OUT | _set(
     "save saves saving dump dumps export result results artifact artifacts push hub "
     "log logs logging tensorboard tb wandb mlflow"
 )
-_READS = _set("data dataset datasets input inputs init initial pretrained weights tokenizer model base teacher vocab")
+_READS = _set(
+    "data dataset datasets input inputs init initial pretrained finetune weights tokenizer model base teacher vocab"
+)
 _SPLITS = _set("train training val valid validation eval evaluation test")  # no sections: train.run_dir is written
 _STATES = _set("checkpoint checkpoints ckpt ckpts snapshot snapshots")
 _RUNS = _set("run runs exp exps experiment experiments")
@@ -128,10 +130,8 @@ def place_of(name: str, value: str | None = None) -> NamedPlace:
     known = _KNOWN.get("_".join(last), _KNOWN.get("_".join((*outer, *last))))
     place = known or _place_of_words(last, frozenset(outer), value)
     is_on = value is not None and _ON.fullmatch(text) is not None
-    if place is NamedPlace.RESUME or (
-        is_on and place is NamedPlace.OUTPUT and _WRITES.issuperset(last)
-    ):  # such as --tensorboard
-        return place
+    if place is NamedPlace.RESUME or (is_on and place is NamedPlace.OUTPUT and _WRITES.issuperset(last)):
+        return place  # a switch may say so: --resume, --tensorboard
     is_service = place is not NamedPlace.INPUT and _SERVICE.match(text) is not None
     return NamedPlace.NONE if is_on or is_service or _NUMBER.fullmatch(text) else place
 

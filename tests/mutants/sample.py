@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 EQUAL = Path(__file__).with_name("equal.toml")
 DECIDING = (
+    "facts",
     "records",
     "space",
     "store",

@@ -8,8 +8,6 @@ from torchx_cubicml.records.standard_names import (
     BATCH_FLAGS,
     CHANGES_TRAINING,
     FLAG_ALIASES,
-    NOT_OUTPUT_WORDS,
-    OUTPUT_WORDS,
     SHARDING_STRATEGIES,
     STANDARD_PARAMETERS,
     STANDARD_WORDS,
@@ -172,11 +170,3 @@ def test_what_changes_the_work_of_a_step_is_listed() -> None:
 )
 def test_the_last_part_of_a_flag_tells_its_name(flag: str, name: str) -> None:
     assert standard_flag_name(flag) == name
-
-
-def test_the_words_of_an_output_are_these() -> None:
-    assert " ".join(OUTPUT_WORDS) == (
-        "out output save checkpoint ckpt log logging logdir outdir dump resume load tensorboard wandb run_name "
-        "snapshot results work_dir workdir run_dir rundir exp_dir"
-    )
-    assert " ".join(NOT_OUTPUT_WORDS) == "every format freq frequency interval iters level period steps total"

@@ -9,14 +9,14 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.facts.named_places import RUN_WORDS, NamedPlace, place_of, words_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
 _WHOLE = frozenset(
     {
-        *("comment", "note", "notes", "jobname", "verbose", "quiet", "port", "host", "report_to", "resume", "v", "q"),
+        *("comment", "note", "notes", "verbose", "quiet", "port", "host", "report_to", "resume", "v", "q"),
         "local_rank",  # set by a launcher, such as DeepSpeed's, in each process
         *("steps", "step", "max_steps", "num_steps", "n_steps", "total_steps", "train_steps", "training_steps"),
         *("max_train_steps", "num_train_steps", "num_training_steps", "max_training_steps", "total_iters"),
@@ -35,7 +35,7 @@ _WHOLE = frozenset(
         *("lr", "learning_rate", "min_lr", "max_lr", "base_lr", "peak_lr", "init_lr", "end_lr", "final_lr"),
         *("blr", "lrf", "lr0", "weight_decay", "wd", "beta", "beta1", "beta2", "betas", "eps", "epsilon"),
         *("adam_beta1", "adam_beta2", "adam_eps", "adam_epsilon", "gamma", "decay"),
-        *("default_root_dir", "results", "exit_interval", "exit_duration_in_mins"),
+        *("exit_interval", "exit_duration_in_mins"),
         *("grad_clip", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clip_val", "clip", "clip_norm"),
     }
 )
@@ -46,23 +46,18 @@ Dropout, label smoothing and momentum do: each has a value that leaves out a ker
 
 _LABELS = frozenset(
     {
-        *("name", "run", "runs", "exp", "experiment", "project", "group", "entity", "tag", "tags", "description"),
-        *("title", "user", "id", "uuid", "dir", "folder", "out", "output", "outdir", "save", "o"),
+        *("name", "project", "group", "entity", "tag", "tags", "description", "title", "user", "id", "uuid", "dir"),
+        *("folder", "save", "results", "o", "dirname"),
     }
 )
 """Names that are harmless alone or in a section of ``_RUN_SECTIONS``: ``--name``, ``run.name=``, no ``model.name=``."""
 
-_RUN_SECTIONS = frozenset(
-    {
-        *("run", "runs", "exp", "experiment", "job", "out", "output", "save", "ckpt", "checkpoint", "checkpoints"),
-        *("project", "meta", "metadata", "hydra", "tracking", "tracker", "trackers", "metrics", "profiling"),
-    }
-)
+_RUN_SECTIONS = RUN_WORDS | {"meta", "metadata"}
 
 _PARTS = frozenset(
     {
-        *("log", "logs", "logger", "loggers", "logging", "logdir", "loglevel", "wandb", "tensorboard", "mlflow"),
-        *("neptune", "comet", "aim", "trackio", "lr", "dirname", "outdir", "rundir", "workdir", "print", "progress"),
+        *("log", "logs", "logger", "loggers", "logging", "loglevel", "wandb", "tensorboard", "mlflow"),
+        *("neptune", "comet", "aim", "trackio", "lr", "print", "progress"),
     }
 )
 """Parts of a name, or of its section, any of which makes it harmless if no part is in ``_SIZES``."""
@@ -77,31 +72,8 @@ _CADENCES = frozenset({"every", "interval", "freq", "frequency", "steps", "epoch
 _OF_CADENCE = _EVENTS | _CADENCES | {"n", "num", "per", "step", "epoch", "iter", "total", "model", "state", "metrics"}
 """Names of these parts alone say how often something is logged, saved or evaluated: ``save_every_n_steps``."""
 
-_STARTS = frozenset(
-    {
-        *("run", "exp", "experiment", "out", "output", "save", "ckpt", "checkpoint", "wandb", "log", "logging", "job"),
-        *("work", "working", "result", "results", "dump", "trace", "profile", "profiler", "cache", "tmp", "scratch"),
-    }
-)
-_ADDRESSES = frozenset(
-    {
-        "name",
-        "id",
-        "path",
-        "root",
-        "prefix",
-        "suffix",
-        "uri",
-        "url",
-        "file",
-        "folder",
-        "dir",
-        "directory",
-        "tag",
-        "tags",
-    }
-)
-"""Last part of a name that is harmless after one of ``_STARTS``."""
+_PLACES = frozenset({NamedPlace.OUTPUT, NamedPlace.LABEL, NamedPlace.CACHE})
+"""Verdicts on a name that make it harmless: where a program writes, and under which name."""
 
 _SIZES = frozenset(
     {
@@ -119,9 +91,7 @@ _VARIABLES = re.compile(
     r"(?:WANDB|MLFLOW|COMET|NEPTUNE|TENSORBOARD|HF_HUB|HYDRA|TORCHX|TORCHELASTIC|TORCH_SHOW|TORCH_FR|SLURM|AWS|GOOGLE"
     r"|AZURE|CUBICML|NCCL_DEBUG|PYTHON|LOGGING)\w*"
     r"|HF_HOME|HF_DATASETS_CACHE|TORCH_LOGS\w*|TORCH_CPP_LOG\w*|TORCH_NCCL_TRACE\w*|LOGS?_\w+|LOGGER|\w*LOG_?LEVEL"
-    r"|\w+_(?:LOG|SEED|PORT)"
-    r"|(?:\w+_)?(?:RUN|EXP|EXPERIMENT|JOB|LOG|OUT|OUTPUT|SAVE|CKPT|CHECKPOINT)_(?:DIR|NAME|ID|PATH|ROOT|FOLDER|TAG)"
-    r"|RUN|SEED)"
+    r"|\w+_(?:LOG|SEED|PORT)|SEED)"
 )
 
 
@@ -137,21 +107,18 @@ def is_harmless(name: str) -> bool:
     ['--seed', '--run_name', 'training.steps=', '--save_every']
     """
     if name.startswith("$"):
-        return _VARIABLES.fullmatch(name) is not None
-    section, _, last = name.rpartition(":")[2].strip("-+=").rpartition(".")
-    parts, sections = _parts_of(last), _parts_of(section.rpartition(".")[2])
+        return _VARIABLES.fullmatch(name) is not None or place_of(name[1:]) in {NamedPlace.OUTPUT, NamedPlace.LABEL}
+    plain = name.rpartition(":")[2].strip("-+=")
+    section, _, last = plain.rpartition(".")
+    parts, sections = words_of(last), words_of(section.rpartition(".")[2])
     if not parts or name.startswith("argument "):
         return False
     return (
         not _ALWAYS.isdisjoint(parts)
         or _is_cadence((*sections, *parts))
-        or (_SIZES.isdisjoint(sections) and _is_whole(parts, last.lower(), sections))
+        or (_SIZES.isdisjoint(sections) and (place_of(plain) in _PLACES or _is_whole(parts, last.lower(), sections)))
         or (_SIZES.isdisjoint((*sections, *parts)) and not _PARTS.isdisjoint((*sections[-1:], *parts)))
     )
-
-
-def _parts_of(text: str) -> tuple[str, ...]:
-    return tuple(part.lower() for part in _PART.findall(text))
 
 
 def _is_cadence(parts: Sequence[str]) -> bool:
@@ -161,9 +128,5 @@ def _is_cadence(parts: Sequence[str]) -> bool:
 
 def _is_whole(parts: Sequence[str], text: str, sections: Sequence[str]) -> bool:
     """Return whether a name is harmless as a whole, or names or places a run."""
-    spellings = {"_".join(parts), text}
-    if spellings & _WHOLE:
-        return True
-    if len(parts) == 2 and parts[0] in _STARTS and parts[1] in _ADDRESSES:
-        return True
-    return bool(spellings & _LABELS) and (not sections or sections[-1] in _RUN_SECTIONS)
+    is_of_run = not sections or sections[-1] in _RUN_SECTIONS
+    return not (_WHOLE | _LABELS if is_of_run else _WHOLE).isdisjoint({"_".join(parts), text})

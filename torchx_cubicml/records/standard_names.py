@@ -125,35 +125,6 @@ WORKLOAD_NAMES = frozenset({"n_layers", "n_heads", "d_model", "vocab_size", "seq
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")
 """FSDP's names of its sharding strategies."""
 
-OUTPUT_WORDS = (
-    "out",
-    "output",
-    "save",
-    "checkpoint",
-    "ckpt",
-    "log",
-    "logging",
-    "logdir",
-    "outdir",
-    "dump",
-    "resume",
-    "load",
-    "tensorboard",
-    "wandb",
-    "run_name",
-    "snapshot",
-    "results",
-    "work_dir",
-    "workdir",
-    "run_dir",
-    "rundir",
-    "exp_dir",
-)
-"""Words that make a flag look like an output, resume or logging destination."""
-
-NOT_OUTPUT_WORDS = ("every", "format", "freq", "frequency", "interval", "iters", "level", "period", "steps", "total")
-"""Words that make such a flag a rate or a format instead of a destination."""
-
 MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH = "micro_batch_size", "gradient_accumulation_steps", "global_batch_size"
 """Samples of a forward pass on a rank, forward passes of an optimizer step, samples of an optimizer step."""
 

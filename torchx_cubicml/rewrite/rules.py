@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.facts.named_places import NamedPlace, is_remote, places_in
 from torchx_cubicml.launch import Launch, same_value
 from torchx_cubicml.launch.same_training import batch_change, batch_cure, batch_sizes, not_permitted
 from torchx_cubicml.records.iso_time import parse_time
@@ -31,26 +31,6 @@ if TYPE_CHECKING:
 
 _PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains
 ENOUGH_OF_BASELINE = 3  # measurements of the user's own config from which no launch is spent on it
-# Words of a flag's name. An input counts for more: --load-checkpoint is none of the outputs.
-_OUTPUT_WORDS = (
-    {"out", "output", "outputs", "outdir", "workdir", "root", "dump", "result", "results", "artifact", "artifacts"}
-    | {"save", "saved", "ckpt", "ckpts", "checkpoint", "checkpoints", "log", "logs", "logdir", "logging"}
-    | {"run", "runs", "exp", "experiment", "experiments"}
-)
-_NO_STORES = {"file", "http", "https", "ws", "wss", "grpc", "tcp", "udp"}  # this machine, and addresses of services
-_INPUT_WORDS = {
-    "data",
-    "dataset",
-    "datasets",
-    "input",
-    "inputs",
-    "load",
-    "resume",
-    "from",
-    "pretrained",
-    "init",
-    "tokenizer",
-} | {"train", "val", "valid", "eval", "test"}
 _LOW_END = 1.0  # least lower end of the 80 % interval of a gain: a gain with 90 % probability
 
 
@@ -79,19 +59,13 @@ def check_outputs(launch: Launch) -> None:
 
     >>> check_outputs(Launch(program="train.py", script_args=("--load-checkpoint", "s3://a", "--out", "runs/1")))
     """
-    flag = ""
-    for word in launch.script_args:
-        is_named = word.startswith("-") or "=" in word.partition("://")[0]
-        name, _, value = word.partition("=") if is_named else (flag, "", word)
-        words = set(re.split(r"[^a-z]+", name.lower()))
-        protocol, separator, _ = value.partition("://")
-        is_remote = separator and protocol.lower() not in _NO_STORES
-        if is_remote and words & _OUTPUT_WORDS and not words & _INPUT_WORDS:
+    for name, value in places_in(launch.script_args, NamedPlace.OUTPUT):
+        if is_remote(value):
             raise LaunchError(
-                f"a rewritten launch that fails is started again as typed, but what it left in {protocol}:// ({name}) "
-                "could not be moved aside before; set retry_as_typed = false under [rewrite] to rewrite it all the same"
+                "a rewritten launch that fails is started again as typed, but what it left in "
+                f"{value.partition('://')[0]}:// ({name}) could not be moved aside before; "
+                "set retry_as_typed = false under [rewrite] to rewrite it all the same"
             )
-        flag = name if word.startswith("-") else ""
 
 
 def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> str:

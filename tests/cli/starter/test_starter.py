@@ -175,6 +175,12 @@ class TestTune:
                 {"--save": "{scratch}/{launch_id}", "--log-file": "{scratch}/{launch_id}-2.log"},
             ),
             ("--run_name best", "", {"--run_name": "{launch_id}"}),
+            ("--experiment first --wandb_id=x", "", {"--experiment": "{launch_id}", "--wandb_id": "{launch_id}"}),
+            (
+                "--default_root_dir a --project_root . --cache_dir c",
+                "",
+                {"--default_root_dir": "{scratch}/{launch_id}"},
+            ),
             ("--resume a.pt --log_every 10 --save_steps 5 --max_out 3 --load x", "", {}),
         ],
     )
@@ -199,6 +205,13 @@ class TestUnredirectedOutputs:
             ("--steps 3 --batch_size 4 --about x --sharding NO_SHARD", ()),
             ("--save_interval 10 --log_level info --max_out 5 --no-save --wandb false --logdir /dev/null", ()),
             ("--activation_checkpointing full --gradient_checkpointing", ()),
+            (
+                "--default_root_dir runs --trainer.default_root_dir=runs",
+                ("--default_root_dir", "--trainer.default_root_dir"),
+            ),
+            ("--experiment first --exp_name=b --snapshotPath s", ("--experiment", "--exp_name", "--snapshotPath")),
+            ("--save_strategy epoch --output_format json --load_in_8bit --overwrite_output_dir --use-checkpoint", ()),
+            ("--load_balancing aux --log_format json --cache_dir c --logging_config l.yaml --save_total_limit 2", ()),
         ],
     )
     def test_destinations_are_recognised(self, command: str, flags: tuple[str, ...]) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.from_files import leaves
 from torchx_cubicml.cli.starter.toml_text import one_line
 from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.facts.named_places import named_values
 from torchx_cubicml.launch.config_text import parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_KEY = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][A-Za-z0-9_.-]*)=(?P<value>.*)", re.DOTALL)
 _GROUP = re.compile(r"[+~]{0,2}(?P<key>[A-Za-z_][\w./-]*(?:@[\w.:-]*)?)(?:=|$)")
 _HYDRA = re.compile(r"\bhydra\.main\b|\bfrom hydra import (?:\w+, )*main\b")
 _CONFIG = re.compile(r"^== Config ==\n.*\n(?P<text>(?:\n|.+\n)*?)(?=\n*Powered by Hydra|\Z)", re.MULTILINE)
@@ -39,8 +39,7 @@ def typed_keys(args: Sequence[str]) -> dict[str, str]:
     {'model.depth=': '2', 'trainer.devices=': '8'}
     """
     end = list(args).index("--") if "--" in args else len(args)
-    matches = filter(None, map(_KEY.fullmatch, args[:end]))
-    return {f"{match['key']}=": match["value"] for match in matches}
+    return {f"{name.lstrip('+')}=": value for name, value in named_values(args[:end]) if not name.startswith("-")}
 
 
 def listed_keys(help_text: str, args: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from torchx_cubicml.cli.starter.outputs import normalized
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.redaction import names_secret
@@ -26,6 +25,16 @@ _SPEED = frozenset(
     }
 )
 """Parts of a name that tell of speed; a key of a listed config is offered only with one of them."""
+
+
+def normalized(name: str) -> str:
+    """Return a name in lower case, its parts joined by underscores.
+
+    >>> normalized("--trainer.outputDir="), normalized("OUT_DIR")
+    ('trainer_output_dir', 'out_dir')
+    """
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+").rstrip("="))
+    return re.sub(r"[-.]", "_", separated).lower()
 
 
 def meaning_of(name: str) -> str:

@@ -9,37 +9,19 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import parse_help
 from torchx_cubicml.cli.starter.script_flag import ScriptFlag
-from torchx_cubicml.launch.bindings.argv import find_flag, flags_in, looks_like_value
-from torchx_cubicml.launch.bindings.spelling import number, switch_value
+from torchx_cubicml.facts.named_places import NamedPlace, named_values, place_of
+from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
+from torchx_cubicml.launch.bindings.spelling import switch_value
 from torchx_cubicml.launch.source_files import dotted, parsed_modules
-from torchx_cubicml.space import BindingKind
-from torchx_cubicml.space.trainers import FLAG_ALIASES, NOT_OUTPUT_WORDS, OUTPUT_WORDS, TRAINERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.space import SearchSpace
 
-_PATH_NAME = re.compile(r"(?:^|_)(?:dir|directory|folder|path|out|output|outdir|logdir|workdir|rundir)$")
-_RESUME = re.compile(r"(?:^|_)(?:resume|load)(?:_|$)")
-_NEGATIONS = frozenset({"", "none", "null", "no", "off", "false", "/dev/null"})
-_HYDRA_OUTPUTS = ("hydra.run.dir", "hydra.sweep.dir")
+_WRITTEN = frozenset({NamedPlace.OUTPUT, NamedPlace.LABEL})
 _READERS = frozenset({"os.getenv", "os.environ.get", "os.environ.setdefault", "getenv", "environ.get"})
-_FLAGS = [flag.flag for trainer in TRAINERS.values() for flag in trainer.flags.values() if flag.flag]
-
-
-def normalized(name: str) -> str:
-    """Return a name in lower case, its parts joined by underscores.
-
-    >>> normalized("--trainer.outputDir="), normalized("OUT_DIR")
-    ('trainer_output_dir', 'out_dir')
-    """
-    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+").rstrip("="))
-    return re.sub(r"[-.]", "_", separated).lower()
-
-
-_TUNED = frozenset(map(normalized, _FLAGS))
 
 
 def typed_value(name: str, args: Sequence[str]) -> str | None:
@@ -50,21 +32,17 @@ def typed_value(name: str, args: Sequence[str]) -> str | None:
 
 def is_destination(name: str, value: str | None) -> bool:
     """Return whether a typed flag or key with this value names an output of its own, and nothing that is read."""
-    if name.rstrip("=") in _HYDRA_OUTPUTS:
-        return True
-    return _may_be_destination(name, value) and bool(value) and not _RESUME.search(normalized(name))
+    return bool(value) and switch_value(value or "") is None and place_of(name, value) in _WRITTEN
 
 
 def is_offered_destination(name: str) -> bool:
     """Return whether a flag that is not typed surely names an output, whatever its default."""
-    return _may_be_destination(name, "somewhere") and bool(_PATH_NAME.search(normalized(name)))
+    return place_of(name) is NamedPlace.OUTPUT
 
 
 def is_path_key(name: str, text: str) -> bool:
     """Return whether a key with this value names an output, but not as ``save: true`` or ``save_strategy: epoch``."""
-    last = name.rstrip("=").rpartition(".")[2]
-    is_path = "/" in text or bool(_PATH_NAME.search(normalized(last)))
-    return is_path and switch_value(text) is None and is_destination(last, text)
+    return is_destination(name, text) and ("/" in text or is_offered_destination(name))
 
 
 def output_keys(launch: Launch) -> list[ScriptFlag]:
@@ -109,26 +87,17 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
         help_text: output of ``--help``, for destinations that have a default.
     """
     bindings = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
-    places = [binding for binding in bindings if binding is not None and binding.kind == BindingKind.FLAG]
-    declared = {name.rstrip("=") for place in places for name in (place.name, *place.aliases)}
-    candidates = [(name, typed_value(name, launch.script_args)) for name in flags_in(launch.script_args)]
-    candidates += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
-    typed = {name for name, _ in candidates}
-    offered = [flag for flag in parse_help(help_text) if flag.takes_value and not flag.choices]
-    candidates += [(flag.name, "somewhere") for flag in offered if _is_default_destination(flag.name, typed)]
-    handled = declared | {name.rstrip("=") for name in space.tune.args}
+    handled = {name.rstrip("=") for place in bindings if place for name in (place.name, *place.aliases)}
+    handled |= {name.rstrip("=") for name in space.tune.args}
+    handled |= {f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys}
+    typed = {name.lstrip("+"): value for name, value in named_values(launch.script_args)}
+    offered = [flag.name for flag in parse_help(help_text) if flag.takes_value and not flag.choices]
     if "WANDB_MODE" in space.tune.env:
-        handled |= {name for name, _ in candidates if "wandb" in name.lower()}
-    flags = [name for name, value in candidates if name not in handled and _may_be_destination(name, value)]
-    return (*flags, *_unredirected_keys(launch, space))
-
-
-def _unredirected_keys(launch: Launch, space: SearchSpace) -> list[str]:
-    bindings = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
-    places = (binding.name for binding in bindings if binding is not None)
-    handled = {*places, *(f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys)}
-    labels = [f"{key.name} in {key.file}" for key in output_keys(launch)]
-    return [label for label in labels if label not in handled]
+        handled |= {name for name in (*typed, *offered) if "wandb" in name.lower()}
+    names = [name for name, value in typed.items() if place_of(name, value) in _WRITTEN | {NamedPlace.RESUME}]
+    names += [name for name in offered if name not in typed and is_offered_destination(name)]
+    names += [f"{key.name} in {key.file}" for key in output_keys(launch)]
+    return tuple(name for name in names if name not in handled)
 
 
 def _variables_read(tree: ast.Module) -> Iterator[str]:
@@ -140,23 +109,3 @@ def _variables_read(tree: ast.Module) -> Iterator[str]:
             name = node.slice if dotted(node.value) in {"os.environ", "environ"} else None
         if isinstance(name, ast.Constant) and isinstance(name.value, str) and re.fullmatch(r"[A-Za-z_]\w*", name.value):
             yield name.value
-
-
-def _key_value(word: str) -> tuple[str, str]:
-    name, _, value = word.partition("=")
-    return name.lstrip("+"), value
-
-
-def _may_be_destination(name: str, value: str | None) -> bool:
-    known = normalized(name)
-    if known in FLAG_ALIASES or known in _TUNED or known.startswith("no_") or value is None:
-        return False
-    words = f"_{known}_"
-    is_output_name = any(f"_{word}_" in words for word in OUTPUT_WORDS)
-    is_rate_name = any(f"_{word}_" in words for word in NOT_OUTPUT_WORDS)
-    is_no_path = value.lower() in _NEGATIONS - {""} or number(value) is not None
-    return is_output_name and not is_rate_name and not is_no_path
-
-
-def _is_default_destination(name: str, typed: Collection[str]) -> bool:
-    return name not in typed and is_offered_destination(name)

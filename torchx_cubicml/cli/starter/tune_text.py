@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.toml_text import one_line, toml
+from torchx_cubicml.facts.named_places import NamedPlace, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ def _hint(saving: str, *, has_section: bool) -> list[str]:
 
 
 def _redirected(flag: ScriptFlag, place: str) -> str:
-    if flag.name.lower().rstrip("=").endswith("name"):
+    if place_of(flag.name, flag.value) is NamedPlace.LABEL:
         return "{launch_id}"
     suffix = PurePosixPath(flag.value or "").suffix
     return place + (suffix if re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{0,5}", suffix) else "")

@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from torchx_cubicml.facts.named_places import NamedPlace, place_of
 from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.source_literals import module_constants
 from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
 from torchx_cubicml.records.argument_words import argument_words, names_as_typed
-from torchx_cubicml.records.standard_names import OUTPUT_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WORDS: Mapping[str, bool] = {"true": True, "false": False}
 _POSITION = re.compile(r"argument \d+")
-_WRITTEN = frozenset({*OUTPUT_WORDS, "outcome", "report", "metrics"}) - {"load", "resume"}
+_WRITTEN = frozenset({NamedPlace.OUTPUT, NamedPlace.LABEL})  # an earlier result there is no setting
 _MOST_KEYS = 2000  # of one file
 
 
@@ -69,7 +69,7 @@ class StatedSettings:
         paths = []
         names = names_as_typed(launch.script_args)
         for name, text in (argument_words(launch.script_args) | _last_values(launch.script_args)).items():
-            is_read = (is_document(text) or text.endswith(".py")) and not _is_written(name)
+            is_read = (is_document(text) or text.endswith(".py")) and place_of(name, text) not in _WRITTEN
             path = Path(text) if is_read else None
             found = dict(_file_settings(path)) if path is not None else {}
             if found and path is not None:
@@ -154,15 +154,6 @@ def _last_values(arguments: Sequence[str]) -> dict[str, str]:
             is_value = isinstance(typed_value(first), int | float) and isinstance(typed_value((others or [""])[0]), str)
             found[name] = first if is_value else " ".join([first, *others])
     return {name: value for name, value in found.items() if value != joined[name]}
-
-
-def _is_written(name: str) -> bool:
-    """Return whether an argument names what the program writes: an earlier result there is no setting.
-
-    >>> _is_written("--output_json"), _is_written("--config"), _is_written("--outcome")
-    (True, False, True)
-    """
-    return not _WRITTEN.isdisjoint(re.split(r"[_.]", _plain(name)))
 
 
 def read_document(path: Path) -> Mapping[str, object]:

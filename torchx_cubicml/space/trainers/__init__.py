@@ -5,8 +5,6 @@ from __future__ import annotations
 from torchx_cubicml.records.standard_names import (
     CHANGES_TRAINING,
     FLAG_ALIASES,
-    NOT_OUTPUT_WORDS,
-    OUTPUT_WORDS,
     SHARDING_STRATEGIES,
     STANDARD_PARAMETERS,
     STANDARD_WORDS,
@@ -28,8 +26,6 @@ TRAINERS: dict[str, Trainer] = {
 __all__ = [
     "CHANGES_TRAINING",
     "FLAG_ALIASES",
-    "NOT_OUTPUT_WORDS",
-    "OUTPUT_WORDS",
     "SHARDING_STRATEGIES",
     "STANDARD_PARAMETERS",
     "STANDARD_WORDS",

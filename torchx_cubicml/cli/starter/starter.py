@@ -14,7 +14,6 @@ from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_swe
 from torchx_cubicml.cli.starter.from_launches import with_launch_meanings
 from torchx_cubicml.cli.starter.from_trainer import trainer_text
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
-from torchx_cubicml.cli.starter.log_lines import log_section
 from torchx_cubicml.cli.starter.meanings import meaning_of
 from torchx_cubicml.cli.starter.mesh_offers import mesh_lines
 from torchx_cubicml.cli.starter.offers import offer_lines, offered_flags
@@ -65,7 +64,7 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         flags = _as_trainer_spells(flags, trainer)
         outputs = [*(flag for flag in flags if flag.destination), *output_keys(launch), *variables]
         tune = tune_lines(outputs, uses_wandb=uses_wandb, saving=saving)
-        text, remarks = trainer_text(trainer, launch, sections=[tune, log_section(launch)])
+        text, remarks = trainer_text(trainer, launch, sections=[tune])
         if text:
             return text + rules_comment(text, launch)
     flags = with_launch_meanings(flags, recorded, source) if recorded is not None else flags
@@ -85,7 +84,6 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
             hook_lines(launch, taken={flag.meaning for flag in flags}, has_n_layers=_counts_layers(flags)),
             mesh_lines(launch, taken={flag.meaning for flag in flags}),
             tune_lines(outputs, uses_wandb=uses_wandb, saving=saving),
-            log_section(launch),
         ],
     )
     return text + rules_comment(text, launch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from torchx_cubicml.launch.torchrun_command import (
     without_module_options,
 )
 from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.user_files import read_head, read_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -197,8 +197,7 @@ def python_of_script(word: str) -> str:
         LaunchError: there is no such script, or no Python is found for it.
     """
     found = found_script(word)
-    with Path(found).open("rb") as file:
-        first = file.readline(_LONGEST_FIRST_LINE).decode(errors="replace")
+    first = read_head(found, _LONGEST_FIRST_LINE).partition(b"\n")[0].decode(errors="replace")
     words = first.removeprefix("#!").split()
     named = shutil.which(words[-1]) if first.startswith("#!") and words and "python" in words[-1] else None
     # pip and uv write a shell's name into the first line where the path of Python is long.
@@ -222,7 +221,6 @@ def found_script(word: str) -> str:
 
 def _is_python_source(word: str) -> bool:
     try:
-        ast.parse(Path(found_script(word)).read_bytes())
-    except (LaunchError, OSError, SyntaxError, ValueError):
+        return read_python(found_script(word))[1] is not None
+    except LaunchError:
         return False
-    return True

@@ -1,4 +1,4 @@
-"""Section ``[component:cubicml]`` of ``.torchxconfig``, which TorchX reads where it is installed."""
+"""Section ``[component:cubicml]`` of ``.torchxconfig``, read as TorchX does, which need not be installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchx_cubicml.user_files import read_text
 
 _FILE, _SECTION = ".torchxconfig", "component:cubicml"
 _MAX_BYTES = 64 * 1024  # of a file
-_BLANKS = re.compile(r"\s{500}")  # the time of the standard library's parser grows with the square of their number
+_BLANKS = re.compile(r"[^\S\n]{500}")  # the time of the standard library's parser grows with the square of their number
 
 
 def own_section() -> dict[str, str]:

@@ -45,7 +45,7 @@ def _named_files(launch: Launch) -> list[tuple[str, str]]:
             name, path = (previous if previous.startswith("-") and "=" not in previous else ""), word
         elif not name.startswith("-"):
             name = f"{name}="
-        if is_document(path) and Path(path).is_file():
+        if is_document(path):
             named.append((name or path, path))
     return named + [(f"${name}", path) for name, path in launch.env.items() if is_document(path)]
 

@@ -7,12 +7,12 @@ It is known by the name in the space file, the name in the nearest ``pyproject.t
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.workload import STATED
+from torchx_cubicml.user_files import parse_toml, read_text
 
-_MAX_BYTES = 1024 * 1024
 _SEPARATORS = re.compile(r"[-_.\s]+")
 _ORIGIN = re.compile(r'^\[remote "origin"\]\s*\n(?P<keys>(?:(?!\[).*(?:\n|\Z))*)', re.MULTILINE)
 _URL = re.compile(r"^\s*url\s*=\s*(?P<url>\S+)\s*$", re.MULTILINE)
@@ -57,8 +57,8 @@ def _found_from(here: Path) -> tuple[list[tuple[str, Path]], Path | None]:
 
 def _name_in(path: Path) -> str:
     try:
-        document = tomllib.loads(_text_of(path))
-    except (OSError, ValueError, RecursionError):
+        document = parse_toml(read_text(path, errors="replace"))
+    except (ValueError, RecursionError, MemoryError):  # a LaunchError is a ValueError
         return ""
     tool = document.get("tool", {})
     tables = (document.get("project"), tool.get("poetry") if isinstance(tool, dict) else None)
@@ -69,8 +69,8 @@ def _name_in(path: Path) -> str:
 def _remote_of(git: Path) -> str:
     """Return the address of the remote ``origin``, without user, password and protocol."""
     try:
-        found = _ORIGIN.search(_text_of(git_folders(git)[1] / "config"))
-    except (OSError, ValueError):
+        found = _ORIGIN.search(read_text(git_folders(git)[1] / "config", errors="replace"))
+    except LaunchError:
         return ""
     url = _URL.search(found["keys"]) if found is not None else None
     return _address(url["url"]) if url is not None else ""
@@ -83,13 +83,13 @@ def git_folders(git: Path) -> tuple[Path, Path]:
         git: path of ``.git``, which is a file in a worktree.
 
     Raises:
-        OSError: a file cannot be read.
+        LaunchError: a file cannot be read.
     """
     if git.is_dir():
         return git, git
-    inner = git.parent / _text_of(git).removeprefix("gitdir:").strip()
+    inner = git.parent / read_text(git).removeprefix("gitdir:").strip()
     common = inner / "commondir"
-    return inner, inner / _text_of(common).strip() if common.is_file() else inner
+    return inner, inner / read_text(common).strip() if common.is_file() else inner
 
 
 def _address(url: str) -> str:
@@ -108,9 +108,3 @@ def _address(url: str) -> str:
     host = host.rpartition("@")[2].partition(":")[0].lower()
     path = path.strip("/").removesuffix(".git")
     return f"{host}/{path}" if "." in host else f"/{path}"
-
-
-def _text_of(path: Path) -> str:
-    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-        return ""
-    return path.read_text(errors="replace")

@@ -220,7 +220,7 @@ def test_what_cannot_be_merged_is_refused(
 
 def test_the_list_is_filtered_by_provenance(tmp_path: Path) -> None:
     (tmp_path / "gpt.toml").write_text("[parameters]\n")
-    digest = space_digest(b"[parameters]\n")
+    digest = space_digest("[parameters]\n")
     facts = {OWNER: "ab12", COMMIT: "0123abcd", PACKAGE_VERSION: "0.1.0", SPACE: digest}
     url = small_store(tmp_path, "a", "t1", provenance=facts)
     small_store(tmp_path, "a", "t2")

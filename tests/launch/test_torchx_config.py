@@ -46,4 +46,4 @@ def test_the_variable_names_the_only_file(folder: Path, code: str, monkeypatch: 
     monkeypatch.setenv("TORCHXCONFIG", "other")
     assert eval(read(code, folder).stdout) == {"space": "gpt.toml"}
     monkeypatch.setenv("TORCHXCONFIG", "absent")
-    assert "FileNotFoundError" in read(code, folder).stderr
+    assert "absent cannot be read here: No such file or directory" in read(code, folder).stderr

@@ -15,6 +15,7 @@ PACKAGE = Path(torchx_cubicml.__file__).resolve().parent
 PAGE = PACKAGE.parent / "docs" / "messages.md"
 RAISING = [
     PACKAGE / "cubicrun.py",
+    PACKAGE / "user_files.py",
     *(path for name in ("launch", "rewrite") for path in (PACKAGE / name).rglob("*.py")),
 ]
 RETURNING = [PACKAGE / "rewrite" / f"{name}.py" for name in ("rules", "choice", "unsure_gain")]

@@ -131,6 +131,33 @@ def test_a_store_that_hangs_delays_no_launch(tmp_path: Path, monkeypatch: pytest
     assert rewritten.lines == (f"torchx-cubicml: this launch will be recorded in {tmp_path}",)
 
 
+def test_a_program_on_a_file_system_that_hangs_delays_no_launch(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+    monkeypatch.setattr(rewriter, "_FILES_S", 0.01)
+    monkeypatch.setattr(rewriter, "program_path", lambda *_, **__: ends.wait(60) and None)
+    rewritten = rewrite(LAUNCH, options)
+    ends.set()
+    why = "running your command as typed, without recording it: reading the program's files took longer than 0.01 s"
+    assert (rewritten.launch, rewritten.contract) == (LAUNCH, None)
+    assert rewritten.lines == (f"torchx-cubicml: {why}",)
+
+
+def test_a_space_file_that_hangs_delays_no_launch(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, plain = threading.Event(), rewriter._plain_contract(LAUNCH, options)
+
+    def program_is_read(*_: object) -> object:
+        monkeypatch.setattr(rewriter, "_FILES_S", 0.01)  # from now on
+        return plain
+
+    monkeypatch.setattr(rewriter, "_plain_contract", program_is_read)
+    monkeypatch.setattr("torchx_cubicml.space.toml.load_space", lambda _: ends.wait(60))
+    rewritten = rewrite(LAUNCH, options)
+    ends.set()
+    assert_as_typed(rewritten, r"reading the space file took longer than 0\.01 s$")
+
+
 @pytest.mark.parametrize(
     ("scheduler", "store", "warned"),
     [

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.option_choices import add_choice
-from torchx_cubicml.errors import RecordError
+from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, Trust
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.trial import State
@@ -161,10 +161,11 @@ def _space_digest(text: str) -> str:
     from pathlib import Path
 
     from torchx_cubicml.space.toml.reader import is_digest, space_digest
+    from torchx_cubicml.user_files import read_text
 
     if is_digest(text) and not Path(text).exists():
         return text
     try:
-        return space_digest(Path(text).read_bytes())
-    except OSError as error:
-        raise RecordError(f"--space must be a space file or its digest, got {text!r:.80}: {error.strerror}") from error
+        return space_digest(read_text(text))
+    except LaunchError as error:
+        raise RecordError(f"--space must be a space file or its digest, got {text!r:.80}: {error}") from error

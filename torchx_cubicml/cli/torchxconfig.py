@@ -7,12 +7,13 @@ import inspect
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.torchx_config import read_ini
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_FAILURES = (OSError, UnicodeDecodeError, configparser.Error)
+_FAILURES = (OSError, LaunchError, configparser.Error)
 
 
 def write_default(path: Path, command: Sequence[str]) -> None:
@@ -90,10 +91,7 @@ def defaults_of(command: Sequence[str]) -> dict[str, str]:
 
 def _read(path: Path) -> configparser.RawConfigParser:
     file = configparser.RawConfigParser()
-    file.optionxform = str  # type: ignore[assignment,method-assign]  # case-sensitive keys, as its documentation recommends
-    if path.exists():
-        file.read_string(path.read_text(encoding="utf-8"))
-    return file
+    return read_ini(path, file) if path.exists() else file
 
 
 def _write_error(path: Path, error: Exception) -> LaunchError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.project import git_folders
 from torchx_cubicml.settings import child_environment
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,25 +55,19 @@ def _git_of(program: Path) -> Path | None:
 
 
 def _commit(own: Path, common: Path) -> str:
-    head = _text_of(own / "HEAD").strip()
+    head = read_text(own / "HEAD").strip()
     reference = _REFERENCE.fullmatch(head)
     if reference is None:
         return head if _HASH.fullmatch(head) else ""
     name = reference["name"]
     if ".." in name:
         return ""
-    for folder in (own, common):
-        commit = _text_of(folder / name).strip()
-        if _HASH.fullmatch(commit):
+    for path in (own / name, common / name):
+        if path.is_file() and _HASH.fullmatch(commit := read_text(path).strip()):
             return commit
-    lines = (line.partition(" ") for line in _text_of(common / "packed-refs").splitlines())
-    return next((commit for commit, _, packed in lines if packed == name and _HASH.fullmatch(commit)), "")
-
-
-def _text_of(path: Path) -> str:
-    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-        return ""
-    return path.read_text(errors="replace")
+    lines = read_text(common / "packed-refs", most=_MAX_BYTES, errors="replace").splitlines()
+    found = (line.partition(" ") for line in lines)
+    return next((commit for commit, _, packed in found if packed == name and _HASH.fullmatch(commit)), "")
 
 
 def _git(program: Path, *words: str, limit_s: float) -> str:

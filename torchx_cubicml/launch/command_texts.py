@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.checkout import commit_of
-from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
+from torchx_cubicml.launch.config_text import is_document, parse_document
 from torchx_cubicml.launch.program_parts import program_parts
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.provenance import COMMIT, SPACE
 from torchx_cubicml.records.redaction import names_secret
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -189,8 +190,6 @@ def _flat(value: object, key: str) -> Iterator[tuple[str, str]]:
 
 def _text_of(path: Path) -> str | None:
     try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            return None
-        return path.read_bytes().decode(errors="surrogateescape")
-    except (OSError, ValueError):
+        return read_text(path, errors="surrogateescape")
+    except LaunchError:
         return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import MutableMapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.user_files import MAX_DEPTH, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Value
 
 
+_MOST_DIGITS = 4096  # of a whole number; the parser's time grows with the square of its parts, as in 1:30:00
 MAX_NODES = 100_000  # nested aliases can expand to more values than any memory holds
 
 
@@ -54,8 +55,6 @@ def with_value_in_yaml(text: str, key: tuple[str, ...], value: object) -> str:
     """
     import yaml
 
-    if text.startswith("\ufeff"):
-        return "\ufeff" + with_value_in_yaml(text[1:], key, value)
     node = _compose(text)
     shared = _shared(node)
     for depth, name in enumerate(key[:-1]):
@@ -168,6 +167,8 @@ def _check_size(root: Node) -> None:
     counts: dict[int, int] = {}
 
     def count(node: Node, path: frozenset[int]) -> int:
+        if node.tag.endswith(":int") and len(node.value) > _MOST_DIGITS:
+            raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
         if id(node) in path:
             raise ValueError("an alias refers to itself")
         if id(node) not in counts:
@@ -183,7 +184,6 @@ def _check_size(root: Node) -> None:
 Document: TypeAlias = dict[str, object]
 Key: TypeAlias = tuple[str, ...]
 
-MAX_BYTES = 1024 * 1024  # of a file
 SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 MISSING = object()
 """Result of ``value_at`` for a key that is not in the document."""
@@ -207,16 +207,22 @@ def parse_document(text: str, *, path: str) -> Document:
     >>> parse_document("a: {b: 1}", path="config.yaml")
     {'a': {'b': 1}}
     """
-    if len(text) > MAX_BYTES:
-        raise LaunchError(f"{path} is too large: it has more than {MAX_BYTES} characters")
     try:
         document = _parser(path)(text)
-    except (ValueError, RecursionError, ArithmeticError) as error:
-        why = " ".join(str(error).split()) or "too deeply nested"
+        _check_depth(document)
+    except (ValueError, RecursionError, ArithmeticError, MemoryError) as error:
+        why = " ".join(str(error).split()) or "it does not fit into memory"
         raise LaunchError(f"{path} cannot be read: {why:.200}") from None
     if not isinstance(document, dict):
         raise LaunchError(f"{path} cannot be read: its top level must be a table of keys")
     return document
+
+
+def _check_depth(value: object, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"more than {MAX_DEPTH} tables and lists are inside one another")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(inner, depth + 1)
 
 
 def value_at(document: Document, key: Key) -> object:
@@ -296,7 +302,7 @@ def _parser(path: str) -> Callable[[str], object]:
     suffix = PurePosixPath(path).suffix.lower()
     parsers: dict[str, Callable[[str], object]] = {
         ".json": json.loads,
-        ".toml": tomllib.loads,
+        ".toml": parse_toml,
         ".yaml": parse_yaml,
         ".yml": parse_yaml,
     }

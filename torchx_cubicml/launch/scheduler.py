@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.torchx_config import read_ini
 from torchx_cubicml.records.workload import is_same_program
 from torchx_cubicml.settings import child_environment
 
@@ -56,9 +57,7 @@ def scheduler_options(scheduler: str, text: str) -> dict[str, str]:
 
     options = option_texts(text)
     for path in find_configs():
-        file = configparser.ConfigParser(interpolation=None)
-        file.optionxform = str  # type: ignore[assignment,method-assign]  # options are spelled with capitals
-        file.read(path)
+        file = read_ini(path, configparser.RawConfigParser())
         stated = file.items(scheduler) if file.has_section(scheduler) else []
         options = {**{name: value for name, value in stated if value != "None"}, **options}
     return options

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.argv import positionals
 from torchx_cubicml.launch.command_texts import program_path
+from torchx_cubicml.user_files import read_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.launch import Launch
 
 _LAUNCHERS = frozenset({"accelerate.commands.launch", "deepspeed.launcher.runner", "torch.distributed.run"})
-_MOST_FILES, _MOST_BYTES = 50, 1 << 20  # of the script and of the modules beside it
+_MOST_FILES = 50  # the script, and modules beside it
 _MOST_BYTES_IN_ALL = 2 << 20  # a syntax tree takes some hundred times the memory of its text
 _COMPILED = (".so", ".pyd", ".pyc")
 
@@ -54,7 +55,7 @@ def source_files(launch: Launch) -> Iterator[SourceFile]:
         if path in seen:
             continue
         seen.add(path)
-        text, tree = _read(path) if len(seen) <= _MOST_FILES and n_read <= _MOST_BYTES_IN_ALL else ("", None)
+        text, tree = read_python(path) if len(seen) <= _MOST_FILES and n_read <= _MOST_BYTES_IN_ALL else ("", None)
         n_read += len(text)
         imports = _Imports(path, root)
         if tree is not None:
@@ -112,16 +113,6 @@ def _packages_around(launch: Launch, root: Path) -> Iterator[Path]:
     names = launch.program.split(".") if launch.is_module and launch.program not in _LAUNCHERS else []
     files = (root.joinpath(*names[:count], "__init__.py") for count in range(1, len(names) + 1))
     return (file for file in files if file.is_file())
-
-
-def _read(path: Path) -> tuple[str, ast.Module | None]:
-    try:
-        if path.is_file() and path.stat().st_size <= _MOST_BYTES:
-            content = path.read_bytes()
-            return content.decode(errors="replace"), ast.parse(content)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        pass  # a hint only: a script that cannot be read is launched as it is
-    return "", None
 
 
 class _Imports:

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 
 MODES = ("rewrite", "record", "off")
 READ_DEADLINE_S = 5.0
+_FILES_S = 10.0  # seconds for the files of each step, which are small, unless their file system hangs
 _OBSTACLE_DEADLINE_S = 0.5  # a look at a local folder takes microseconds, unless its file system hangs
 THINK_DEADLINE_S = 10.0
 _REQUEST = (
@@ -221,7 +222,9 @@ def _steps(
     launch: Launch, options: Options, mode: str, find_obstacle: Callable[[str], str] | None
 ) -> Iterator[RewrittenLaunch]:
     """Yield the launch after each step: recorded, recorded with its config, rewritten."""
-    contract = _plain_contract(launch, options)
+    from torchx_cubicml.store.deadline import within
+
+    contract = within(_FILES_S, lambda: _plain_contract(launch, options), what="reading the program's files")
     reached = RewrittenLaunch(launch=launch, contract=contract).with_lines(
         _recording_line(contract.store, find_obstacle), *_reach_warnings(contract.store, launch, options)
     )
@@ -234,8 +237,8 @@ def _steps(
         return
     from torchx_cubicml.space.toml import load_space
 
-    space = load_space(options.space)
-    contract = _contract_with_config(contract, launch, space)
+    space = within(_FILES_S, lambda: load_space(options.space), what="reading the space file")
+    contract = within(_FILES_S, lambda: _contract_with_config(contract, launch, space), what="reading the config files")
     reached = replace(reached, contract=contract)
     yield reached
     if mode != "rewrite":

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import Launch, patches_of, read_config, write_config
-from torchx_cubicml.launch.config_text import MAX_BYTES, parse_document
+from torchx_cubicml.launch.config_text import parse_document
 from torchx_cubicml.records.contract import FilePatch
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, WorkloadFact
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.toml import parse_space
+from torchx_cubicml.user_files import MAX_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,12 +142,12 @@ def test_written_values_are_read_back(tmp_path_factory: pytest.TempPathFactory, 
 
 NOT_READ = {
     "not named": (launch("--lr", "1"), "--config must name one config file, but it names no file"),
-    "not here": (launch("--config", "gone.json"), "gone.json, named by the command, cannot be read here"),
+    "not here": (launch("--config", "gone.json"), "gone.json cannot be read here: No such file or directory"),
     "named twice": (launch("--config", "c.json", "--config", "c.yaml"), "names more than one file"),
     "no config file": (launch("--config", "c.ini"), "unsupported format; choose from .json, .yaml, .yml, .toml"),
     "damaged": (launch("--config", "damaged.json"), "damaged.json cannot be read"),
-    "not text": (launch("--config", "binary.json"), "binary.json, named by the command, is not UTF-8 text"),
-    "a folder": (launch("--config", "folder.json"), "folder.json, named by the command, cannot be read here"),
+    "not text": (launch("--config", "binary.json"), "binary.json cannot be read here: it is not UTF-8 text"),
+    "a folder": (launch("--config", "folder.json"), "folder.json cannot be read here: it is no regular file"),
     "left open": (launch("--config", "auto.json"), "train_micro_batch_size_per_gpu in auto.json is 'auto'"),
     "of another kind": (launch("--config", "kind.json"), "zero_optimization.stage in kind.json of parameter stage"),
     "missing": (
@@ -346,7 +347,7 @@ def test_a_path_is_matched_as_it_is_typed(folder: Path) -> None:
         (
             launch("--c", "gone.json"),
             "--c",
-            "^gone.json, named by the command, cannot be read here: No such file or directory$",
+            "^gone.json cannot be read here: No such file or directory$",
         ),
         (launch("--c", "a\0.json"), "--c", "cannot be read here: embedded null byte$"),
     ],
@@ -361,7 +362,7 @@ def test_a_file_may_have_as_many_bytes_as_the_limit(folder: Path) -> None:
     (folder / "w.json").write_text('{"k": 1}'.ljust(MAX_BYTES))
     assert read_config(launch("--c", "w.json"), of_file(1, 2))[1] == {"p": 1}
     (folder / "w.json").write_text('{"k": 1}'.ljust(MAX_BYTES + 1))
-    with pytest.raises(LaunchError, match=rf"^w\.json is too large: it has more than {MAX_BYTES} bytes$"):
+    with pytest.raises(LaunchError, match=rf"^w\.json cannot be read here: it has more than {MAX_BYTES} bytes$"):
         read_config(launch("--c", "w.json"), of_file(1, 2))
 
 

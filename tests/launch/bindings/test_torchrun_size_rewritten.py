@@ -105,4 +105,4 @@ def test_a_missing_file_is_reported_in_one_line(folder: Path) -> None:
     args, contract, stderr = plan(folder, BATCH, "--nproc_per_node", "1")
     assert args[-len(ARGS) :] == ARGS
     assert (contract.files, contract.config) == ((), {})
-    assert "keeping your arguments: ds.json, named by the command, cannot be read here" in stderr
+    assert "keeping your arguments: ds.json cannot be read here" in stderr

@@ -437,7 +437,7 @@ def test_a_command_is_kept_where_the_launcher_says_so(
     contract = decode_contract(read_command(monkeypatch, tmp_path, KEEP_COMMAND=text).wanted().contract)
     known = None if contract.kept_variables is None else {*contract.kept_variables} & {"KNOB"}
     assert known == (None if kept is None else {*kept})
-    assert contract.provenance["space"] == space_digest((tmp_path / "space.toml").read_bytes())
+    assert contract.provenance["space"] == space_digest((tmp_path / "space.toml").read_text())
 
 
 def test_in_mode_off_there_is_nothing_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

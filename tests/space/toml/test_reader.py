@@ -13,7 +13,6 @@ from torchx_cubicml.errors import CubicMLError, SpaceError
 from torchx_cubicml.launch import Launch, read_config, write_config
 from torchx_cubicml.space import Binding, BindingKind, SearchSpace, TuneChanges
 from torchx_cubicml.space.toml import load_space, parse_space
-from torchx_cubicml.space.toml.reader import MAX_BYTES
 from torchx_cubicml.space.trainers import TRAINERS
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +72,11 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         ("content", "message"),
-        [(None, "space file not found: PATH$"), (b"\xff\xfe", "PATH: not UTF-8 text"), (b"a = ", "PATH: invalid TOML")],
+        [
+            (None, "space file PATH cannot be read here: No such file or directory$"),
+            (b"\xff\xfe", "space file PATH cannot be read here: it is not UTF-8 text$"),
+            (b"a = ", "PATH: invalid TOML"),
+        ],
         ids=["absent", "binary", "not TOML"],
     )
     def test_a_file_that_cannot_be_read(self, tmp_path: Path, content: bytes | None, message: str) -> None:
@@ -86,7 +89,9 @@ class TestFiles:
     def test_folders_and_pipes_are_refused(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         for path in (tmp_path, tmp_path / "pipe", "nul\0byte"):
-            with pytest.raises(SpaceError, match=r"^space file not found: "):
+            with pytest.raises(
+                SpaceError, match=r"^space file .* cannot be read here: (it is no regular file|embedded null byte)$"
+            ):
                 load_space(path)
 
 
@@ -165,7 +170,7 @@ WRONG = {
     "a key twice": (ONE + ONE, ["invalid TOML", "twice"]),
     "a huge number": ("objective = " + "9" * 5000, ["invalid TOML"]),
     "nested too deep": ("objective = " + "[" * 5000, ["invalid TOML"]),
-    "too long": ("#" * (MAX_BYTES + 1), ["at most 262144"]),
+    "a deep key": ("a." * 60 + "b = 1", ["invalid TOML", "a key has more than 50 names"]),
     "no parameters": ('objective = "tokens_per_second"', ["parameters: declare at least one parameter"]),
     "a parameter that is no table": (
         "[parameters]\np = 1",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import configparser
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.finding import Finding, ok, some, wrong
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.torchx_config import read_ini
 from torchx_cubicml.settings import COMPONENT_OPTIONS
 
 if TYPE_CHECKING:
@@ -28,11 +29,10 @@ def check(context: CheckContext) -> Finding:
         return wrong(str(error), "unset TORCHXCONFIG, or name a file")
     problems, has_section = [], False
     for path in files:
-        file = configparser.RawConfigParser()
         try:
-            file.read_string(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, configparser.Error) as error:
-            return wrong(f"{path} cannot be read: {error}", "correct the file")
+            file = read_ini(path, configparser.RawConfigParser())
+        except LaunchError as error:
+            return wrong(str(error), "correct the file")
         has_section |= file.has_section(_SECTION)
         problems += [f"{path}: {text}" for text in _problems(file)]
     if problems:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Self
 
@@ -11,6 +10,7 @@ from torchx_cubicml.cli.jobs_table.column_roles import ROLES, UNITS
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.standard_names import standard_name
+from torchx_cubicml.user_files import parse_toml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -74,8 +74,8 @@ class TableMapping(MappingFields):
             RecordError: the file cannot be read, or is no such mapping.
         """
         try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            found = parse_toml(read_text(path))
+        except ValueError as error:
             raise RecordError(f"cannot read mapping file {path}: {error}") from error
         legal = {item.name for item in fields(cls)}
         unknown = sorted(found.keys() - legal)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch.bindings.spelling import spell
-from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
+from torchx_cubicml.launch.command_facts.stated_settings import read_document
+from torchx_cubicml.launch.config_text import is_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def keys_in_files(launch: Launch, make: Callable[[str, str, str], ScriptFlag | N
     """
     found = []
     for label, path in _named_files(launch):
-        for key, text in leaves(_document(path), ()):
+        for key, text in leaves(read_document(Path(path)), ()):
             flag = make(label, ".".join(key), text)
             found += [flag] if flag is not None else []
     return found
@@ -45,17 +45,9 @@ def _named_files(launch: Launch) -> list[tuple[str, str]]:
             name, path = (previous if previous.startswith("-") and "=" not in previous else ""), word
         elif not name.startswith("-"):
             name = f"{name}="
-        if is_document(path) and Path(path).is_file():
+        if is_document(path):
             named.append((name or path, path))
     return named + [(f"${name}", path) for name, path in launch.env.items() if is_document(path)]
-
-
-def _document(path: str) -> object:
-    try:
-        with Path(path).open("rb") as file:
-            return parse_document(file.read(MAX_BYTES + 1).decode(), path=path)
-    except (OSError, ValueError, CubicMLError):  # nothing is proposed from an unreadable file
-        return {}
 
 
 def leaves(node: object, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

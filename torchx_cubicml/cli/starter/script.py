@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.from_help import MAX_HELP
 from torchx_cubicml.cli.starter.from_keys import is_hydra
 from torchx_cubicml.settings import child_environment
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def source_of(launch: Launch) -> tuple[str, str]:
         found = next((place for place in places if place.is_file()), None)
         if not launch.program or found is None:
             return "", f"{launch.program or 'the program'} not found here"
-        return found.read_bytes().decode(errors="replace"), ""
+        return read_text(found, errors="replace"), ""
     except (OSError, ValueError) as error:
         return "", f"cannot read {launch.program} ({error})"
 

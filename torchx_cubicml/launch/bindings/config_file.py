@@ -11,14 +11,14 @@ import json
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
 from torchx_cubicml.launch.bindings.spelling import listed, read_scalar, same_value
-from torchx_cubicml.launch.config_text import MAX_BYTES, MISSING, is_document, parse_document, value_at, with_values
+from torchx_cubicml.launch.config_text import MISSING, is_document, parse_document, value_at, with_values
 from torchx_cubicml.records.contract import FilePatch
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,7 +119,7 @@ def checked_keys(
         LaunchError: the file is not on this machine, or a key cannot be set.
     """
     path = _file_of(launch, locator).path
-    with_values(_text(path), changes, path=path)
+    with_values(read_text(path), changes, path=path)
     return changes
 
 
@@ -133,7 +133,7 @@ def patches_of(launch: Launch) -> tuple[FilePatch, ...]:
                 path=file.path,
                 argument=file.argument,
                 variable=locator.removeprefix("$") if file.argument is None else "",
-                digest=hashlib.sha256(_bytes(file.path)).hexdigest(),
+                digest=hashlib.sha256(read_text(file.path).encode()).hexdigest(),
                 values=tuple(changes.items()),
             )
         )
@@ -212,28 +212,9 @@ def _where(launch: Launch, binding: Binding) -> str:
 
 
 def _document(path: str) -> Document:
-    return _parsed(_text(path), path)
+    return _parsed(read_text(path), path)
 
 
 @lru_cache(maxsize=8)
 def _parsed(text: str, path: str) -> Document:
     return parse_document(text, path=path)
-
-
-def _text(path: str) -> str:
-    try:
-        return _bytes(path).decode()
-    except UnicodeDecodeError:
-        raise LaunchError(f"{path}, named by the command, is not UTF-8 text") from None
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise LaunchError(f"{path}, named by the command, cannot be read here: {why}") from None
-    if len(content) > MAX_BYTES:
-        raise LaunchError(f"{path} is too large: it has more than {MAX_BYTES} bytes")
-    return content

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.config_text import MAX_BYTES
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.source_files import nodes_of
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,12 +60,11 @@ def _words_of(word: str, prefixes: str, steps: Iterator[int], depth: int = 0) ->
         return None
     if not word or word[0] not in prefixes:
         return [word]
-    path = Path(word[1:])
+    if depth >= _DEEPEST:
+        return None
     try:
-        if depth >= _DEEPEST or not path.is_file() or path.stat().st_size > MAX_BYTES:
-            return None
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+        lines = read_text(word[1:]).splitlines()
+    except LaunchError:
         return None
     words: list[str] = []
     for line in lines:

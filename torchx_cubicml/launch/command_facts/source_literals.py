@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-from torchx_cubicml.launch.config_text import MAX_BYTES
 from torchx_cubicml.launch.source_files import nodes_of
+from torchx_cubicml.user_files import read_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -99,13 +99,8 @@ def is_plain(value: object) -> TypeGuard[Literal]:
 
 def module_constants(path: Path) -> dict[str, Literal]:
     """Return the constants that a Python file assigns at its top, the last of each; none if it is no Python."""
-    try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            return {}
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    return constants(tree.body)
+    tree = read_python(path)[1]
+    return constants(tree.body) if tree is not None else {}
 
 
 def constants(body: list[ast.stmt]) -> dict[str, Literal]:

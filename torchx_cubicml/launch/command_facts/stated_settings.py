@@ -8,11 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.facts.named_places import NamedPlace, place_of
 from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.source_literals import module_constants
-from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
+from torchx_cubicml.launch.config_text import is_document, parse_document
 from torchx_cubicml.records.argument_words import argument_words, names_as_typed
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -159,10 +161,8 @@ def _last_values(arguments: Sequence[str]) -> dict[str, str]:
 def read_document(path: Path) -> Mapping[str, object]:
     """Return the content of a JSON, TOML or YAML file; empty if it cannot be read."""
     try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            return {}
-        document = parse_document(path.read_text(encoding="utf-8"), path=str(path))
-    except (OSError, ValueError, RecursionError):  # a LaunchError is a ValueError
+        document = parse_document(read_text(path), path=str(path))
+    except LaunchError:
         return {}
     return {str(name): value for name, value in document.items()}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.launch.command_facts.fact_names import fact_name, fact_value
 from torchx_cubicml.launch.command_facts.source_literals import constants, literal
 from torchx_cubicml.launch.command_facts.stated_settings import Setting
+from torchx_cubicml.user_files import read_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,20 +70,13 @@ def _package(inner: str) -> Path | None:
     return next((place / "torchtitan" / inner for place in places if (place / "torchtitan" / inner).is_dir()), None)
 
 
-def _tree(path: Path) -> ast.Module | None:
-    try:
-        return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def _registered(folder: Path, module: str, function: str) -> dict[str, Setting]:
     """Return the facts of a function of ``config_registry``: its options, and the sizes of its flavour."""
-    tree = _tree(folder / "config_registry.py")
+    tree = read_python(folder / "config_registry.py")[1]
     functions = _functions(tree) if tree is not None else {}
     facts: dict[str, Setting] = {}
     for node in _line(functions, function):
@@ -140,7 +134,7 @@ def _flavours(function: ast.FunctionDef) -> Iterator[str]:
 
 def _sizes(folder: Path, module: str, flavour: str) -> dict[str, Setting]:
     """Return the sizes of one flavour of a model, as the function or the call in the registry states them."""
-    tree = _tree(folder / "__init__.py")
+    tree = read_python(folder / "__init__.py")[1]
     if tree is None:
         return {}
     built = _flavour_node(tree, flavour)

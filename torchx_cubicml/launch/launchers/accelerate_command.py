@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.config_text import MAX_BYTES, parse_yaml
+from torchx_cubicml.launch.config_text import parse_yaml
 from torchx_cubicml.launch.launchers.option_table import OptionTable, option_names
 from torchx_cubicml.launch.torchrun_command import LaunchCommand, check_program
 from torchx_cubicml.settings import accelerate_config_file
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -200,9 +201,8 @@ def _config(options: TypedOptions) -> Mapping[str, object] | None:
     if "config_file" not in options.values and (path is None or "cpu" in options.switches):
         return {}
     try:
-        with Path(path or "").open(encoding="utf-8") as file:
-            content = parse_yaml(file.read(MAX_BYTES))  # JSON is YAML, too
-    except (OSError, ValueError):
+        content = parse_yaml(read_text(path or ""))  # JSON is YAML, too
+    except ValueError:  # a LaunchError is a ValueError
         return None
     return _mapping(content)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from torchx_cubicml.launch.torchrun_command import (
     without_module_options,
 )
 from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.user_files import read_head, read_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -260,9 +260,8 @@ def python_of_script(word: str) -> str:
 def _first_line(path: str) -> str:
     """Return the first line of a file; empty where it cannot be read."""
     try:
-        with Path(path).open("rb") as file:
-            return file.readline(_LONGEST_FIRST_LINE).decode(errors="replace").rstrip()
-    except OSError:
+        return read_head(path, _LONGEST_FIRST_LINE).partition(b"\n")[0].decode(errors="replace").rstrip()
+    except LaunchError:
         return ""
 
 
@@ -286,7 +285,6 @@ def found_script(word: str) -> str:
 
 def _is_python_source(word: str) -> bool:
     try:
-        ast.parse(Path(found_script(word)).read_bytes())
-    except (LaunchError, OSError, SyntaxError, ValueError):
+        return read_python(found_script(word))[1] is not None
+    except LaunchError:
         return False
-    return True

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from torchx_cubicml.errors import RecordError
+from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.features.device_specs import find_hardware
 from torchx_cubicml.predictors.intervals import FEWEST
@@ -32,6 +32,7 @@ from torchx_cubicml.predictors.roofline.step_doubt import log_step_seconds
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.settings import option
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,9 +87,9 @@ class PublicPrior:
             RecordError: the file is missing, or not such a file.
         """
         try:
-            return cls.of(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            cause = error.strerror if isinstance(error, OSError) else "its content is another one"
+            return cls.of(json.loads(read_text(path)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            cause = error if isinstance(error, LaunchError) else "its content is another one"
             raise RecordError(f"{path} is no file of scripts/learn-public-prior: {cause}") from error
 
     @classmethod

@@ -22,6 +22,7 @@ from torchx_cubicml.recorder.ranks.agreement import vote_unanimously
 from torchx_cubicml.recorder.ranks.tcp_store import connected
 from torchx_cubicml.records.contract import decode_contract
 from torchx_cubicml.settings import child_environment, read_job_environment
+from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -166,10 +167,10 @@ def copied(
 
 
 def _patched(patch: FilePatch) -> str:
-    content = Path(patch.path).read_bytes()
-    if hashlib.sha256(content).hexdigest() != patch.digest:
+    text = read_text(patch.path)
+    if hashlib.sha256(text.encode()).hexdigest() != patch.digest:
         raise LaunchError(f"{patch.path} has changed since the launch was made")
-    return with_values(content.decode(), dict(patch.values), path=patch.path)
+    return with_values(text, dict(patch.values), path=patch.path)
 
 
 class _Copies:

@@ -11,14 +11,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.records.argument_words import with_underscores
 from torchx_cubicml.records.measurement import MEAN, STATISTICS
 from torchx_cubicml.records.objective_units import OBJECTIVES
@@ -37,9 +35,11 @@ from torchx_cubicml.space.toml.roles import standard_names_of
 from torchx_cubicml.space.toml.schema import TomlTable, choose_from
 from torchx_cubicml.space.toml.sections import read_log, read_rewrite
 from torchx_cubicml.space.toml.trainer import implied_rules, is_auto_accumulation, read_trainer, with_trainer
+from torchx_cubicml.user_files import parse_toml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from torchx_cubicml.space import RewriteRules
     from torchx_cubicml.space.constraints import Derivation
@@ -61,25 +61,20 @@ def load_space(path: str | Path) -> SearchSpace:
     Raises:
         SpaceError: the file cannot be read or breaks a rule; the message names key, value, rule and legal values.
     """
-    if not Path(path).is_file():
-        raise SpaceError(f"space file not found: {path}")
     try:
-        with Path(path).open("rb") as file:
-            text = file.read(MAX_BYTES + 1).decode()
-    except OSError as error:
-        raise SpaceError(f"{path}: cannot read the space file: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SpaceError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    return replace(parse_space(text, where=str(path)), digest=space_digest(text.encode()))
+        text = read_text(path, most=MAX_BYTES)
+    except LaunchError as error:
+        raise SpaceError(f"space file {error}") from None
+    return replace(parse_space(text, where=str(path)), digest=space_digest(text))
 
 
-def space_digest(content: bytes) -> str:
-    """Return the digest of a space file's content, 16 hexadecimal digits, as records hold it.
+def space_digest(text: str) -> str:
+    """Return the digest of a space file's text, 16 hexadecimal digits, as records hold it.
 
-    >>> is_digest(space_digest(b"[parameters]"))
+    >>> is_digest(space_digest("[parameters]"))
     True
     """
-    return blake2b(content, digest_size=8).hexdigest()
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def is_digest(text: str) -> bool:
@@ -159,12 +154,10 @@ def _with_axes(rules: RewriteRules, degrees: Mapping[str, Sequence[str]]) -> Rew
 
 
 def _parse_toml(text: str, where: str) -> dict[str, object]:
-    if len(text) > MAX_BYTES:
-        raise SpaceError(f"{where}: a space file may have at most {MAX_BYTES} characters")
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: also whole numbers of thousands of digits
-        raise SpaceError(f"{where}: invalid TOML: {str(error) or 'too deeply nested':.200}") from None
+        return parse_toml(text)
+    except (ValueError, RecursionError, MemoryError) as error:  # ValueError: also numbers of thousands of digits
+        raise SpaceError(f"{where}: invalid TOML: {str(error) or 'it does not fit into memory':.200}") from None
 
 
 def _check_names(facts: TomlTable, parameters: TomlTable) -> None:

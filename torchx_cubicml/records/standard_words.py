@@ -7,26 +7,17 @@ from functools import lru_cache
 
 from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS
 
-_YES = ("true", "yes", "y", "on", "enabled", "enable", "1", "used", "\u2713", "\u2714", "\u2705", "\u2611")
+ON_WORDS = ("true", "yes", "on", "1", "y", "t")
+"""Words that switch a flag or variable on, in lower case; ``OFF_WORDS`` has the opposite of each at the same place.
+
+Each is read in any case by one of HF's ``string_to_bool``, ``strtobool`` of distutils, jsonargparse and absl.
+"""
+OFF_WORDS = ("false", "no", "off", "0", "n", "f")
+# In a table, T and F may stand for other words.
+_YES = (*ON_WORDS[:-1], "enabled", "enable", "used", "\u2713", "\u2714", "\u2705", "\u2611")
 _NO = (
-    "false",
-    "no",
-    "n",
-    "off",
-    "disabled",
-    "disable",
-    "0",
-    "none",
-    "never",
-    "without",
-    "unused",
-    "\u2717",
-    "\u2718",
-    "\u00d7",
-    "\u274c",
-    "\u2716",
-    "\u2715",
-    "\u2610",
+    *(*OFF_WORDS[:-1], "disabled", "disable", "none", "never", "without", "unused"),
+    *("\u2717", "\u2718", "\u00d7", "\u274c", "\u2716", "\u2715", "\u2610"),
 )
 
 SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -6,20 +6,25 @@ import ast
 import operator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from torchx_cubicml.launch.config_text import MAX_BYTES
-from torchx_cubicml.launch.source_files import nodes_of
+from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.source_files import dotted, nodes_of, parsed_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torchx_cubicml.records.values import Scalar
 
 Literal: TypeAlias = "Scalar | tuple[Scalar, ...]"
 """Value that a source can state and a record can hold."""
 _MOST_POWER, _MOST_BASE = 64, 1024
+_TAKES_VALUE = {
+    **dict.fromkeys(("store", "append", "extend"), True),
+    **dict.fromkeys(("store_true", "store_false", "store_const", "count", "BooleanOptionalAction"), False),
+}
 
 
 def _power(left: float, right: float) -> float:
@@ -45,13 +50,13 @@ class ParserFlag:
 
     Args:
         default: its value without the flag; ``None`` where the source does not tell it.
-        switched: value that the bare flag sets; ``None`` for a flag with a value.
+        takes_value: whether a value may follow it; ``None`` where the source does not tell.
         has_no_default: whether it is ``None`` without the flag.
         has_own_type: whether the program converts its text by a function of its own.
     """
 
     default: Literal | None
-    switched: bool | None = None
+    takes_value: bool | None = None
     has_no_default: bool = False
     has_own_type: bool = False
 
@@ -153,13 +158,39 @@ def parser_flags(tree: ast.Module) -> Mapping[str, ParserFlag]:
         flags = [word.lstrip("-").replace("-", "_").lower() for word in words if word.startswith("--")]
         flag = _parser_flag(node, known)
         for name in flags:
-            if name in found and found[name].default != flag.default:
-                flag = ParserFlag(default=None, switched=flag.switched)
+            other = found.get(name, flag)
+            if (other.default, other.takes_value) != (flag.default, flag.takes_value):
+                both = flag.takes_value if flag.takes_value is other.takes_value else None
+                flag = ParserFlag(default=flag.default if flag.default == other.default else None, takes_value=both)
             found[name] = flag
     for name, default in _set_defaults(tree, known):
         if name in found or not name:
             each = {name: found[name]} if name else found
             found |= {one: replace(flag, default=default, has_no_default=False) for one, flag in each.items()}
+    return found
+
+
+def takes_value(launch: Launch, flags: Sequence[str]) -> bool | None:
+    """Return whether a word may follow a flag of a program, by its source; ``None`` where that does not tell.
+
+    Args:
+        launch: the command.
+        flags: spellings of the flag.
+    """
+    declared = _flags_with_values(launch.program, launch.is_module, Path.cwd())
+    names = {flag.strip("-=").replace("-", "_").lower() for flag in flags}
+    found = {declared[name] for name in names if name in declared}
+    return found.pop() if len(found) == 1 else None
+
+
+@lru_cache(maxsize=16)
+def _flags_with_values(program: str, is_module: bool, folder: Path) -> Mapping[str, bool | None]:
+    """Return whether each flag of a program takes a value; read once for a program in a working folder."""
+    del folder
+    found: dict[str, bool | None] = {}
+    for _, tree in parsed_modules(Launch(program=program, is_module=is_module)):
+        for name, flag in parser_flags(tree).items():
+            found[name] = flag.takes_value if found.get(name, flag.takes_value) is flag.takes_value else None
     return found
 
 
@@ -205,8 +236,9 @@ def _called(node: ast.Call) -> str:
 
 def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
     options = {each.arg: each.value for each in node.keywords if each.arg}
-    action = literal(options.get("action"))
-    switched = {"store_true": True, "store_false": False}.get(str(action))
+    stated_action = options.get("action", ast.Constant("store"))
+    action = str(literal(stated_action) or dotted(stated_action).rpartition(".")[2])
+    switched = {"store_true": True, "store_false": False}.get(action)
     default = literal(options["default"], known) if "default" in options else None
     if switched is not None and "default" not in options:
         default = not switched
@@ -217,7 +249,7 @@ def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
     is_none = stated is None or (isinstance(stated, ast.Constant) and stated.value is None)
     return ParserFlag(
         default=default,
-        switched=switched,
+        takes_value=None if any(each.arg is None for each in node.keywords) else _TAKES_VALUE.get(action),
         has_no_default=is_none and default is None,
         has_own_type=kind is not None
         and not (isinstance(kind, ast.Name) and kind.id in {"int", "float", "str", "bool"}),

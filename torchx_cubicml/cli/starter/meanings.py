@@ -26,6 +26,10 @@ _SPEED = frozenset(
     }
 )
 """Parts of a name that tell of speed; a key of a listed config is offered only with one of them."""
+_OF_MODEL = frozenset(
+    {"classes", "depth", "width", "dim", "hidden", "heads", "layers", "vocab", "patch", "img", "chans"}
+)
+"""Parts of a name that tell of the model or its input, unless another part tells of speed."""
 
 
 def meaning_of(name: str) -> str:
@@ -60,6 +64,8 @@ def may_change_speed_alone(name: str, value: str, *, is_typed: bool) -> bool:
     if len(known) < 2 or names_secret(name) or not (_TRAINED | _EVALUATION).isdisjoint(sections):
         return False
     if is_harmless(name) or known in CHANGES_TRAINING or not _EVALUATION.isdisjoint(parts):
+        return False
+    if not _OF_MODEL.isdisjoint(parts) and _SPEED.isdisjoint(parts):
         return False
     is_count = isinstance(number(value), int) and re.fullmatch(r"[0-9]+", value) is not None
     is_switch = switch_value(value) is not None and number(value) is None

@@ -43,6 +43,7 @@ def starter_text(
     program: str,
     world_size: int | None,
     offered: Sequence[ScriptFlag],
+    variable: Callable[..., Sequence[str]],
     sections: Sequence[Sequence[str]],
 ) -> str:
     """Return the starter space file: TOML with comments.
@@ -52,6 +53,7 @@ def starter_text(
         program: program of the command, for the heading.
         world_size: processes of the job, where known.
         offered: flags that a further section offers as parameters.
+        variable: returns the lines of a parameter that is a variable; it may have none unless it ``is_needed``.
         sections: lines of each further section.
     """
     named = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
@@ -75,7 +77,7 @@ def starter_text(
     parts = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
         *written.values(),
-        [] if is_free else FALLBACK_PARAMETER,
+        variable(is_needed=not is_free),
         *guessed.values(),
         _not_these_meanings(flags),
         _constraints(command) if active else [],
@@ -106,7 +108,7 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
 
 def is_nothing_found(text: str) -> bool:
     """Return whether a starter file tunes none of the command's own settings."""
-    return FALLBACK_PARAMETER[0] in text.splitlines()
+    return NO_FLAG in text.splitlines()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
 def _checkpointing(flag: ScriptFlag, command: _Command) -> list[str]:
     remark = "trades time for memory; numerics unchanged"
     if flag.is_switch or switch_value(flag.value or "") is not None:
-        return _table(flag, choices=[False, True], remark=remark)
+        return _table(flag, choices=switch_choices(flag), remark=remark)
     choices = list(flag.choices) or [name for name in _CHECKPOINTING if name in {flag.value, "none", "full"}]
     return _table(flag, choices=choices, remark=remark) if flag.value in choices else []
 
@@ -201,7 +203,14 @@ def _compile(flag: ScriptFlag, command: _Command) -> list[str]:
     if not flag.is_switch and switch_value(flag.value or "") is None:
         return []
     remark = "takes minutes at each start and may change the numerics slightly: uncomment it only on purpose"
-    return [f"# {line}" for line in _table(flag, choices=[False, True], remark=remark)]
+    return [f"# {line}" for line in _table(flag, choices=switch_choices(flag), remark=remark)]
+
+
+def switch_choices(flag: ScriptFlag) -> list[Scalar]:
+    """Return the values of a switch: those that the script lists, else 0 and 1 for a number, else false and true."""
+    if flag.choices:
+        return [text if (value := number(text)) is None else value for text in flag.choices]
+    return [False, True] if number(flag.value or "") is None else [0, 1]
 
 
 _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
@@ -217,13 +226,7 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
     "compile": _compile,
 }
 
-FALLBACK_PARAMETER = [
-    "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:",
-    "[parameters.omp_num_threads] # threads of each process; torchrun's default is 1",
-    "choices = [1, 2, 4]",
-    'env = "OMP_NUM_THREADS"',
-    "default = 1",
-]
+NO_FLAG = "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:"
 
 
 def _guesses(named: Mapping[str, ScriptFlag]) -> dict[str, ScriptFlag]:
@@ -270,7 +273,7 @@ def _table(
     if choices:
         table.append(f"choices = [{', '.join(map(toml, choices))}]")
     table += [*lines, *_binding(flag)]
-    default = _default(flag.default, kind(choices[0]) if choices else "a number")
+    default = default_value(flag.default, kind(choices[0]) if choices else "a number")
     return table if default is None else [*table, f"default = {toml(default)} # if the command does not set it"]
 
 
@@ -279,7 +282,7 @@ def _binding(flag: ScriptFlag) -> list[str]:
 
 
 def _fact(name: str, flag: ScriptFlag) -> str:
-    default = _default(flag.default, "a number")
+    default = default_value(flag.default, "a number")
     stated = "" if default is None else f", default = {toml(default)}"
     return f"{name} = {{ {', '.join(_binding(flag))}{stated} }}"
 
@@ -300,7 +303,8 @@ def _count(flag: ScriptFlag) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _default(text: str | None, value_kind: str) -> Scalar | None:
+def default_value(text: str | None, value_kind: str) -> Scalar | None:
+    """Return the value of a default's text, of the kind of the choices; ``None`` where it has none."""
     if text is None or value_kind == "a string":
         return text
     return number(text) if value_kind == "a number" else switch_value(text)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.table_formats.records import table_of_records, whole_number
 from torchx_cubicml.cli.table_formats.text import read_text_table
-from torchx_cubicml.records.standard_words import ON_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +69,7 @@ def _record(row: Mapping[str, str]) -> dict[str, str]:
     }
     switch = row.get("use_recompute", "").lower()
     granularity = row.get("recompute_granularity") or "full"
-    record["activation_checkpointing"] = granularity if switch in ON_WORDS else "none" if switch else ""
+    record["activation_checkpointing"] = granularity if switch in {"true", "1"} else "none" if switch else ""
     if row.get("sharding_degree") == "1":  # its stage then has no effect
         record["zero_stage"] = "0"
     degrees = [size for name in _DEGREES if (size := whole_number(row.get(name, ""))) is not None]

@@ -27,7 +27,7 @@ from torchx_cubicml.launch.bindings.argv import (
 from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding
 from torchx_cubicml.launch.bindings.hydra import is_key, is_one_value, quoted_like, unquoted
 from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value
-from torchx_cubicml.launch.command_facts.source_literals import takes_value
+from torchx_cubicml.launch.command_facts.source_literals import bare_name, declared_flags
 from torchx_cubicml.records.argument_words import with_underscores
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ def _find(args: Sequence[str], query: FlagQuery) -> list[Occurrence]:
         if any(len(occurrence.texts) > 1 for occurrence in lists):
             return lists
     found = find_flag(args, query.flag, is_value=is_value)
-    # Short flags may stand in one word: -cf is -c -f.
-    is_bundle = query.may_be_bare
+    is_bundle = query.may_be_bare  # of short flags: -cf is -c -f
     return [each for each in found if not (is_bundle and each.form is FlagForm.ATTACHED and each.texts[0].isalpha())]
 
 
@@ -194,9 +193,8 @@ def _rewritten_switch(found: Occurrence, query: FlagQuery, value: Value) -> tupl
 
 def _list_texts(typed: Sequence[str], query: FlagQuery, value: tuple[Value, ...]) -> list[str]:
     """Return the texts of a list in the user's form: several words, one word for all, in brackets, or joined."""
-    words = typed if len(typed) > 1 else _without_brackets(typed[0]).split(",")
-    likes = words if len(words) == len(value) else [words[0]] * len(value)
-    entries = [query.text(entry, like=like) for entry, like in zip(value, likes, strict=True)]
+    like = _without_brackets(typed[0]).partition(",")[0]
+    entries = [query.text(entry, like=like) for entry in value]
     if len(typed) > 1 or query.takes_list:
         return entries
     bracketed = typed[0] != _without_brackets(typed[0])
@@ -348,7 +346,9 @@ class FlagQuery:
     @property
     def takes_value(self) -> bool | None:
         """Return whether the program's parser takes a word after the flag; ``None`` where its source does not tell."""
-        return None if self.launch is None else takes_value(self.launch, (self.flag, *self.aliases))
+        declared = {} if self.launch is None else declared_flags(self.launch)
+        found = [declared[name] for name in map(bare_name, (self.flag, *self.aliases)) if name in declared]
+        return found[0].takes_value if found else None
 
     @property
     def may_be_bare(self) -> bool:

@@ -14,7 +14,7 @@ from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.source_files import dotted, nodes_of, parsed_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from torchx_cubicml.records.values import Scalar
 
@@ -53,12 +53,16 @@ class ParserFlag:
         takes_value: whether a value may follow it; ``None`` where the source does not tell.
         has_no_default: whether it is ``None`` without the flag.
         has_own_type: whether the program converts its text by a function of its own.
+        name: its name with dashes, as the source spells it.
+        choices: legal values; empty where the source does not list them.
     """
 
     default: Literal | None
     takes_value: bool | None = None
     has_no_default: bool = False
     has_own_type: bool = False
+    name: str = ""
+    choices: tuple[Scalar, ...] = ()
 
 
 def literal(node: ast.expr | None, names: Mapping[str, object] = {}) -> Literal | None:
@@ -155,13 +159,14 @@ def parser_flags(tree: ast.Module) -> Mapping[str, ParserFlag]:
     found: dict[str, ParserFlag] = {}
     known = constants(tree.body)
     for node, words in _added(tree):
-        flags = [word.lstrip("-").replace("-", "_").lower() for word in words if word.startswith("--")]
-        flag = _parser_flag(node, known)
+        flags = [bare_name(word) for word in words if word.startswith("--")]
+        flag = replace(_parser_flag(node, known), name=next((word for word in words if word.startswith("--")), ""))
         for name in flags:
             other = found.get(name, flag)
             if (other.default, other.takes_value) != (flag.default, flag.takes_value):
                 both = flag.takes_value if flag.takes_value is other.takes_value else None
-                flag = ParserFlag(default=flag.default if flag.default == other.default else None, takes_value=both)
+                default = flag.default if flag.default == other.default else None
+                flag = ParserFlag(default=default, takes_value=both, name=flag.name)
             found[name] = flag
     for name, default in _set_defaults(tree, known):
         if name in found or not name:
@@ -170,27 +175,25 @@ def parser_flags(tree: ast.Module) -> Mapping[str, ParserFlag]:
     return found
 
 
-def takes_value(launch: Launch, flags: Sequence[str]) -> bool | None:
-    """Return whether a word may follow a flag of a program, by its source; ``None`` where that does not tell.
+def bare_name(flag: str) -> str:
+    """Return the name of a flag as ``parser_flags`` has it, with underscores and without dashes."""
+    return flag.strip("-=").replace("-", "_").lower()
 
-    Args:
-        launch: the command.
-        flags: spellings of the flag.
+
+def declared_flags(launch: Launch) -> Mapping[str, ParserFlag]:
+    """Return the flags that the source of a program declares, by their names as in ``parser_flags``.
+
+    The source is read once for a program in a working folder. Of several files, the one nearest to the script counts.
     """
-    declared = _flags_with_values(launch.program, launch.is_module, Path.cwd())
-    names = {flag.strip("-=").replace("-", "_").lower() for flag in flags}
-    found = {declared[name] for name in names if name in declared}
-    return found.pop() if len(found) == 1 else None
+    return _declared_flags(launch.program, launch.is_module, Path.cwd())
 
 
 @lru_cache(maxsize=16)
-def _flags_with_values(program: str, is_module: bool, folder: Path) -> Mapping[str, bool | None]:
-    """Return whether each flag of a program takes a value; read once for a program in a working folder."""
+def _declared_flags(program: str, is_module: bool, folder: Path) -> Mapping[str, ParserFlag]:
     del folder
-    found: dict[str, bool | None] = {}
+    found: dict[str, ParserFlag] = {}
     for _, tree in parsed_modules(Launch(program=program, is_module=is_module)):
-        for name, flag in parser_flags(tree).items():
-            found[name] = flag.takes_value if found.get(name, flag.takes_value) is flag.takes_value else None
+        found = {**parser_flags(tree), **found}
     return found
 
 
@@ -211,7 +214,7 @@ def other_spellings(tree: ast.Module) -> dict[str, str]:
     for _, words in _added(tree):
         long = next((word for word in words if word.startswith("--")), "")
         short = [word for word in words if word.startswith("-") and not word.startswith("--")]
-        found |= dict.fromkeys(short, long[2:].replace("-", "_").lower()) if long else {}
+        found |= dict.fromkeys(short, bare_name(long)) if long else {}
     return found
 
 
@@ -243,14 +246,16 @@ def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
     if switched is not None and "default" not in options:
         default = not switched
     kind = options.get("type")
-    if isinstance(default, str) and isinstance(kind, ast.Name) and kind.id in {"int", "float"}:
-        default = None
+    if isinstance(kind, ast.Name) and kind.id in {"int", "float"}:
+        default = None if isinstance(default, str) else int(default) if isinstance(default, bool) else default
+    choices = literal(options.get("choices"), known)
     stated = options.get("default")
     is_none = stated is None or (isinstance(stated, ast.Constant) and stated.value is None)
     return ParserFlag(
         default=default,
         takes_value=None if any(each.arg is None for each in node.keywords) else _TAKES_VALUE.get(action),
         has_no_default=is_none and default is None,
+        choices=choices if isinstance(choices, tuple) else (),
         has_own_type=kind is not None
         and not (isinstance(kind, ast.Name) and kind.id in {"int", "float", "str", "bool"}),
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.meanings import may_change_speed_alone
-from torchx_cubicml.cli.starter.toml_text import NO_FLAG, default_value, switch_choices, toml
+from torchx_cubicml.cli.starter.toml_text import NO_FLAG, parameter_table, switch_choices
 from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.local_device import local_device
 from torchx_cubicml.launch.scheduler import is_on_this_machine
 from torchx_cubicml.settings import child_environment
-from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import is_name
 
 if TYPE_CHECKING:
@@ -62,12 +62,7 @@ def offer_lines(flags: Sequence[ScriptFlag], *, taken: Collection[str]) -> list[
         if not name:
             continue
         used.add(name)
-        choices = _choices(flag)
-        texts = map(toml, choices)
-        lines += [f"[parameters.{name}]", f"choices = [{', '.join(texts)}]"]
-        lines.append(f"flag = {toml(flag.name)}")
-        default = default_value(flag.default, kind(choices[0]))
-        lines += [f"default = {toml(default)} # if the command does not set it"] if default is not None else []
+        lines += parameter_table(replace(flag, meaning=name), choices=_choices(flag))
     if not lines:
         return []
     head = "Of unknown meaning. Uncomment what changes only the speed, and list the values to try:"
@@ -99,8 +94,8 @@ def variable_lines(launch: Launch, recorded: RecordedLaunches, *, is_needed: boo
         is_needed: whether the file has no other parameter with several values.
     """
     here = local_device(launch).get("device")
-    is_on_cuda = any("device_memory_gib" in trial.observed for trial in recorded.trials)
-    is_on_cuda = is_on_cuda or (here is not None and here.value != "cpu")
+    has_run_on_cuda = any("device_memory_gib" in trial.observed for trial in recorded.trials)
+    is_on_cuda = has_run_on_cuda or (here is not None and here.value != "cpu")
     if not is_needed:
         return [f"# {line}" for line in _ALLOCATOR] if is_on_cuda else []
     default = None if is_on_cuda else _n_threads(launch, recorded)

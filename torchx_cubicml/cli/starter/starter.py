@@ -136,13 +136,14 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None) -> S
             name=name, meaning=meaning_of(name), present=present, is_switch=present == "", destination=destination
         )
     offered = present is None and described.takes_value and not described.choices
+    of_switch = None if described.default == "True" else "false"  # it may have a --no- form
     return ScriptFlag(
         name=name,
         meaning=meaning_of(name),
         present=present,
         is_switch=not described.takes_value,
         choices=described.choices,
-        default=described.default if described.takes_value else "false",
+        default=described.default if described.takes_value else of_switch,
         text=described.text,
         destination=destination or (offered and is_offered_destination(name)),
     )

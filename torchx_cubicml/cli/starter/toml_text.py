@@ -135,19 +135,21 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
         return []
     if not command.keeps_global_batch:
         unseen = [] if "gradient_accumulation_steps" in command.meanings else _UNSEEN_ACCUMULATION
-        return [*_table(flag, choices=[present], remark=_FIXED_BATCH), *unseen]
+        return [*parameter_table(flag, choices=[present], remark=_FIXED_BATCH), *unseen]
     largest = present * (command.count("gradient_accumulation_steps") or 1)
     powers = [2**power for power in range(largest.bit_length())]
     nearby = [
         size for size in powers if present / _MAX_BATCH_FACTOR <= size <= min(largest, present * _MAX_BATCH_FACTOR)
     ]
-    return _table(flag, choices=sorted({present, *nearby}), remark="samples per forward pass on each rank")
+    return parameter_table(flag, choices=sorted({present, *nearby}), remark="samples per forward pass on each rank")
 
 
 def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:
     if not command.keeps_global_batch:
         return []
-    return _table(flag, lines=[_DERIVED_ACCUMULATION], remark="keeps the global batch, and thus the training, the same")
+    return parameter_table(
+        flag, lines=[_DERIVED_ACCUMULATION], remark="keeps the global batch, and thus the training, the same"
+    )
 
 
 def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
@@ -162,17 +164,17 @@ def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
         counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
         per_layer = "n_layers" if counted else len(entries)
     if per_layer is None or per_layer == 1:
-        return _table(flag, choices=choices)
+        return parameter_table(flag, choices=choices)
     lines = [f"per_layer = {toml(per_layer)} # or groups = 4: one value for each of four blocks of layers"]
-    return _table(flag, choices=choices, lines=lines, remark="one choice per layer")
+    return parameter_table(flag, choices=choices, lines=lines, remark="one choice per layer")
 
 
 def _checkpointing(flag: ScriptFlag, command: _Command) -> list[str]:
     remark = "trades time for memory; numerics unchanged"
     if flag.is_switch or switch_value(flag.value or "") is not None:
-        return _table(flag, choices=switch_choices(flag), remark=remark)
+        return parameter_table(flag, choices=switch_choices(flag), remark=remark)
     choices = list(flag.choices) or [name for name in _CHECKPOINTING if name in {flag.value, "none", "full"}]
-    return _table(flag, choices=choices, remark=remark) if flag.value in choices else []
+    return parameter_table(flag, choices=choices, remark=remark) if flag.value in choices else []
 
 
 def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
@@ -180,30 +182,30 @@ def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        return _table(flag, choices=[present], remark=_FIXED_BATCH)
+        return parameter_table(flag, choices=[present], remark=_FIXED_BATCH)
     largest = min(command.world_size or present, max(_MAX_DEGREE, present))
     powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
-    return _table(flag, choices=sorted({present, *powers}))
+    return parameter_table(flag, choices=sorted({present, *powers}))
 
 
 def _workers(flag: ScriptFlag, command: _Command) -> list[str]:
     value = number(flag.value or "")
     if not isinstance(value, int) or value < 0:
         return []
-    return _table(flag, choices=sorted({value, 1, 2, 4, 8}), remark="processes that load data, for each rank")
+    return parameter_table(flag, choices=sorted({value, 1, 2, 4, 8}), remark="processes that load data, for each rank")
 
 
 def _precision(flag: ScriptFlag, command: _Command) -> list[str]:
     remark = "changes the numerics of the training: uncomment it only on purpose"
     choices: list[Scalar] = list(flag.choices) or [flag.value or ""]
-    return [f"# {line}" for line in _table(flag, choices=choices, remark=remark)]
+    return [f"# {line}" for line in parameter_table(flag, choices=choices, remark=remark)]
 
 
 def _compile(flag: ScriptFlag, command: _Command) -> list[str]:
     if not flag.is_switch and switch_value(flag.value or "") is None:
         return []
     remark = "takes minutes at each start and may change the numerics slightly: uncomment it only on purpose"
-    return [f"# {line}" for line in _table(flag, choices=switch_choices(flag), remark=remark)]
+    return [f"# {line}" for line in parameter_table(flag, choices=switch_choices(flag), remark=remark)]
 
 
 def switch_choices(flag: ScriptFlag) -> list[Scalar]:
@@ -266,14 +268,22 @@ def _not_these_meanings(flags: Sequence[ScriptFlag]) -> list[str]:
     return [line for flag in flags if flag.meaning not in _PARAMETERS for line in _with_evidence(flag, [])]
 
 
-def _table(
+def parameter_table(
     flag: ScriptFlag, *, choices: Sequence[Scalar] = (), lines: Sequence[str] = (), remark: str = ""
 ) -> list[str]:
+    """Return the table of a parameter that is named by the meaning of its flag.
+
+    Args:
+        flag: sets the parameter; its default is of the kind of the choices.
+        choices: values; none for a derived parameter.
+        lines: further lines.
+        remark: comment.
+    """
     table = [f"[parameters.{flag.meaning}]" + (f" # {remark}" if remark else "")]
     if choices:
         table.append(f"choices = [{', '.join(map(toml, choices))}]")
     table += [*lines, *_binding(flag)]
-    default = default_value(flag.default, kind(choices[0]) if choices else "a number")
+    default = _default(flag.default, kind(choices[0]) if choices else "a number")
     return table if default is None else [*table, f"default = {toml(default)} # if the command does not set it"]
 
 
@@ -282,7 +292,7 @@ def _binding(flag: ScriptFlag) -> list[str]:
 
 
 def _fact(name: str, flag: ScriptFlag) -> str:
-    default = default_value(flag.default, "a number")
+    default = _default(flag.default, "a number")
     stated = "" if default is None else f", default = {toml(default)}"
     return f"{name} = {{ {', '.join(_binding(flag))}{stated} }}"
 
@@ -303,8 +313,7 @@ def _count(flag: ScriptFlag) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def default_value(text: str | None, value_kind: str) -> Scalar | None:
-    """Return the value of a default's text, of the kind of the choices; ``None`` where it has none."""
+def _default(text: str | None, value_kind: str) -> Scalar | None:
     if text is None or value_kind == "a string":
         return text
     return number(text) if value_kind == "a number" else switch_value(text)

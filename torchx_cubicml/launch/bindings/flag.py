@@ -162,8 +162,11 @@ def _single_text(text: str, query: FlagQuery) -> str:
     """Return the text of the one value of a ``key=value`` argument, without quotes.
 
     Raises:
-        LaunchError: the argument has several values, or takes its value from elsewhere.
+        LaunchError: the argument has several values, takes its value from elsewhere, or may be no switch.
     """
+    is_switch = bool in map(type, query.choices) and switch_value(unquoted(text)) is not None
+    if is_switch and text.lower() not in {"true", "false", "1", "0"}:  # Hydra reads no and 'false' as texts
+        raise LaunchError(f"{query.flag} of {query.owner} is {text!r:.60} in the command; write true or false")
     if text in query.texts or is_one_value(text):
         return text if text in query.texts else unquoted(text)
     raise LaunchError(

@@ -116,11 +116,11 @@ def listed(choices: Sequence[Scalar]) -> str:
 
 def _read_typed(text: str, choices: Sequence[Scalar], where: str) -> Scalar:
     legal = listed(choices)
-    switch = switch_value(text) if bool in map(type, choices) else None
-    if switch is not None:
-        return switch
     if all(isinstance(choice, bool) for choice in choices):
-        raise LaunchError(f"{where} is {text!r:.60} in the command; choose from {legal}")
+        switch = switch_value(text)
+        if switch is None:
+            raise LaunchError(f"{where} is {text!r:.60} in the command; choose from {legal}")
+        return switch
     numbers = [choice for choice in choices if isinstance(choice, int | float) and not isinstance(choice, bool)]
     value = number(text) if numbers else None
     if value is not None:

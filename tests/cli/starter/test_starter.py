@@ -446,7 +446,7 @@ group.add_argument("--accum-steps", type=int, default=1)
 group.add_argument("--num-classes", type=int, default=10)
 group.add_argument("--img-size", type=int, default=224)
 group.add_argument("--fused-attn", type=int, default=0)
-group.add_argument("--grad-checkpointing", type=int, default=False)
+group.add_argument("--gradient-checkpointing", type=int, default=False)
 group.add_argument("--compile", type=str, choices=("off", "on"), default="off")
 group.add_argument("--flash", choices=("Yes", "No"), default="No")
 group.add_argument("--pin-mem", action=argparse.BooleanOptionalAction, default=True)
@@ -479,7 +479,7 @@ def test_a_slow_help_is_replaced_by_the_source(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(("text", "expected"), [("0", (0, 1)), ("1", (0, 1)), ("False", (False, True))])
 def test_a_number_stays_a_number(text: str, expected: tuple[object, ...]) -> None:
-    described = f"options:\n  --checkpoint_activations N  trades (default: {text})\n"
+    described = f"options:\n  --gradient_checkpointing N  trades (default: {text})\n"
     space = started("", described)
     assert repr(choices(space)["activation_checkpointing"]) == repr(expected)
     default = next(item.default for item in space.parameters if item.name == "activation_checkpointing")

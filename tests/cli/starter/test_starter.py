@@ -477,6 +477,14 @@ def test_a_slow_help_is_replaced_by_the_source(tmp_path: Path, monkeypatch: pyte
     }
 
 
+def test_without_a_help_a_module_beside_the_script_offers_no_flags(tmp_path: Path) -> None:
+    (tmp_path / "tool.py").write_text('parser.add_argument("--num-workers", type=int, default=2)')
+    (tmp_path / "fit.py").write_text("import tool\n")
+    user = Launch(program=str(tmp_path / "fit.py"), world_size=2)
+    assert "--num-workers" not in starter_space(user, "")
+    assert "default = 2" in starter_space(user, "options:\n  --num-workers N  processes\n")
+
+
 @pytest.mark.parametrize(("text", "expected"), [("0", (0, 1)), ("1", (0, 1)), ("False", (False, True))])
 def test_a_number_stays_a_number(text: str, expected: tuple[object, ...]) -> None:
     described = f"options:\n  --gradient_checkpointing N  trades (default: {text})\n"

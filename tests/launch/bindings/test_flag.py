@@ -146,6 +146,7 @@ def test_a_word_that_is_a_choice_of_its_own_is_no_switch() -> None:
 def test_short_flags_in_one_word_are_no_value() -> None:
     assert value_of(("-ft",), space(name="-f")) is False  # -f -t, of which it is not known which is which
     assert value_of(("-f0",), space(name="-f")) is False
+    assert value_of(("-fTrue",), space(name="-f")) is True
     assert rewritten(("-f1",), False, space(name="-f")) == ("-f0",)
 
 
@@ -154,6 +155,8 @@ def test_a_list_keeps_its_vocabulary() -> None:
     declared = SearchSpace(parameters=(Parameter(name="p", choices=(False, True), binding=place, per_layer=2),))
     assert value_of(("--each", "Yes,No"), declared) == (True, False)
     assert rewritten(("--each", "Yes,No"), (False, True), declared) == ("--each", "No,Yes")
+    assert value_of(("--each", "T", "F", "x"), declared) == (True, False)
+    assert rewritten(("--each", "T", "F", "x"), (False, False), declared) == ("--each", "F", "F", "x")
 
 
 @pytest.mark.parametrize("word", ["no", "n", "Off", "f", "'false'", '"true"'])

@@ -59,12 +59,13 @@ def described_flags(text: str, declared: Mapping[str, ParserFlag]) -> list[FlagH
 
     Args:
         text: output of ``--help``; may be empty.
-        declared: flags in the source, by ``parser_flags``.
+        declared: flags in the source, by ``parser_flags``; those of unclear form are left out.
     """
     defaults = {name: str(flag.default) for name, flag in declared.items() if flag.default is not None}
     found = parse_help(text) or [
-        FlagHelp(name=flag.name, takes_value=flag.takes_value is not False, choices=tuple(map(str, flag.choices)))
+        FlagHelp(name=flag.name, takes_value=flag.takes_value, choices=tuple(map(str, flag.choices)))
         for flag in declared.values()
+        if flag.takes_value is not None
     ]
     return [replace(flag, default=flag.default or defaults.get(bare_name(flag.name))) for flag in found]
 

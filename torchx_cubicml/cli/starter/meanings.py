@@ -65,8 +65,7 @@ def may_change_speed_alone(name: str, value: str, *, is_typed: bool) -> bool:
         return False
     if is_harmless(name) or known in CHANGES_TRAINING or not _EVALUATION.isdisjoint(parts):
         return False
-    if not _OF_MODEL.isdisjoint(parts) and _SPEED.isdisjoint(parts):
-        return False
     is_count = isinstance(number(value), int) and re.fullmatch(r"[0-9]+", value) is not None
     is_switch = switch_value(value) is not None and number(value) is None
-    return (is_count or is_switch) and (is_typed or not _SPEED.isdisjoint(parts))
+    may_tell = (is_typed and _OF_MODEL.isdisjoint(parts)) or not _SPEED.isdisjoint(parts)
+    return may_tell and (is_count or is_switch)

@@ -93,9 +93,9 @@ def variable_lines(launch: Launch, recorded: RecordedLaunches, *, is_needed: boo
         recorded: launches of the same program.
         is_needed: whether the file has no other parameter with several values.
     """
-    here = local_device(launch).get("device")
-    has_run_on_cuda = any("device_memory_gib" in trial.observed for trial in recorded.trials)
-    is_on_cuda = has_run_on_cuda or (here is not None and here.value != "cpu")
+    here = local_device(launch).get("device")  # of NVIDIA, unless it is the processor
+    seen = {name for trial in recorded.trials for name in trial.observed}
+    is_on_cuda = "device_memory_gib" in seen or (here is not None and here.value != "cpu")
     if not is_needed:
         return [f"# {line}" for line in _ALLOCATOR] if is_on_cuda else []
     default = None if is_on_cuda else _n_threads(launch, recorded)

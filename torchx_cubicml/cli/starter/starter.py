@@ -34,7 +34,8 @@ from torchx_cubicml.cli.starter.toml_text import starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
-from torchx_cubicml.launch.command_facts.source_literals import declared_flags
+from torchx_cubicml.launch.command_facts.source_literals import declared_flags, parser_flags
+from torchx_cubicml.launch.source_files import source_files
 from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
@@ -101,8 +102,10 @@ def _counts_layers(flags: Sequence[ScriptFlag]) -> bool:
 def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFlag]:
     """Return the flags and the ``key=value`` arguments of the command and of its script, no two of one meaning."""
     is_hydra_program = is_hydra(source)
-    found = [] if is_hydra_program else described_flags(help_text, declared_flags(launch))
-    described = {flag.name: flag for flag in found}
+    # Without a help the script alone counts: a module beside it may have a parser for itself.
+    tree = None if help_text else next(source_files(launch)).tree
+    declared = declared_flags(launch) if tree is None else parser_flags(tree)
+    described = {} if is_hydra_program else {flag.name: flag for flag in described_flags(help_text, declared)}
     keys = typed_keys(launch.script_args)
     listed = listed_keys(help_text, launch.script_args) if is_hydra_program else {}
     flags = _hydra_outputs(launch, keys) if is_hydra_program or any(key.startswith("hydra.") for key in keys) else []

@@ -26,7 +26,7 @@ from torchx_cubicml.launch.bindings.argv import (
 )
 from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding
 from torchx_cubicml.launch.bindings.hydra import is_key, is_one_value, quoted_like, unquoted
-from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value
+from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value, texts_of
 from torchx_cubicml.launch.command_facts.source_literals import bare_name, declared_flags
 from torchx_cubicml.records.argument_words import with_underscores
 
@@ -118,12 +118,13 @@ def _find(args: Sequence[str], query: FlagQuery) -> list[Occurrence]:
 
     # Several words are read as a list only if each is a legal value, so that no positional is swallowed.
     if query.count is not None and query.count > 1:
-        lists = find_flag(args, query.flag, is_value=spelled.__contains__, most_values=query.count)
+        known = {*texts_of(True), *texts_of(False)} if bool in map(type, query.choices) else spelled
+        lists = find_flag(args, query.flag, is_value=known.__contains__, most_values=query.count)
         if any(len(occurrence.texts) > 1 for occurrence in lists):
             return lists
     found = find_flag(args, query.flag, is_value=is_value)
-    is_bundle = query.may_be_bare  # of short flags: -cf is -c -f
-    return [each for each in found if not (is_bundle and each.form is FlagForm.ATTACHED and each.texts[0].isalpha())]
+    letters = "ftny" if query.may_be_bare else ""  # -cf is -c -f
+    return [each for each in found if each.form is not FlagForm.ATTACHED or each.texts[0].lower() not in letters]
 
 
 def _value_if_absent(args: Sequence[str], query: FlagQuery) -> Value:

@@ -54,10 +54,10 @@ def spell_switch(value: bool, *, like: str) -> str:
     return word.upper() if like.isupper() else word.capitalize() if like.istitle() else word
 
 
-def spellings(value: Scalar) -> tuple[str, ...]:
+def texts_of(value: Scalar) -> tuple[str, ...]:
     """Return the usual texts of a value: each word for a switch, and a whole number with a fraction too.
 
-    >>> spellings(4), spellings(False)[:3], spellings("NO_SHARD")
+    >>> texts_of(4), texts_of(False)[:3], texts_of("NO_SHARD")
     (('4', '4.0'), ('false', 'False', 'FALSE'), ('NO_SHARD',))
     """
     if isinstance(value, bool):

@@ -16,7 +16,6 @@ from math import comb
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
-from torchx_cubicml.records.standard_words import ON_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -294,4 +293,4 @@ def _size(value: object) -> int:
 
 
 def _is_on(value: object) -> bool:
-    return str(value).lower() in {*ON_WORDS, ""} if value is not None else False
+    return str(value).lower() in {"true", "1", "yes", "on", ""} if value is not None else False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE
+from torchx_cubicml.records.standard_words import ON_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -176,7 +177,7 @@ def is_on(text: str | None) -> bool:
     >>> is_on("yes"), is_on("0"), is_on(None)
     (True, False, False)
     """
-    return (text or "").lower() in {"1", "on", "true", "yes"}
+    return (text or "").lower() in ON_WORDS
 
 
 def columns(environment: Mapping[str, str] | None = None) -> int | None:

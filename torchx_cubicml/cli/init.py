@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,8 @@ def _launch(name: str, words: Sequence[str]) -> Launch:
 
     if not is_launcher_command(name):
         return ComponentLaunch.parse(name, words).launch
-    return read_command(name, words, env={}).launch
+    launch = read_command(name, words, env={}).launch
+    return replace(launch, scheduler=launch.scheduler or "local_cwd")
 
 
 def _report(text: str) -> None:

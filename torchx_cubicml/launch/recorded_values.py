@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.bindings.spelling import spellings
+from torchx_cubicml.launch.bindings.spelling import texts_of
 from torchx_cubicml.launch.command_texts import program_path, recorded_variables
 from torchx_cubicml.launch.present_command import is_of_program
 from torchx_cubicml.records.argument_words import argument_words
@@ -90,7 +90,7 @@ def _places(binding: Binding, digests: Mapping[str, str]) -> Iterator[str]:
 def _texts(binding: Binding, value: Scalar) -> Iterable[str]:
     """Return the texts by which a command may spell a value."""
     if binding.kind == BindingKind.ENV:
-        return {*spellings(value), *(text for known, text in binding.words if known == value)}
+        return {*texts_of(value), *(text for known, text in binding.words if known == value)}
     words = [text for known, text in binding.file_words if known == value]
     return {json.dumps(each) for each in (value, *words, *_equal_numbers(value))} | {*words}
 

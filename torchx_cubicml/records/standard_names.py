@@ -156,18 +156,8 @@ CHANGES_TRAINING = frozenset(
         *("dropout", "activation"),
         *("precision", "dtype", "bf16", "fp16", "fp8", "tf32", "allow_tf32", "amp", "mixed_precision"),
         *("global_batch_size", "optimizer", "lr", "learning_rate", "min_lr", "weight_decay", "momentum"),
-        *(
-            "warmup_steps",
-            "beta1",
-            "beta2",
-            "eps",
-            "grad_clip",
-            "max_grad_norm",
-            "seed",
-            "epochs",
-            "max_steps",
-            "max_iters",
-        ),
+        *("warmup_steps", "beta1", "beta2", "eps", "grad_clip", "max_grad_norm", "seed", "epochs", "max_steps"),
+        "max_iters",
     }
 )
 """Parameters, by their own or their flag's name, that affect the training result: launches and tunes keep them.

@@ -7,44 +7,25 @@ from functools import lru_cache
 
 from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS
 
-_YES = ("true", "yes", "y", "on", "enabled", "enable", "1", "used", "\u2713", "\u2714", "\u2705", "\u2611")
+ON_WORDS = ("true", "yes", "on", "1", "y", "t")
+"""Words that switch a flag or variable on, in lower case; ``OFF_WORDS`` has the opposite of each at the same place.
+
+Each is read in any case by one of HF's ``string_to_bool``, ``strtobool`` of distutils, jsonargparse and absl.
+"""
+OFF_WORDS = ("false", "no", "off", "0", "n", "f")
+# In a table, T and F may stand for other words.
+_YES = (*ON_WORDS[:-1], "enabled", "enable", "used", "\u2713", "\u2714", "\u2705", "\u2611")
 _NO = (
-    "false",
-    "no",
-    "n",
-    "off",
-    "disabled",
-    "disable",
-    "0",
-    "none",
-    "never",
-    "without",
-    "unused",
-    "\u2717",
-    "\u2718",
-    "\u00d7",
-    "\u274c",
-    "\u2716",
-    "\u2715",
-    "\u2610",
+    *(*OFF_WORDS[:-1], "disabled", "disable", "none", "never", "without", "unused"),
+    *("\u2717", "\u2718", "\u00d7", "\u274c", "\u2716", "\u2715", "\u2610"),
 )
 
 SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "activation_checkpointing": {
         "full": (
             *_YES,
-            *(
-                "full",
-                "all",
-                "every_layer",
-                "each_layer",
-                "per_layer",
-                "all_layers",
-                "every_block",
-                "block",
-                "layer",
-                "uniform",
-            ),
+            *("full", "all", "every_layer", "each_layer", "per_layer", "all_layers", "every_block", "block", "layer"),
+            "uniform",
             *("full_recompute", "full_recomputation", "full_uniform", "full_block", "full_ac", "full_checkpointing"),
         ),
         "selective": (
@@ -62,33 +43,16 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "SHARD_GRAD_OP": (
             *("shard_grad_op", "shard_grad", "grad_op", "fsdp_grad_op", "sharded_grad_op", "fsdp_shard_grad_op"),
-            *(
-                "zero_2",
-                "zero_stage_2",
-                "stage_2",
-                "grad_shard",
-                "grad",
-                "gradients",
-                "fsdp_zero2",
-                "shard_grad_op_zero2",
-                "shard_grad_op_auto_wrap",
-            ),
+            *("zero_2", "zero_stage_2", "stage_2", "grad_shard", "grad", "gradients", "fsdp_zero2"),
+            *("shard_grad_op_zero2", "shard_grad_op_auto_wrap"),
         ),
         "NO_SHARD": ("no_shard", "no_sharding", "unsharded"),
         "HYBRID_SHARD": (
-            "hybrid_shard",
-            "hybrid",
-            "hsdp",
-            "hybrid_sharding",
-            "hybrid_full_shard",
-            "hybrid_fsdp",
+            *("hybrid_shard", "hybrid", "hsdp", "hybrid_sharding", "hybrid_full_shard", "hybrid_fsdp"),
             "hybrid_shard_auto_wrap",
         ),
         "_HYBRID_SHARD_ZERO2": (
-            "_hybrid_shard_zero2",
-            "hybrid_zero2",
-            "hybrid_shard_grad_op",
-            "hybrid_shard_zero2_auto_wrap",
+            *("_hybrid_shard_zero2", "hybrid_zero2", "hybrid_shard_grad_op", "hybrid_shard_zero2_auto_wrap"),
         ),
         "DDP": ("ddp", "data_parallel", "distributed_data_parallel", "replicated", "replicate"),
         "NONE": ("none",),
@@ -117,7 +81,7 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "transformer_engine": ("transformer_engine", "te"),
         "triton": ("triton",),
         "math": (
-            *(word for word in _NO),
+            *_NO,
             *("math", "eager", "torch", "naive", "plain", "vanilla", "unfused", "standard", "manual", "native"),
         ),
     },

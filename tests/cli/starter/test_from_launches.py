@@ -194,3 +194,28 @@ def test_a_comment_lists_few_values() -> None:
     assert "In 100 recorded launches, --chunk was the observed micro batch size (1, 2, 3, 4, 5, 6, 7, 8, ...).\n" in (
         starter("--chunk 4", *shown)
     )
+
+
+class TestSizes:
+    OFFER = "# [parameters.rounds]"
+    REASON = "# In recorded launches, the number of parameters changed with --rounds."
+
+    def test_a_flag_that_changed_the_number_of_parameters_is_not_offered(self) -> None:
+        text = starter("--rounds 4", trial("--rounds 4", n_params=100), trial("--rounds 8", n_params=200))
+        assert self.REASON in text.splitlines()
+        assert self.OFFER not in text
+
+    @pytest.mark.parametrize(
+        "trials",
+        [
+            [trial("--rounds 4", n_params=100), trial("--rounds 8", n_params=100)],
+            [trial("--rounds 4", n_params=100), trial("--rounds 4 --other 1", n_params=200)],
+            [trial("--rounds 4", n_params=100)],
+            [trial("--rounds 4"), trial("--rounds 8")],
+        ],
+        ids=["the same number", "another flag", "one launch", "no number"],
+    )
+    def test_any_other_flag_is(self, trials: list[Trial]) -> None:
+        text = starter("--rounds 4", *trials)
+        assert self.OFFER in text
+        assert self.REASON not in text

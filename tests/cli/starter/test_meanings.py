@@ -41,6 +41,15 @@ def test_other_names_are_not(name: str) -> None:
     assert not may_change_speed_alone(name, "2", is_typed=True)
 
 
+@pytest.mark.parametrize("name", ["--num-classes", "--depth", "--hidden_width", "trainer.img="])
+def test_sizes_of_a_model_are_not_offered(name: str) -> None:
+    assert not may_change_speed_alone(name, "12", is_typed=True)
+
+
+def test_a_depth_of_prefetching_is_no_size_of_a_model() -> None:
+    assert may_change_speed_alone("--prefetch-depth", "12", is_typed=False)
+
+
 def test_a_name_without_a_word_of_speed_is_offered_only_if_typed() -> None:
     assert may_change_speed_alone("--chunks", "2", is_typed=True)
     assert not may_change_speed_alone("--chunks", "2", is_typed=False)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -445,6 +446,65 @@ def test_defaults_that_the_help_does_not_state_are_those_of_the_source(tmp_path:
     assert choices(space)["data_workers"] == (0, 1, 2, 4, 8)
     assert [item.default for item in space.parameters] == [2, 16, 0]
     assert "bucket" not in text  # its default is not a literal
+
+
+SLOW = """
+import argparse, time
+time.sleep(100)
+parser = argparse.ArgumentParser(add_help=False)
+parser.add_argument("data", nargs="?")
+group = parser.add_argument_group("model")
+group.add_argument("-b", "--batch-size", type=int, default=64)
+group.add_argument("--accum-steps", type=int, default=1)
+group.add_argument("--num-classes", type=int, default=10)
+group.add_argument("--img-size", type=int, default=224)
+group.add_argument("--fused-attn", type=int, default=0)
+group.add_argument("--gradient-checkpointing", type=int, default=False)
+group.add_argument("--compile", type=str, choices=("off", "on"), default="off")
+group.add_argument("--flash", choices=("Yes", "No"), default="No")
+group.add_argument("--pin-mem", action=argparse.BooleanOptionalAction, default=True)
+group.add_argument("--channels-last", action="store_true")
+parser.parse_args()
+"""
+
+
+def test_a_slow_help_is_replaced_by_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "HELP_TIMEOUT_S", 0.5)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slow.py").write_text(SLOW)
+    user = Launch(program="slow.py", script_args=("--batch-size", "32"), world_size=2)
+    text = starter_space(user, script_help(user))
+    space = parse_space(text, where="slow.toml")
+    assert read_config(user, space)[1] == {
+        "micro_batch_size": 32,
+        "gradient_accumulation_steps": 1,
+        "activation_checkpointing": 0,
+    }
+    assert choices(space)["activation_checkpointing"] == (0, 1)  # a number, for int
+    found = dict(re.findall(r"# \[parameters\.(\w+)\].*\n# choices = (.*)\n", text))
+    assert found == {
+        "compile": '["off", "on"]',
+        "fused_attn": "[0, 1]",
+        "flash": '["Yes", "No"]',
+        "channels_last": "[false, true]",
+    }
+
+
+def test_without_a_help_a_module_beside_the_script_offers_no_flags(tmp_path: Path) -> None:
+    (tmp_path / "tool.py").write_text('parser.add_argument("--num-workers", type=int, default=2)')
+    (tmp_path / "fit.py").write_text("import tool\n")
+    user = Launch(program=str(tmp_path / "fit.py"), world_size=2)
+    assert "--num-workers" not in starter_space(user, "")
+    assert "default = 2" in starter_space(user, "options:\n  --num-workers N  processes\n")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", (0, 1)), ("1", (0, 1)), ("False", (False, True))])
+def test_a_number_stays_a_number(text: str, expected: tuple[object, ...]) -> None:
+    described = f"options:\n  --gradient_checkpointing N  trades (default: {text})\n"
+    space = started("", described)
+    assert repr(choices(space)["activation_checkpointing"]) == repr(expected)
+    default = next(item.default for item in space.parameters if item.name == "activation_checkpointing")
+    assert repr(default) == repr(type(expected[0])(text == "1"))
 
 
 def test_without_accumulation_the_lines_to_add_are_there() -> None:

@@ -257,6 +257,7 @@ def test_a_value_of_a_file_is_read_as_its_choice(write, choices, more, stated: o
     [
         ((1, 2), {}, True, r"k in w.json of parameter p is True; choose from 1, 2$"),
         ((False, True), {}, 1, "is 1; choose from false, true$"),
+        ((False, True), {}, "no", "is 'no'; choose from false, true$"),
         (("a", "b"), {}, 1.5, "is 1.5; choose from a, b$"),
         ((1, 2), {}, "x", "^k in w.json is 'x'"),
         ((1, 2), {}, {"a": 1}, "is {'a': 1}; it must be one value or a list of values$"),

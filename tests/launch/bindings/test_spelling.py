@@ -18,6 +18,7 @@ from torchx_cubicml.launch.bindings.spelling import number, read_scalar, same_va
         ("True", [True, False], True),
         ("off", [True, False], False),
         ("1", [True, False], True),
+        ("N", [True, False], False),
         ("bf16", [], "bf16"),
         ("0.5", [], 0.5),
         ("nan", [], "nan"),
@@ -36,7 +37,7 @@ def test_a_text_of_another_kind_is_reported_with_its_place(text: str, choices: l
         read_scalar(text, choices, where="--x")
 
 
-@pytest.mark.parametrize("word", ["true", "False", "1", "no", "ON".lower(), "TRUE"])
+@pytest.mark.parametrize("word", ["true", "False", "1", "no", "on", "TRUE", "F", "y", "oFf"])
 def test_switch_words_keep_their_style(word: str) -> None:
     value = switch_value(word)
     assert value is not None
@@ -75,7 +76,7 @@ def test_values_are_the_same_in_one_kind(one: object, other: object, same: bool)
     assert same_value(one, other) is same
 
 
-@pytest.mark.parametrize("yes", ["true", "True", "1", "yes", "on", "TRUE"])
+@pytest.mark.parametrize("yes", ["true", "True", "1", "yes", "On", "TRUE", "t", "Y"])
 def test_each_word_of_a_switch_has_its_opposite(yes: str) -> None:
     no = spell_switch(False, like=yes)
     assert (switch_value(yes), switch_value(no), switch_value("maybe")) == (True, False, None)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.command_facts.source_literals import (
     call_keywords,
     class_fields,
     constants,
+    declared_flags,
     literal,
     module_constants,
     parser_flags,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,37 @@ def test_flags_of_parsers() -> None:
     assert {name: flags[name].default for name in expected} == expected
     assert (flags["name"].has_no_default, flags["twice"].has_no_default) == (True, False)
     assert (flags["steps"].has_own_type, flags["text"].has_own_type) == (True, False)
+
+
+def test_what_follows_a_flag() -> None:
+    tree = ast.parse(
+        "add = parser.add_argument\n"
+        "add('--word')\nadd('--words', nargs='+', action='extend')\nadd('--both', type=int)\n"
+        "other.add_argument('--both', action='store_true')\nadd('--plain', action='store_true')\n"
+        "add('--pair', action=argparse.BooleanOptionalAction)\nadd('-v', '--verbose', action='count')\n"
+        "add('--own', action=Own)\nadd('--packed', **more)\n"
+    )
+    flags = parser_flags(tree)
+    expected = {"word": True, "words": True, "both": None, "plain": False, "pair": False, "verbose": False}
+    assert {name: flags[name].takes_value for name in flags} == {**expected, "own": None, "packed": None}
+
+
+def test_types_and_choices_of_flags() -> None:
+    tree = ast.parse(
+        "ALL = ('a', 'b')\nadd = parser.add_argument\nadd('-d', '--Depth-First', type=int, default=False)\n"
+        "add('--mode', choices=ALL)\nadd('--level', type=float, choices=[1, 2])\nadd('--free', choices=names())\n"
+    )
+    flags = parser_flags(tree)
+    assert (flags["depth_first"].name, repr(flags["depth_first"].default)) == ("--Depth-First", "0")
+    assert [flags[name].choices for name in ("mode", "level", "free")] == [("a", "b"), (1, 2), ()]
+
+
+def test_flags_of_a_program_are_those_nearest_to_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.py").write_text("import options\np.add_argument('--near', default=1)\n")
+    (tmp_path / "options.py").write_text("p.add_argument('--near', default=2)\np.add_argument('--far', default=3)\n")
+    found = declared_flags(Launch(program="run.py"))
+    assert {name: flag.default for name, flag in found.items()} == {"near": 1, "far": 3}
 
 
 def test_fields_and_keywords() -> None:

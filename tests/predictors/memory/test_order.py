@@ -31,6 +31,7 @@ def needs_as_much(respect: str, value: object, other: object) -> bool:
         ("activation_checkpointing", "none", "selective", (True, False)),
         ("activation_checkpointing", "selective", "full", (True, False)),
         ("activation_checkpointing", False, True, (True, False)),
+        ("activation_checkpointing", 0, 1, (True, False)),
         ("reshard_after_forward", "never", "default", (True, False)),
         ("reshard_after_forward", False, True, (True, False)),
         ("offload", False, True, (True, False)),

@@ -40,6 +40,7 @@ def test_an_older_wording_of_the_driver_is_read(tmp_path: Path) -> None:
 def test_a_model_on_the_processor_has_no_device_facts() -> None:
     facts = hardware_facts("cpu")
     assert facts["n_cpus"] >= 1
+    assert facts["n_threads"] == torch.get_num_threads()
     assert not {"cuda_version", "device_memory_gib", "nccl_version", "backend"} & set(facts)
 
 

@@ -30,6 +30,7 @@ def test_unknown_facts_of_a_device_are_left_out(monkeypatch: pytest.MonkeyPatch)
     assert facts == {
         "visible_devices": "0,1,2,3",
         "n_cpus": facts["n_cpus"],
+        "n_threads": torch.get_num_threads(),
         "devices_per_node": 4,
         "device_memory_gib": 1.56,
         "compute_capability": "8.6",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.finding import Finding, ok, some, wrong
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE
+from torchx_cubicml.records.standard_words import OFF_WORDS, ON_WORDS
 from torchx_cubicml.settings import (
     ATTEMPT_VARIABLE,
     KEEP_COMMAND,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 NAME, PLACE = "environment", 50
 _LEGAL = {f"{PREFIX}{name.upper()}": name for name in USER_OPTIONS}
 _OF_A_LAUNCH = frozenset({CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, ATTEMPT_VARIABLE, STARTER_VARIABLE})
-_SWITCH = ("1", "on", "true", "yes", "0", "off", "false", "no")
+_SWITCH = (*ON_WORDS, *OFF_WORDS)
 
 
 def check(context: CheckContext) -> Finding:

@@ -1,13 +1,17 @@
-"""Parser of ``--help`` texts, as argparse and similar libraries print them."""
+"""Flags that a program describes: in its ``--help``, as argparse and similar libraries print it, or in its source."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.launch.command_facts.source_literals import bare_name
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from torchx_cubicml.launch.command_facts.source_literals import ParserFlag
 
 MAX_HELP = 200_000  # characters
 
@@ -32,8 +36,8 @@ class FlagHelp:
     name: str
     takes_value: bool
     choices: tuple[str, ...]
-    default: str | None
-    text: str
+    default: str | None = None
+    text: str = ""
 
 
 def parse_help(text: str) -> list[FlagHelp]:
@@ -48,6 +52,22 @@ def parse_help(text: str) -> list[FlagHelp]:
         if flag is not None:
             found.setdefault(flag.name, flag)
     return list(found.values())
+
+
+def described_flags(text: str, declared: Mapping[str, ParserFlag]) -> list[FlagHelp]:
+    """Return the flags of a help text, with what it leaves out as the source declares it; without a text, the declared.
+
+    Args:
+        text: output of ``--help``; may be empty.
+        declared: flags in the source, by ``parser_flags``; those of unclear form are left out.
+    """
+    defaults = {name: str(flag.default) for name, flag in declared.items() if flag.default is not None}
+    found = parse_help(text) or [
+        FlagHelp(name=flag.name, takes_value=flag.takes_value, choices=tuple(map(str, flag.choices)))
+        for flag in declared.values()
+        if flag.takes_value is not None
+    ]
+    return [replace(flag, default=flag.default or defaults.get(bare_name(flag.name))) for flag in found]
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:

@@ -81,7 +81,7 @@ def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches
     if not launches.trials:
         return list(flags)
     shown = _shown(launches, _texts_of(flags) | _texts_in(source))
-    checked = [_without_refuted(flag, shown) for flag in flags]
+    checked = [_without_refuted(_without_resizing(flag, shown), shown) for flag in flags]
     taken = {flag.meaning for flag in checked if flag.meaning}
     for fact in (*_COUNTS, *_WORDS, *_SWITCHES):
         if fact not in taken and (index := _carrier(checked, fact, shown)) is not None:
@@ -139,6 +139,16 @@ def _without_refuted(flag: ScriptFlag, launches: Sequence[Shown]) -> ScriptFlag:
     what = flag.meaning.replace("_", " ")
     why = f"{flag.name} is not the {what} in any recorded launch: the latest with {typed} showed {shown}"
     return replace(flag, meaning="", evidence=why)
+
+
+def _without_resizing(flag: ScriptFlag, launches: Sequence[Shown]) -> ScriptFlag:
+    """Return a flag with evidence against an offer, if the number of parameters changed with its value alone."""
+    name = with_underscores(flag.name)
+    shown = {(words.get(name, flag.default), seen["n_params"]) for words, seen in launches if "n_params" in seen}
+    values, counts = ({pair[side] for pair in shown} for side in (0, 1))
+    if flag.meaning or not 1 < len(counts) <= len(values) == len(shown):
+        return flag
+    return replace(flag, evidence=f"In recorded launches, the number of parameters changed with {flag.name}")
 
 
 def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: Sequence[Shown]) -> int | None:

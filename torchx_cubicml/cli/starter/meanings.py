@@ -25,6 +25,10 @@ _SPEED = frozenset(
     }
 )
 """Parts of a name that tell of speed; a key of a listed config is offered only with one of them."""
+_OF_MODEL = frozenset(
+    {"classes", "depth", "width", "dim", "hidden", "heads", "layers", "vocab", "patch", "img", "chans"}
+)
+"""Parts of a name that tell of the model or its input, unless another part tells of speed."""
 
 
 def normalized(name: str) -> str:
@@ -72,4 +76,5 @@ def may_change_speed_alone(name: str, value: str, *, is_typed: bool) -> bool:
         return False
     is_count = isinstance(number(value), int) and re.fullmatch(r"[0-9]+", value) is not None
     is_switch = switch_value(value) is not None and number(value) is None
-    return (is_count or is_switch) and (is_typed or not _SPEED.isdisjoint(parts))
+    may_tell = (is_typed and _OF_MODEL.isdisjoint(parts)) or not _SPEED.isdisjoint(parts)
+    return may_tell and (is_count or is_switch)

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.meanings import may_change_speed_alone
-from torchx_cubicml.cli.starter.toml_text import toml
-from torchx_cubicml.launch.bindings.spelling import number, switch_value
+from torchx_cubicml.cli.starter.toml_text import NO_FLAG, parameter_table, switch_choices
+from torchx_cubicml.launch.bindings.spelling import number
+from torchx_cubicml.launch.command_facts.local_device import local_device
+from torchx_cubicml.launch.scheduler import is_on_this_machine
+from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space.expression import is_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from torchx_cubicml.cli.starter.from_launches import RecordedLaunches
     from torchx_cubicml.cli.starter.script_flag import ScriptFlag
+    from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.values import Scalar
 
 _MAX_OFFERS = 8
+_VARIABLE = "OMP_NUM_THREADS"
+_NOTES = "https://docs.pytorch.org/docs/stable/notes"
+_THREADS = f"[parameters.omp_num_threads] # threads of each process: {_NOTES}/cpu_threading_torchscript_inference.html"
+_ALLOCATOR = [
+    f"[parameters.cuda_allocator] # segments that grow leave fewer gaps in a full memory: {_NOTES}/cuda.html",
+    'choices = ["expandable_segments:False", "expandable_segments:True"]',
+    'env = "PYTORCH_CUDA_ALLOC_CONF"',  # torch 2.9.1 ignores its newer name, PYTORCH_ALLOC_CONF
+    'default = "expandable_segments:False"',
+]
 
 
 def offered_flags(flags: Sequence[ScriptFlag]) -> list[ScriptFlag]:
@@ -47,12 +62,7 @@ def offer_lines(flags: Sequence[ScriptFlag], *, taken: Collection[str]) -> list[
         if not name:
             continue
         used.add(name)
-        choices = [text if (value := _value(text)) is None else value for text in flag.choices]
-        texts = map(toml, choices or _choices(flag.value or ""))
-        lines += [f"[parameters.{name}]", f"choices = [{', '.join(texts)}]"]
-        lines.append(f"flag = {toml(flag.name)}")
-        default = _value(flag.default) if flag.default is not None else None
-        lines += [f"default = {toml(default)} # if the command does not set it"] if default is not None else []
+        lines += parameter_table(replace(flag, meaning=name), choices=_choices(flag))
     if not lines:
         return []
     head = "Of unknown meaning. Uncomment what changes only the speed, and list the values to try:"
@@ -66,14 +76,47 @@ def _name(flag: str, used: Collection[str]) -> str:
     return next((name for name in (last, whole) if is_name(name) and len(name) <= 64 and name not in used), "")
 
 
-def _choices(text: str) -> list[Scalar]:
-    value = _value(text)
-    if isinstance(value, bool):
-        return [False, True]
-    count = value if isinstance(value, int) else 0
-    return sorted({max(count // 2, 1), count, max(2 * count, 1)}) if count else [0, 1, 2]
+def _choices(flag: ScriptFlag) -> list[Scalar]:
+    count = number(flag.value or "")
+    if flag.choices or not count:
+        return switch_choices(flag)
+    return sorted({max(int(count) // 2, 1), int(count), 2 * int(count)})
 
 
-def _value(text: str) -> Scalar | None:
-    value = number(text)
-    return switch_value(text) if value is None else value
+def variable_lines(launch: Launch, recorded: RecordedLaunches, *, is_needed: bool) -> list[str]:
+    """Return the lines of a parameter that is an environment variable.
+
+    On CUDA it is the allocator's, as a comment unless it is needed. Elsewhere it is the number of threads, if needed.
+
+    Args:
+        launch: the command.
+        recorded: launches of the same program.
+        is_needed: whether the file has no other parameter with several values.
+    """
+    here = local_device(launch).get("device")  # of NVIDIA, unless it is the processor
+    seen = {name for trial in recorded.trials for name in trial.observed}
+    is_on_cuda = "device_memory_gib" in seen or (here is not None and here.value != "cpu")
+    if not is_needed:
+        return [f"# {line}" for line in _ALLOCATOR] if is_on_cuda else []
+    default = None if is_on_cuda else _n_threads(launch, recorded)
+    if default is None:
+        return [NO_FLAG, *_ALLOCATOR]
+    choices = f"choices = {sorted({1, 2, 4, default})}"
+    return [NO_FLAG, _THREADS, choices, f'env = "{_VARIABLE}"', f"default = {default} # without the variable"]
+
+
+def _n_threads(launch: Launch, recorded: RecordedLaunches) -> int | None:
+    """Return the threads of each process of a command as it stands; ``None`` where they are not known."""
+    for trial in reversed(recorded.trials):
+        shown, size = trial.observed.get("n_threads"), trial.observed.get("world_size")
+        if isinstance(shown, int) and size == launch.world_size and f"${_VARIABLE}" not in (trial.digests or ()):
+            return shown
+    is_here, n_processes = is_on_this_machine(launch.scheduler), launch.nproc_per_node or launch.world_size
+    exported = child_environment({}).get(_VARIABLE, "") if is_here else ""
+    if launch.launcher or n_processes is None or (n_processes == 1 and not is_here):
+        return None
+    if n_processes > 1:
+        return int(exported) if exported.isdecimal() else 1  # as torchrun sets it
+    import torch
+
+    return torch.get_num_threads()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.checkpoints import saving_call
 from torchx_cubicml.cli.starter.embedding_tables import table_lines
 from torchx_cubicml.cli.starter.from_files import keys_in_files
-from torchx_cubicml.cli.starter.from_help import FlagHelp, parse_help
+from torchx_cubicml.cli.starter.from_help import described_flags
 from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_sweep, listed_keys, typed_keys
-from torchx_cubicml.cli.starter.from_launches import with_launch_meanings
+from torchx_cubicml.cli.starter.from_launches import RecordedLaunches, with_launch_meanings
 from torchx_cubicml.cli.starter.from_trainer import trainer_text
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
 from torchx_cubicml.cli.starter.meanings import meaning_of
 from torchx_cubicml.cli.starter.mesh_offers import mesh_lines
-from torchx_cubicml.cli.starter.offers import offer_lines, offered_flags
+from torchx_cubicml.cli.starter.offers import offer_lines, offered_flags, variable_lines
 from torchx_cubicml.cli.starter.outputs import (
     imports_wandb,
     is_destination,
@@ -33,13 +33,14 @@ from torchx_cubicml.cli.starter.toml_text import starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
-from torchx_cubicml.launch.command_facts.source_literals import parser_flags
+from torchx_cubicml.launch.command_facts.source_literals import declared_flags, parser_flags
+from torchx_cubicml.launch.source_files import source_files
 from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.cli.starter.from_launches import RecordedLaunches
+    from torchx_cubicml.cli.starter.from_help import FlagHelp
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.space.trainers import Trainer
 
@@ -52,7 +53,7 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         help_text: output of the script's ``--help``; may be empty.
         recorded: launches of the same program; where names tell nothing, they may.
     """
-    source = source_of(launch)[0]
+    source, recorded = source_of(launch)[0], recorded or RecordedLaunches()
     flags = _script_flags(launch, help_text, source)
     variables = output_variables(launch)
     words = (*flags_in(launch.script_args), *typed_keys(launch.script_args), *launch.env)
@@ -64,10 +65,11 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         flags = _as_trainer_spells(flags, trainer)
         outputs = [*(flag for flag in flags if flag.destination), *output_keys(launch), *variables]
         tune = tune_lines(outputs, uses_wandb=uses_wandb, saving=saving)
-        text, remarks = trainer_text(trainer, launch, sections=[tune])
+        variable = variable_lines(launch, recorded, is_needed=False)
+        text, remarks = trainer_text(trainer, launch, sections=[variable, tune])
         if text:
             return text + rules_comment(text, launch)
-    flags = with_launch_meanings(flags, recorded, source) if recorded is not None else flags
+    flags = with_launch_meanings(flags, recorded, source)
     meanings = {flag.meaning for flag in flags}
     flags += keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
     outputs = [*(flag for flag in flags if flag.destination), *variables]
@@ -77,6 +79,7 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         program=launch.program,
         world_size=launch.world_size,
         offered=offered,
+        variable=partial(variable_lines, launch, recorded),
         sections=[
             remarks,
             table_lines(launch, flags),
@@ -97,7 +100,10 @@ def _counts_layers(flags: Sequence[ScriptFlag]) -> bool:
 def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFlag]:
     """Return the flags and the ``key=value`` arguments of the command and of its script, no two of one meaning."""
     is_hydra_program = is_hydra(source)
-    described = {} if is_hydra_program else {flag.name: flag for flag in _described(help_text, source)}
+    # Without a help the script alone counts: a module beside it may have a parser for itself.
+    tree = None if help_text else next(source_files(launch)).tree
+    declared = declared_flags(launch) if tree is None else parser_flags(tree)
+    described = {} if is_hydra_program else {flag.name: flag for flag in described_flags(help_text, declared)}
     keys = typed_keys(launch.script_args)
     listed = listed_keys(help_text, launch.script_args) if is_hydra_program else {}
     flags = _hydra_outputs(launch, keys) if is_hydra_program or any(key.startswith("hydra.") for key in keys) else []
@@ -108,22 +114,6 @@ def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFla
     ]
     flags += [_key(name, keys.get(name), listed.get(name)) for name in {**keys, **listed} if name not in known]
     return _without_repeats(flags)
-
-
-def _described(help_text: str, source: str) -> list[FlagHelp]:
-    """Return the flags that a help text describes; defaults that it does not state are those of the source."""
-    try:
-        stated = parser_flags(ast.parse(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        stated = {}
-    defaults = {name: flag.default for name, flag in stated.items() if isinstance(flag.default, str | int | float)}
-    flags = [(flag, defaults.get(flag.name.lstrip("-").replace("-", "_").lower())) for flag in parse_help(help_text)]
-    return [
-        flag
-        if default is None or flag.default is not None or not flag.takes_value
-        else replace(flag, default=str(default))
-        for flag, default in flags
-    ]
 
 
 def _hydra_outputs(launch: Launch, keys: dict[str, str]) -> list[ScriptFlag]:
@@ -147,13 +137,14 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None) -> S
             name=name, meaning=meaning_of(name), present=present, is_switch=present == "", destination=destination
         )
     offered = present is None and described.takes_value and not described.choices
+    of_switch = None if described.default == "True" else "false"  # it may have a --no- form
     return ScriptFlag(
         name=name,
         meaning=meaning_of(name),
         present=present,
         is_switch=not described.takes_value,
         choices=described.choices,
-        default=described.default if described.takes_value else "false",
+        default=described.default if described.takes_value else of_switch,
         text=described.text,
         destination=destination or (offered and is_offered_destination(name)),
     )

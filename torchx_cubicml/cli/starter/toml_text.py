@@ -43,6 +43,7 @@ def starter_text(
     program: str,
     world_size: int | None,
     offered: Sequence[ScriptFlag],
+    variable: Callable[..., Sequence[str]],
     sections: Sequence[Sequence[str]],
 ) -> str:
     """Return the starter space file: TOML with comments.
@@ -52,6 +53,7 @@ def starter_text(
         program: program of the command, for the heading.
         world_size: processes of the job, where known.
         offered: flags that a further section offers as parameters.
+        variable: returns the lines of a parameter that is a variable; it may have none unless it ``is_needed``.
         sections: lines of each further section.
     """
     named = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
@@ -75,7 +77,7 @@ def starter_text(
     parts = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
         *written.values(),
-        [] if is_free else FALLBACK_PARAMETER,
+        variable(is_needed=not is_free),
         *guessed.values(),
         _not_these_meanings(flags),
         _constraints(command) if active else [],
@@ -106,7 +108,7 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
 
 def is_nothing_found(text: str) -> bool:
     """Return whether a starter file tunes none of the command's own settings."""
-    return FALLBACK_PARAMETER[0] in text.splitlines()
+    return NO_FLAG in text.splitlines()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,19 +135,21 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
         return []
     if not command.keeps_global_batch:
         unseen = [] if "gradient_accumulation_steps" in command.meanings else _UNSEEN_ACCUMULATION
-        return [*_table(flag, choices=[present], remark=_FIXED_BATCH), *unseen]
+        return [*parameter_table(flag, choices=[present], remark=_FIXED_BATCH), *unseen]
     largest = present * (command.count("gradient_accumulation_steps") or 1)
     powers = [2**power for power in range(largest.bit_length())]
     nearby = [
         size for size in powers if present / _MAX_BATCH_FACTOR <= size <= min(largest, present * _MAX_BATCH_FACTOR)
     ]
-    return _table(flag, choices=sorted({present, *nearby}), remark="samples per forward pass on each rank")
+    return parameter_table(flag, choices=sorted({present, *nearby}), remark="samples per forward pass on each rank")
 
 
 def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:
     if not command.keeps_global_batch:
         return []
-    return _table(flag, lines=[_DERIVED_ACCUMULATION], remark="keeps the global batch, and thus the training, the same")
+    return parameter_table(
+        flag, lines=[_DERIVED_ACCUMULATION], remark="keeps the global batch, and thus the training, the same"
+    )
 
 
 def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
@@ -160,17 +164,17 @@ def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
         counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
         per_layer = "n_layers" if counted else len(entries)
     if per_layer is None or per_layer == 1:
-        return _table(flag, choices=choices)
+        return parameter_table(flag, choices=choices)
     lines = [f"per_layer = {toml(per_layer)} # or groups = 4: one value for each of four blocks of layers"]
-    return _table(flag, choices=choices, lines=lines, remark="one choice per layer")
+    return parameter_table(flag, choices=choices, lines=lines, remark="one choice per layer")
 
 
 def _checkpointing(flag: ScriptFlag, command: _Command) -> list[str]:
     remark = "trades time for memory; numerics unchanged"
     if flag.is_switch or switch_value(flag.value or "") is not None:
-        return _table(flag, choices=[False, True], remark=remark)
+        return parameter_table(flag, choices=switch_choices(flag), remark=remark)
     choices = list(flag.choices) or [name for name in _CHECKPOINTING if name in {flag.value, "none", "full"}]
-    return _table(flag, choices=choices, remark=remark) if flag.value in choices else []
+    return parameter_table(flag, choices=choices, remark=remark) if flag.value in choices else []
 
 
 def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
@@ -178,30 +182,37 @@ def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        return _table(flag, choices=[present], remark=_FIXED_BATCH)
+        return parameter_table(flag, choices=[present], remark=_FIXED_BATCH)
     largest = min(command.world_size or present, max(_MAX_DEGREE, present))
     powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
-    return _table(flag, choices=sorted({present, *powers}))
+    return parameter_table(flag, choices=sorted({present, *powers}))
 
 
 def _workers(flag: ScriptFlag, command: _Command) -> list[str]:
     value = number(flag.value or "")
     if not isinstance(value, int) or value < 0:
         return []
-    return _table(flag, choices=sorted({value, 1, 2, 4, 8}), remark="processes that load data, for each rank")
+    return parameter_table(flag, choices=sorted({value, 1, 2, 4, 8}), remark="processes that load data, for each rank")
 
 
 def _precision(flag: ScriptFlag, command: _Command) -> list[str]:
     remark = "changes the numerics of the training: uncomment it only on purpose"
     choices: list[Scalar] = list(flag.choices) or [flag.value or ""]
-    return [f"# {line}" for line in _table(flag, choices=choices, remark=remark)]
+    return [f"# {line}" for line in parameter_table(flag, choices=choices, remark=remark)]
 
 
 def _compile(flag: ScriptFlag, command: _Command) -> list[str]:
     if not flag.is_switch and switch_value(flag.value or "") is None:
         return []
     remark = "takes minutes at each start and may change the numerics slightly: uncomment it only on purpose"
-    return [f"# {line}" for line in _table(flag, choices=[False, True], remark=remark)]
+    return [f"# {line}" for line in parameter_table(flag, choices=switch_choices(flag), remark=remark)]
+
+
+def switch_choices(flag: ScriptFlag) -> list[Scalar]:
+    """Return the values of a switch: those that the script lists, else 0 and 1 for a number, else false and true."""
+    if flag.choices:
+        return [text if (value := number(text)) is None else value for text in flag.choices]
+    return [False, True] if number(flag.value or "") is None else [0, 1]
 
 
 _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
@@ -217,13 +228,7 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
     "compile": _compile,
 }
 
-FALLBACK_PARAMETER = [
-    "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:",
-    "[parameters.omp_num_threads] # threads of each process; torchrun's default is 1",
-    "choices = [1, 2, 4]",
-    'env = "OMP_NUM_THREADS"',
-    "default = 1",
-]
+NO_FLAG = "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:"
 
 
 def _guesses(named: Mapping[str, ScriptFlag]) -> dict[str, ScriptFlag]:
@@ -263,9 +268,17 @@ def _not_these_meanings(flags: Sequence[ScriptFlag]) -> list[str]:
     return [line for flag in flags if flag.meaning not in _PARAMETERS for line in _with_evidence(flag, [])]
 
 
-def _table(
+def parameter_table(
     flag: ScriptFlag, *, choices: Sequence[Scalar] = (), lines: Sequence[str] = (), remark: str = ""
 ) -> list[str]:
+    """Return the table of a parameter that is named by the meaning of its flag.
+
+    Args:
+        flag: sets the parameter; its default is of the kind of the choices.
+        choices: values; none for a derived parameter.
+        lines: further lines.
+        remark: comment.
+    """
     table = [f"[parameters.{flag.meaning}]" + (f" # {remark}" if remark else "")]
     if choices:
         table.append(f"choices = [{', '.join(map(toml, choices))}]")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
-from torchx_cubicml.launch.bindings.spelling import listed, read_scalar, same_value
+from torchx_cubicml.launch.bindings.spelling import listed, read_scalar, same_value, switch_value
 from torchx_cubicml.launch.config_text import MISSING, is_document, parse_document, value_at, with_values
 from torchx_cubicml.records.contract import FilePatch
 from torchx_cubicml.user_files import read_text
@@ -176,9 +176,9 @@ def _value(stated: object, launch: Launch, binding: Binding, query: BindingQuery
         if text and same_value(_literal(text), stated if isinstance(stated, bool | int | float | str) else ()):
             return known
     where = _where(launch, binding)
-    if isinstance(stated, str):
-        return read_scalar(stated, query.choices, where=where)
-    if not isinstance(stated, bool | int | float):
+    if isinstance(stated, str) and not (switch_value(stated) is not None and bool in map(type, query.choices)):
+        return read_scalar(stated, query.choices, where=where)  # a program may take the text "no" for true
+    if not isinstance(stated, bool | int | float | str):
         raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; it must be one value or a list of values")
     if query.choices and not any(_is_same_kind(stated, choice) for choice in query.choices):
         raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; choose from {listed(query.choices)}")

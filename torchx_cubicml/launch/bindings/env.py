@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.bindings.spelling import read_scalar, spell, spell_switch, switch_value
+from torchx_cubicml.launch.bindings.spelling import read_scalar, spell, spell_switch
 
 if TYPE_CHECKING:
     from torchx_cubicml.launch.bindings.base import BindingQuery
@@ -39,8 +39,7 @@ class EnvBinding:
                 raise LaunchError(f"{name} of {query.owner} has {len(texts)} entries; it must have 1 or {query.count}")
             texts = texts * query.count if len(texts) == 1 else texts
             return tuple(read_scalar(entry, query.choices, where=name) for entry in texts)
-        switch = switch_value(text) if bool in map(type, query.choices) else None
-        return read_scalar(text, query.choices, where=name) if switch is None else switch
+        return read_scalar(text, query.choices, where=name)
 
     def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
         """Return the launch with the variable set."""

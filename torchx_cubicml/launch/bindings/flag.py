@@ -26,7 +26,8 @@ from torchx_cubicml.launch.bindings.argv import (
 )
 from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding
 from torchx_cubicml.launch.bindings.hydra import is_key, is_one_value, quoted_like, unquoted
-from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value
+from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value, texts_of
+from torchx_cubicml.launch.command_facts.source_literals import bare_name, declared_flags
 from torchx_cubicml.records.argument_words import with_underscores
 
 if TYPE_CHECKING:
@@ -109,16 +110,21 @@ def _find(args: Sequence[str], query: FlagQuery) -> list[Occurrence]:
         return find_flag(args, query.flag, is_value=looks_like_value, most_values=len(args))
 
     def is_value(word: str) -> bool:
-        if query.is_switch or query.bare is not None:
-            return switch_value(word) is not None or word in spelled
-        return looks_like_value(word) or word in spelled
+        if word in spelled or not query.may_be_bare:
+            return word in spelled or looks_like_value(word)
+        switch, is_doubtful = switch_value(word), word.lower() not in {"true", "false"}
+        takes_value = query.takes_value if is_doubtful and looks_like_value(word) else None
+        return switch is not None if takes_value is None else takes_value
 
     # Several words are read as a list only if each is a legal value, so that no positional is swallowed.
     if query.count is not None and query.count > 1:
-        lists = find_flag(args, query.flag, is_value=spelled.__contains__, most_values=query.count)
+        known = {*texts_of(True), *texts_of(False)} if bool in map(type, query.choices) else spelled
+        lists = find_flag(args, query.flag, is_value=known.__contains__, most_values=query.count)
         if any(len(occurrence.texts) > 1 for occurrence in lists):
             return lists
-    return find_flag(args, query.flag, is_value=is_value)
+    found = find_flag(args, query.flag, is_value=is_value)
+    letters = "ftny" if query.may_be_bare else ""  # -cf is -c -f
+    return [each for each in found if each.form is not FlagForm.ATTACHED or each.texts[0].lower() not in letters]
 
 
 def _value_if_absent(args: Sequence[str], query: FlagQuery) -> Value:
@@ -157,8 +163,11 @@ def _single_text(text: str, query: FlagQuery) -> str:
     """Return the text of the one value of a ``key=value`` argument, without quotes.
 
     Raises:
-        LaunchError: the argument has several values, or takes its value from elsewhere.
+        LaunchError: the argument has several values, takes its value from elsewhere, or may be no switch.
     """
+    is_switch = bool in map(type, query.choices) and switch_value(unquoted(text)) is not None
+    if is_switch and text.lower() not in {"true", "false", "1", "0"}:  # Hydra reads no and 'false' as texts
+        raise LaunchError(f"{query.flag} of {query.owner} is {text!r:.60} in the command; write true or false")
     if text in query.texts or is_one_value(text):
         return text if text in query.texts else unquoted(text)
     raise LaunchError(
@@ -169,12 +178,10 @@ def _single_text(text: str, query: FlagQuery) -> str:
 def _rewritten_words(found: Occurrence, query: FlagQuery, value: Value) -> tuple[str, ...]:
     if not found.texts:
         return _rewritten_switch(found, query, value)
-    if isinstance(value, bool) and not query.words:
-        texts = [spell_switch(value, like=unquoted(found.texts[0]))]
-    elif isinstance(value, tuple):
+    if isinstance(value, tuple):
         texts = _list_texts(found.texts, query, value)
     else:
-        texts = query.words_of(value)
+        texts = query.words_of(value) if query.takes_list else [query.text(value, like=unquoted(found.texts[0]))]
     if is_key(query.flag) and len(texts) == 1:
         texts = [quoted_like(texts[0], found.texts[0])]
     return write_value(query.flag, texts, FlagForm.SEPARATE if query.takes_list else found.form)
@@ -190,7 +197,8 @@ def _rewritten_switch(found: Occurrence, query: FlagQuery, value: Value) -> tupl
 
 def _list_texts(typed: Sequence[str], query: FlagQuery, value: tuple[Value, ...]) -> list[str]:
     """Return the texts of a list in the user's form: several words, one word for all, in brackets, or joined."""
-    entries = [query.text(entry) for entry in value]
+    like = _without_brackets(typed[0]).partition(",")[0]
+    entries = [query.text(entry, like=like) for entry in value]
     if len(typed) > 1 or query.takes_list:
         return entries
     bracketed = typed[0] != _without_brackets(typed[0])
@@ -200,7 +208,7 @@ def _list_texts(typed: Sequence[str], query: FlagQuery, value: tuple[Value, ...]
 
 
 def _added_words(args: Sequence[str], query: FlagQuery, value: Value) -> tuple[str, ...]:
-    if isinstance(value, bool) and query.is_switch:
+    if isinstance(value, bool) and query.is_switch and not query.takes_value:
         return _switch_words(query, value, absent_means=not value)
     if query.bare is not None and same_value(value, query.bare):
         return (query.flag,)
@@ -295,6 +303,7 @@ def _flag_query(launch: Launch, binding: Binding, query: BindingQuery) -> FlagQu
         bare=binding.bare,
         absent=default if query.is_conditional else omitted,
         elsewhere=elsewhere,
+        launch=launch,
     )
 
 
@@ -321,6 +330,7 @@ class FlagQuery:
         bare: value of the flag without a text; ``None`` if it has none, or is a switch.
         absent: value expressed by leaving the flag out; ``None`` if the default is written out.
         elsewhere: argument of the command that may set the value in place of the flag; empty without one.
+        launch: command whose source may declare the flag; ``None`` where it is not asked.
     """
 
     flag: str
@@ -335,6 +345,19 @@ class FlagQuery:
     bare: Scalar | None = None
     absent: Value | None = None
     elsewhere: str = ""
+    launch: Launch | None = None
+
+    @property
+    def takes_value(self) -> bool | None:
+        """Return whether the program's parser takes a word after the flag; ``None`` where its source does not tell."""
+        declared = {} if self.launch is None else declared_flags(self.launch)
+        found = [declared[name] for name in map(bare_name, (self.flag, *self.aliases)) if name in declared]
+        return found[0].takes_value if found else None
+
+    @property
+    def may_be_bare(self) -> bool:
+        """Return whether the flag may stand without a value."""
+        return self.is_switch or self.bare is not None
 
     @property
     def is_switch(self) -> bool:
@@ -347,11 +370,15 @@ class FlagQuery:
         """Texts of the legal values."""
         return frozenset(map(self.text, self.choices))
 
-    def text(self, value: Value) -> str:
-        """Return the text of ``value`` after the flag."""
+    def text(self, value: Value, *, like: str = "") -> str:
+        """Return the text of ``value`` after the flag; that of a switch goes with the word ``like`` that is typed."""
         if isinstance(value, tuple):
             return ",".join(map(self.text, value))
-        return next((text for known, text in self.words if text and same_value(known, value)), spell(value))
+        stated = next((text for known, text in self.words if text and same_value(known, value)), "")
+        switch = switch_value(stated or spell(value)) if stated or isinstance(value, bool) else None
+        if switch is None or switch_value(like) is None or like in self.texts:
+            return stated or spell(value)
+        return spell_switch(switch, like=like)
 
     def words_of(self, value: Value) -> list[str]:
         """Return the words of ``value`` after the flag."""
@@ -365,4 +392,6 @@ class FlagQuery:
             LaunchError: the text is no legal kind of value.
         """
         matches = [known for known, word in self.words if word and word == text]
+        if not matches and text not in self.texts and (switch := switch_value(text)) is not None:
+            matches = [known for known, word in self.words if switch_value(word) is switch]
         return matches[0] if matches else read_scalar(text, self.choices, where=self.flag)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.bindings.spelling import read_scalar, spell, switch_value
+from torchx_cubicml.launch.bindings.spelling import read_scalar, spell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,5 +74,4 @@ def _value(options: Mapping[str, str], binding: Binding, query: BindingQuery, *,
         if query.default is not None:
             return query.default
         raise LaunchError(f"{place} is not stated for {query.owner}; state it, or declare a default")
-    switch = switch_value(text) if bool in map(type, query.choices) else None
-    return read_scalar(text, query.choices, where=binding.name) if switch is None else switch
+    return read_scalar(text, query.choices, where=binding.name)

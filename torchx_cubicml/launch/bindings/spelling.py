@@ -7,13 +7,14 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.records.standard_words import OFF_WORDS, ON_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.records.values import Scalar, Value
 
-_SWITCH_WORDS = (("true", "false"), ("True", "False"), ("1", "0"), ("yes", "no"), ("on", "off"), ("TRUE", "FALSE"))
+_OPPOSITES = {**dict(zip(ON_WORDS, OFF_WORDS, strict=True)), **dict(zip(OFF_WORDS, ON_WORDS, strict=True))}
 _MAX_LISTED = 12  # choices in a message
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,300}")
 
@@ -41,23 +42,27 @@ def same_value(one: Value, other: Value) -> bool:
 
 
 def spell_switch(value: bool, *, like: str) -> str:
-    """Return the word for ``value`` in the style of the word ``like``.
+    """Return the word for ``value`` that goes with the word ``like``, in its case.
 
-    >>> spell_switch(False, like="True")
-    'False'
+    >>> [spell_switch(False, like=word) for word in ("True", "T", "yes", "ON", "0", "maybe")]
+    ['False', 'F', 'no', 'OFF', '0', 'false']
     """
-    pair = next((words for words in _SWITCH_WORDS if like in words), _SWITCH_WORDS[0])
-    return pair[0] if value else pair[1]
+    like = like if switch_value(like) is not None else ON_WORDS[0]
+    word = _OPPOSITES[like.lower()]
+    if switch_value(like) is value:
+        return like
+    return word.upper() if like.isupper() else word.capitalize() if like.istitle() else word
 
 
-def spellings(value: Scalar) -> tuple[str, ...]:
+def texts_of(value: Scalar) -> tuple[str, ...]:
     """Return the usual texts of a value: each word for a switch, and a whole number with a fraction too.
 
-    >>> spellings(4), spellings(False)[:3], spellings("NO_SHARD")
-    (('4', '4.0'), ('false', 'False', '0'), ('NO_SHARD',))
+    >>> texts_of(4), texts_of(False)[:3], texts_of("NO_SHARD")
+    (('4', '4.0'), ('false', 'False', 'FALSE'), ('NO_SHARD',))
     """
     if isinstance(value, bool):
-        return tuple(pair[0] if value else pair[1] for pair in _SWITCH_WORDS)
+        words = ON_WORDS if value else OFF_WORDS
+        return tuple(text for word in words for text in (word, word.capitalize(), word.upper()))
     if isinstance(value, str):
         return (value,)
     is_whole = float(value).is_integer()
@@ -65,11 +70,9 @@ def spellings(value: Scalar) -> tuple[str, ...]:
 
 
 def switch_value(text: str) -> bool | None:
-    """Return the boolean that a word spells, ``None`` if it spells none."""
-    for yes, no in _SWITCH_WORDS:
-        if text in {yes, no}:
-            return text == yes
-    return None
+    """Return the boolean that a word of a command spells in any case, ``None`` if it spells none."""
+    word = text.lower()
+    return word in ON_WORDS if word in _OPPOSITES else None
 
 
 def number(text: str) -> int | float | None:

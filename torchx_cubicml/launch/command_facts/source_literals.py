@@ -6,20 +6,25 @@ import ast
 import operator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-from torchx_cubicml.launch.source_files import nodes_of
+from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.source_files import dotted, nodes_of, parsed_modules
 from torchx_cubicml.user_files import read_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from torchx_cubicml.records.values import Scalar
 
 Literal: TypeAlias = "Scalar | tuple[Scalar, ...]"
 """Value that a source can state and a record can hold."""
 _MOST_POWER, _MOST_BASE = 64, 1024
+_TAKES_VALUE = {
+    **dict.fromkeys(("store", "append", "extend"), True),
+    **dict.fromkeys(("store_true", "store_false", "store_const", "count", "BooleanOptionalAction"), False),
+}
 
 
 def _power(left: float, right: float) -> float:
@@ -45,15 +50,19 @@ class ParserFlag:
 
     Args:
         default: its value without the flag; ``None`` where the source does not tell it.
-        switched: value that the bare flag sets; ``None`` for a flag with a value.
+        takes_value: whether a value may follow it; ``None`` where the source does not tell.
         has_no_default: whether it is ``None`` without the flag.
         has_own_type: whether the program converts its text by a function of its own.
+        name: its name with dashes, as the source spells it.
+        choices: legal values; empty where the source does not list them.
     """
 
     default: Literal | None
-    switched: bool | None = None
+    takes_value: bool | None = None
     has_no_default: bool = False
     has_own_type: bool = False
+    name: str = ""
+    choices: tuple[Scalar, ...] = ()
 
 
 def literal(node: ast.expr | None, names: Mapping[str, object] = {}) -> Literal | None:
@@ -145,16 +154,41 @@ def parser_flags(tree: ast.Module) -> Mapping[str, ParserFlag]:
     found: dict[str, ParserFlag] = {}
     known = constants(tree.body)
     for node, words in _added(tree):
-        flags = [word.lstrip("-").replace("-", "_").lower() for word in words if word.startswith("--")]
-        flag = _parser_flag(node, known)
+        flags = [bare_name(word) for word in words if word.startswith("--")]
+        flag = replace(_parser_flag(node, known), name=next((word for word in words if word.startswith("--")), ""))
         for name in flags:
-            if name in found and found[name].default != flag.default:
-                flag = ParserFlag(default=None, switched=flag.switched)
+            other = found.get(name, flag)
+            if (other.default, other.takes_value) != (flag.default, flag.takes_value):
+                both = flag.takes_value if flag.takes_value is other.takes_value else None
+                default = flag.default if flag.default == other.default else None
+                flag = ParserFlag(default=default, takes_value=both, name=flag.name)
             found[name] = flag
     for name, default in _set_defaults(tree, known):
         if name in found or not name:
             each = {name: found[name]} if name else found
             found |= {one: replace(flag, default=default, has_no_default=False) for one, flag in each.items()}
+    return found
+
+
+def bare_name(flag: str) -> str:
+    """Return the name of a flag as ``parser_flags`` has it, with underscores and without dashes."""
+    return flag.strip("-=").replace("-", "_").lower()
+
+
+def declared_flags(launch: Launch) -> Mapping[str, ParserFlag]:
+    """Return the flags that the source of a program declares, by their names as in ``parser_flags``.
+
+    The source is read once for a program in a working folder. Of several files, the one nearest to the script counts.
+    """
+    return _declared_flags(launch.program, launch.is_module, Path.cwd())
+
+
+@lru_cache(maxsize=16)
+def _declared_flags(program: str, is_module: bool, folder: Path) -> Mapping[str, ParserFlag]:
+    del folder
+    found: dict[str, ParserFlag] = {}
+    for _, tree in parsed_modules(Launch(program=program, is_module=is_module)):
+        found = {**parser_flags(tree), **found}
     return found
 
 
@@ -175,7 +209,7 @@ def other_spellings(tree: ast.Module) -> dict[str, str]:
     for _, words in _added(tree):
         long = next((word for word in words if word.startswith("--")), "")
         short = [word for word in words if word.startswith("-") and not word.startswith("--")]
-        found |= dict.fromkeys(short, long[2:].replace("-", "_").lower()) if long else {}
+        found |= dict.fromkeys(short, bare_name(long)) if long else {}
     return found
 
 
@@ -200,20 +234,23 @@ def _called(node: ast.Call) -> str:
 
 def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
     options = {each.arg: each.value for each in node.keywords if each.arg}
-    action = literal(options.get("action"))
-    switched = {"store_true": True, "store_false": False}.get(str(action))
+    stated_action = options.get("action", ast.Constant("store"))
+    action = str(literal(stated_action) or dotted(stated_action).rpartition(".")[2])
+    switched = {"store_true": True, "store_false": False}.get(action)
     default = literal(options["default"], known) if "default" in options else None
     if switched is not None and "default" not in options:
         default = not switched
     kind = options.get("type")
-    if isinstance(default, str) and isinstance(kind, ast.Name) and kind.id in {"int", "float"}:
-        default = None
+    if isinstance(kind, ast.Name) and kind.id in {"int", "float"}:
+        default = None if isinstance(default, str) else int(default) if isinstance(default, bool) else default
+    choices = literal(options.get("choices"), known)
     stated = options.get("default")
     is_none = stated is None or (isinstance(stated, ast.Constant) and stated.value is None)
     return ParserFlag(
         default=default,
-        switched=switched,
+        takes_value=None if any(each.arg is None for each in node.keywords) else _TAKES_VALUE.get(action),
         has_no_default=is_none and default is None,
+        choices=choices if isinstance(choices, tuple) else (),
         has_own_type=kind is not None
         and not (isinstance(kind, ast.Name) and kind.id in {"int", "float", "str", "bool"}),
     )

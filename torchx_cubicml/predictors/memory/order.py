@@ -51,11 +51,9 @@ _SWITCHES: dict[str, dict[str, Coordinates]] = {
         "never": (2.0,),
     },
     "activation_checkpointing": {
-        "full": (0.0,),
-        "true": (0.0,),
+        **dict.fromkeys(("full", "true", "1"), (0.0,)),
+        **dict.fromkeys(("none", "false", "0"), (2.0,)),
         "selective": (1.0,),
-        "none": (2.0,),
-        "false": (2.0,),
     },
     **{
         name: {"true": (0.0,), "false": (1.0,)}

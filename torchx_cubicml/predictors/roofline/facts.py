@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.features.columns import UNSEEN, unseen_word
-from torchx_cubicml.records.standard_words import standard_word
+from torchx_cubicml.records.standard_words import OFF_WORDS, ON_WORDS, standard_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.columns import Columns
     from torchx_cubicml.records.values import Scalar, Value
 
+ON, OFF = (*ON_WORDS, "1.0"), (*OFF_WORDS, "0.0")
 NUMBERS = (
     "capacity_factor",
     "cp_degree",

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from torchx_cubicml.predictors.roofline.facts import OFF
 from torchx_cubicml.predictors.roofline.unknown_facts import embedded_words, misfit_of_words
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.facts import Facts
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
-_OFF = ("False", "0.0", "0", "no", "off")
 
 
 def model_fields(facts: Facts) -> dict[str, Array]:
@@ -91,7 +90,7 @@ def _end_copies(facts: Facts, known: dict[str, Array], layer_params: Array) -> A
     """
     words = embedded_words(facts, known["layers"] * layer_params, known["width"]) / known["vocabulary"]
     counted = np.where(np.isfinite(words) & (known["vocabulary"] > 0.0), words > 1.5, 0.0)
-    untied = np.where(facts.known("tied_embeddings"), facts.share("tied_embeddings", _OFF), counted)
+    untied = np.where(facts.known("tied_embeddings"), facts.share("tied_embeddings", OFF), counted)
     return np.where(facts.number("pp_degree", 1.0) > 1, 1.0, 1.0 + untied)
 
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from torchx_cubicml.predictors.roofline.facts import OFF, ON
 from torchx_cubicml.records.hook_table import RESHARD_SIZES
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.facts import Facts
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-_ON = ("True", "1.0", "1", "yes", "on")
-_OFF = ("False", "0.0", "0", "no", "off")
 _GATHERED_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD", *RESHARD_SIZES)
 _GATHERED_ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
@@ -33,8 +32,8 @@ def degree_fields(facts: Facts) -> dict[str, Array]:
         "gathers_keys": facts.share("cp_method", ("all_gather", "allgather")),
         # By ``alltoall``, torchtitan means a ring, as PyTorch passes keys and values on by that collective.
         "exchanges_heads": facts.share("cp_method", ("a2a", "ulysses")),
-        "tensor_overlap": facts.share("tp_overlap", _ON),
-        "data_overlap": 1.0 - facts.share("overlap_communication", _OFF),
+        "tensor_overlap": facts.share("tp_overlap", ON),
+        "data_overlap": 1.0 - facts.share("overlap_communication", OFF),
     }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from torchx_cubicml.predictors.roofline.facts import OFF, ON
 from torchx_cubicml.records.standard_words import squashed
 
 if TYPE_CHECKING:
@@ -13,9 +14,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-_ON = ("True", "1.0", "1", "yes", "on")
-_OFF = ("False", "0.0", "0", "no", "off")
-_FULL = ("full", "True", "1.0", "1", "yes", "on")
+_FULL = ("full", *ON)
 _PER_OPERATION = frozenset({"op", "selectiveop"})
 _PER_LAYER = frozenset({"selectivelayer"})
 _MODULES = frozenset({"core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"})
@@ -54,12 +53,12 @@ def _number(text: str) -> float:
 
 def offload_fields(facts: Facts) -> dict[str, Array]:
     """Return the fields of a layout that say what is offloaded, float64 ``[n]`` each; see ``TrainingLayout``."""
-    states = facts.share("cpu_offload", _ON)
+    states = facts.share("cpu_offload", ON)
     part = np.clip(facts.number("optimizer_offload_fraction", 1.0), 0.0, 1.0)
     return {
         "offloaded_params": states,
-        "offloaded_optimizer": np.maximum(states, facts.share("optimizer_cpu_offload", _ON) * part),
-        "offloaded_activations": facts.share("activation_cpu_offload", _ON),
+        "offloaded_optimizer": np.maximum(states, facts.share("optimizer_cpu_offload", ON) * part),
+        "offloaded_activations": facts.share("activation_cpu_offload", ON),
     }
 
 
@@ -68,6 +67,6 @@ def kernel_fields(facts: Facts) -> dict[str, Array]:
     plain = ("eager", "math", "torch", "naive", "plain", "none")
     return {
         "plain_attention": facts.share("attention_kernel", plain),
-        "sequence_parallel": 1.0 - facts.share("sequence_parallel", _OFF),
-        "compiled": facts.share("compile", _ON),
+        "sequence_parallel": 1.0 - facts.share("sequence_parallel", OFF),
+        "compiled": facts.share("compile", ON),
     }

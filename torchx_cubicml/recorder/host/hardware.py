@@ -26,9 +26,12 @@ def hardware_facts(kind: str) -> dict[str, Value]:
     Args:
         kind: of device that the model is on, such as ``cpu`` or ``cuda``.
     """
+    from torch import get_num_threads
+
     known: dict[str, Value | None] = {
         "cpu": cpu_name() or None,
         "n_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "n_threads": get_num_threads(),
         "backend": _backend() or None,
     }
     if kind == "cuda":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.crowding import crowded_share
@@ -15,7 +14,7 @@ from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MI
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from torchx_cubicml.records.trial import Trial
 
@@ -79,36 +78,28 @@ def as_asked(trials: Iterable[Trial]) -> list[Trial]:
     ['completed', 'out_of_memory']
     """
     trials = list(trials)
-    usual = {_share_that_ran(trial) for trial in trials if CAUGHT not in trial.observed}
-    return [
-        _refuted(trial)
-        if trial.state.ended
-        and 0 < (share := _share_that_ran(trial)) < 1
-        and (share not in usual if CAUGHT in trial.observed else 1 in usual and not _is_split(trial))
-        else trial
-        for trial in trials
-    ]
+    usual = {_share(trial, MICRO_BATCH) for trial in trials if CAUGHT not in trial.observed}
+    return [_refuted(trial) if trial.state.ended and _ran_less(trial, usual) else trial for trial in trials]
 
 
-def _refuted(trial: Trial) -> Trial:
-    ran, reason = trial.observed[MICRO_BATCH], trial.observed.get(CAUGHT)
-    observed = {name: value for name, value in trial.observed.items() if name not in _BATCH}
-    state = State.OUT_OF_MEMORY if reason is not None else trial.state
-    why = str(reason or trial.reason or f"the launch ran {MICRO_BATCH} {ran}")
-    return replace(trial, state=state, reason=why, measurement=None, observed=observed)
+def _ran_less(trial: Trial, usual: Collection[float]) -> bool:
+    share = _share(trial, MICRO_BATCH)
+    if CAUGHT in trial.observed:
+        return 0 < share < 1 and share not in usual
+    return 0 < share < 1 in usual and _share(trial, GLOBAL_BATCH) % 1 > 0
 
 
-def _share_that_ran(trial: Trial) -> float:
-    """Return the observed micro batch size over the requested one; 0.0 where either is unknown."""
-    ran, asked = trial.observed.get(MICRO_BATCH), trial.config.get(MICRO_BATCH)
+def _share(trial: Trial, fact: str) -> float:
+    """Return an observed batch size over the requested micro batch size; 0.0 where either is unknown."""
+    ran, asked = trial.observed.get(fact), trial.config.get(MICRO_BATCH)
     return ran / asked if isinstance(ran, int) and isinstance(asked, int) and asked > 0 else 0.0
 
 
-def _is_split(trial: Trial) -> bool:
-    """Return whether the requested micro batch size may be that of a step, or of all ranks."""
-    rounds, ranks = (trial.observed.get(name, 1) for name in (ACCUMULATION, "dp_degree"))
-    factors = [each for each in (rounds, ranks) if isinstance(each, int)]
-    return 1 / _share_that_ran(trial) in {*factors, prod(factors)}
+def _refuted(trial: Trial) -> Trial:
+    observed = {name: value for name, value in trial.observed.items() if name not in _BATCH}
+    if CAUGHT not in observed:
+        return replace(trial, measurement=None, observed=observed)
+    return replace(trial, state=State.OUT_OF_MEMORY, reason=str(observed[CAUGHT]), measurement=None, observed=observed)
 
 
 def share_of_others(reason: str) -> float:

@@ -154,9 +154,9 @@ def comparable_trials(
     (1, ('1 launch left out: the latest had device H100, not A100',))
     """
     kept, lines = [without_refused_values(trial) for trial in trials], []
-    own = as_asked(trial for trial in kept if is_same_workload(trial, workload))
-    as_evidence = iter(own)
-    kept = [next(as_evidence) if is_same_workload(trial, workload) else trial for trial in kept]
+    own = [trial for trial in kept if is_same_workload(trial, workload)]
+    asked = dict(zip(map(id, own), as_asked(own), strict=True))
+    kept, own = [asked.get(id(trial), trial) for trial in kept], [*asked.values()]
     impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
         kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))

@@ -36,13 +36,8 @@ from torchx_cubicml.recorder.steps.sampling import StepSampling
 from torchx_cubicml.recorder.steps.start_up import StartUp
 from torchx_cubicml.recorder.steps.step_clock import StepEnd
 from torchx_cubicml.recorder.steps.step_times import StepTimes
-from torchx_cubicml.recorder.steps.trainings import (
-    CaughtFailure,
-    Coverage,
-    EarlierTrainings,
-    OneTraining,
-    WorkChange,
-)
+from torchx_cubicml.recorder.steps.trainings import Coverage, EarlierTrainings, OneTraining, WorkChange
+from torchx_cubicml.records.memory_failure import CAUGHT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -122,7 +117,11 @@ class Training:
         self._has_compiled = self._has_unwatched_steps = False
         self._unhooked_optimizers = UnhookedOptimizers()
         self._unhooked: UnhookedSteps | None = None
-        self._failure, self._caught = "", CaughtFailure()  # for want of memory, since the last step and before it
+        self._failure, self._caught, self._steps_before = (
+            "",
+            "",
+            0,
+        )  # for want of memory, since the last step and before
 
     @property
     def steps(self) -> int:
@@ -205,8 +204,8 @@ class Training:
 
     def facts(self) -> dict[str, Value]:
         """Return the facts of the training that are known by now."""
-        known = self._reported.inspection.known_facts()
-        return {**software_facts(), **known, **self.coverage.facts(), **self._caught.facts()}
+        known = software_facts() | self._reported.inspection.known_facts() | self.coverage.facts()
+        return {**known, CAUGHT: self._caught} if self._caught else known
 
     @property
     def coverage(self) -> Coverage:
@@ -287,8 +286,10 @@ class Training:
         """If memory ran out since the last step, look whether the training goes on with batches of another size."""
         if not self._failure:
             return
-        self._restore_hooks_within_step()
-        self._caught, self._failure = CaughtFailure(self._failure, steps=self.steps), ""
+        self._restore_hooks()
+        self._forwards.begin_anew()  # the one that failed, and those of the step that ends now
+        self._is_partly_observed = True
+        self._caught, self._failure, self._steps_before = self._failure, "", self.steps
         self._until_deferred = _STEPS_TO_DEFER
         self._work_change.renew()
 
@@ -500,7 +501,7 @@ class Training:
             return
         self._inspection.release()
         self._earlier.end(self._current, steps=self.steps, uninspected=self._count_only.begun)
-        if self._caught.reason and self._earlier.steps - self._caught.steps <= _STEPS_TO_DEFER:
+        if self._caught and self._earlier.steps - self._steps_before <= _STEPS_TO_DEFER:
             self._earlier.longest = None  # it ran out of memory, so what follows ran in its place
         self._inspection, self._times, self._work_change = (
             self._new_inspection(),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.event import MEASURED_TRAINING
-from torchx_cubicml.records.memory_failure import CAUGHT
 
 if TYPE_CHECKING:
     from torchx_cubicml.recorder.model.inspection import ModelInspection
@@ -66,23 +65,6 @@ class Coverage:
             return ""
         steps = f"{self.steps} of the {self.all_steps} steps seen"
         return f"{self.trainings} trainings ran one after the other; the record measures number {self.number}: {steps}"
-
-
-@dataclass(frozen=True, slots=True)
-class CaughtFailure:
-    """Failure for want of memory after which the program went on training.
-
-    Args:
-        reason: its text; empty without one.
-        steps: of all trainings before it.
-    """
-
-    reason: str = ""
-    steps: int = 0
-
-    def facts(self) -> dict[str, str]:
-        """Return the fact of the record; none without a failure."""
-        return {CAUGHT: self.reason} if self.reason else {}
 
 
 class EarlierTrainings:

@@ -149,7 +149,8 @@ class Session:
 
     def exited(self, exit_: SystemExit) -> None:
         """Record that the program ended by ``SystemExit``."""
-        self._end(lambda: state_of_exit(exit_.code))
+        memory_ran_out = bool(exit_.code) and state_of(exit_) is State.OUT_OF_MEMORY  # and the program told it itself
+        self._end(lambda: (state_of(exit_), reason_of(exit_)) if memory_ran_out else state_of_exit(exit_.code))
 
     def failed(self, error: BaseException) -> None:
         """Record that the program ended by an exception."""

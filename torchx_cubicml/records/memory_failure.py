@@ -84,9 +84,8 @@ def as_asked(trials: Iterable[Trial]) -> list[Trial]:
 
 def _ran_less(trial: Trial, usual: Collection[float]) -> bool:
     share = _share(trial, MICRO_BATCH)
-    if CAUGHT in trial.observed:
-        return 0 < share < 1 and share not in usual
-    return 0 < share < 1 in usual and _share(trial, GLOBAL_BATCH) % 1 > 0
+    is_unusual = share not in usual if CAUGHT in trial.observed else 1 in usual and _share(trial, GLOBAL_BATCH) % 1 > 0
+    return 0 < share < 1 and is_unusual
 
 
 def _share(trial: Trial, fact: str) -> float:
@@ -97,9 +96,8 @@ def _share(trial: Trial, fact: str) -> float:
 
 def _refuted(trial: Trial) -> Trial:
     observed = {name: value for name, value in trial.observed.items() if name not in _BATCH}
-    if CAUGHT not in observed:
-        return replace(trial, measurement=None, observed=observed)
-    return replace(trial, state=State.OUT_OF_MEMORY, reason=str(observed[CAUGHT]), measurement=None, observed=observed)
+    state, reason = (State.OUT_OF_MEMORY, observed[CAUGHT]) if CAUGHT in observed else (trial.state, trial.reason)
+    return replace(trial, state=state, reason=str(reason), measurement=None, observed=observed)
 
 
 def share_of_others(reason: str) -> float:

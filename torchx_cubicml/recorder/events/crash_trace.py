@@ -21,7 +21,7 @@ ENDED_BY_SIGTERM = "ended by SIGTERM: a preemption, or torchrun after another pr
 _MAX_READ = 1 << 14
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _SIGNAL_NAMES = {"Aborted": "SIGABRT", "Segmentation fault": "SIGSEGV"}
-_CAUSE = re.compile(r"watchdog|NCCL|terminate called|what\(\):|timed? ?out|error", re.IGNORECASE)
+_CAUSE = re.compile(rf"(?i:watchdog|NCCL|terminate called|what\(\):|timed? ?out|error)|{OUT_OF_MEMORY.pattern}")
 _MAX_LINES = 4
 _PYTHON_FRAMES = "Stack ("  # begins the frames of a thread that runs Python
 
@@ -89,8 +89,7 @@ def state_from_crash_trace(words: str, stderr: str, *, backend: object = None) -
     if fatal is None:
         return (State.INFRASTRUCTURE, ENDED_BY_SIGTERM) if words else None
     reason = f"ended by {_SIGNAL_NAMES.get(fatal[1], fatal[1])}"
-    lines = (line for line in stderr.splitlines() if _CAUSE.search(line) or OUT_OF_MEMORY.search(line))
-    causes = [line.strip() for line in lines][-_MAX_LINES:]
+    causes = [line.strip() for line in stderr.splitlines() if _CAUSE.search(line)][-_MAX_LINES:]
     state = state_from_message("\n".join(causes))
     if state is not None:
         return state, "\n".join([reason, *causes])

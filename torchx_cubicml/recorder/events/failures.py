@@ -14,7 +14,6 @@ from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType
 
 _MAX_CHAIN = 32
 _MAX_LINES = 8
@@ -98,7 +97,7 @@ def watch_memory_failures(note: Callable[[BaseException], None]) -> None:
         construct(self, *args)
         note(self)
 
-    def raised(_code: CodeType, _offset: int, error: BaseException) -> None:
+    def raised(_code: object, _offset: object, error: BaseException) -> None:
         if _state_of_one(error) is State.OUT_OF_MEMORY:
             note(error)
 

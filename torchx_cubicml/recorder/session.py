@@ -212,7 +212,7 @@ class Session:
         self._training.on_unhooked_step = self._on_unhooked_step
         on_every_mode_switch(self.guarded(self._training.switched))
         on_every_no_grad(self._training.on_no_grad)
-        watch_memory_failures(self.guarded(self._on_memory_failure))
+        watch_memory_failures(self.guarded(self._training.ran_out_of_memory))
         watch_saving(self._save, self.guarded)
         watch_reservations(partial(self._hook_facts.__setitem__, "reserved_share"), self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
@@ -220,10 +220,6 @@ class Session:
         self._unhook = on_every_step(hook).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)
-
-    def _on_memory_failure(self, error: BaseException) -> None:
-        if self._training is not None:
-            self._training.ran_out_of_memory(reason_of(error))
 
     def _save(self, save: Callable[[], object]) -> object:
         from torchx_cubicml.recorder.steps.saving import writes_file

@@ -27,12 +27,10 @@ OUT_OF_MEMORY = re.compile(
     r"|\b(?:can't|(?<!with error )cannot|unable to|failed to|not enough) (?:allocate )?memory|bad_?alloc)"
     # Status codes, as of CUDA's and HIP's libraries, Level Zero, XLA and Habana.
     r"|(?:\b|_)OUT_OF_(?:\w+_)?MEMORY\b|ErrorOutOfMemory|ErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED\b"
-    r"|\bRESOURCE_EXHAUSTED\b|\bPT_DEVMEM Allocation failed|\bFailed to CUDA calloc"
-    r"|DataLoader worker \(pid[^)]*\) is killed by signal: Killed"
+    r"|\bRESOURCE_EXHAUSTED\b|DEVMEM Allocation failed|\bFailed to CUDA calloc|\bDataLoader worker.*signal: Killed"
 )
 """Texts of failures for want of memory, for errors of general types and for what comes from another process."""
 
-_BATCH = frozenset({MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH})
 _UNITS = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) (KiB|MiB|GiB|TiB)"
 # PyTorch's own account of the device, in the text of its OutOfMemoryError.
@@ -95,7 +93,8 @@ def _share(trial: Trial, fact: str) -> float:
 
 
 def _refuted(trial: Trial) -> Trial:
-    observed = {name: value for name, value in trial.observed.items() if name not in _BATCH}
+    of_what_ran = {MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH}
+    observed = {name: value for name, value in trial.observed.items() if name not in of_what_ran}
     state, reason = (State.OUT_OF_MEMORY, observed[CAUGHT]) if CAUGHT in observed else (trial.state, trial.reason)
     return replace(trial, state=state, reason=str(reason), measurement=None, observed=observed)
 

@@ -585,7 +585,7 @@ def test_what_runs_after_memory_ran_out_is_recorded(
     network = model_and_optimizer()
     noted_steps(training, clock, before, batch=6, network=network)
     network[0](torch.randn(6, 8))  # the forward that fails
-    training.ran_out_of_memory("OutOfMemoryError: CUDA out of memory")
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert CAUGHT not in training.facts()  # no step has followed
     if remade != "nothing":
         model = network[0]
@@ -595,7 +595,7 @@ def test_what_runs_after_memory_ran_out_is_recorded(
     noted_steps(training, clock, 40, batch=3, network=network)
     training.conclude()
     facts, measured = training.facts(), training.measurement()
-    assert facts[CAUGHT] == "OutOfMemoryError: CUDA out of memory"
+    assert facts[CAUGHT] == "torch.OutOfMemoryError: CUDA out of memory"
     assert facts["micro_batch_size"] == facts["global_batch_size"] == 3
     assert measured is not None
     assert measured.samples_per_second == pytest.approx(3.0)
@@ -604,7 +604,7 @@ def test_what_runs_after_memory_ran_out_is_recorded(
 def test_a_batch_that_is_left_out_changes_no_training(training: Training, clock: type[HandClock]) -> None:
     network = model_and_optimizer()
     noted_steps(training, clock, 30, batch=6, network=network)
-    training.ran_out_of_memory("CUDA out of memory")
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     noted_steps(training, clock, 30, batch=6, network=network)
     facts = training.facts()
     assert training.steps == 60
@@ -616,7 +616,7 @@ def test_a_search_for_the_batch_leaves_the_training_that_follows(training: Train
     network = model_and_optimizer()
     for batch in (2, 4, 8, 16):
         noted_steps(training, clock, 3, batch=batch, network=network)
-    training.ran_out_of_memory("CUDA out of memory")
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     del network
     noted_steps(training, clock, 40, batch=8, network=model_and_optimizer())
     measured = training.measurement()
@@ -627,7 +627,7 @@ def test_a_search_for_the_batch_leaves_the_training_that_follows(training: Train
 
 def test_a_later_training_is_judged_by_its_length_again(training: Training, clock: type[HandClock]) -> None:
     network = model_and_optimizer()
-    training.ran_out_of_memory("CUDA out of memory")
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     noted_steps(training, clock, 90, batch=6, network=network)
     del network
     noted_steps(training, clock, 20, batch=3, network=model_and_optimizer())
@@ -635,6 +635,6 @@ def test_a_later_training_is_judged_by_its_length_again(training: Training, cloc
 
 
 def test_explicit_steps_show_that_a_failure_was_caught(training: Training) -> None:
-    training.ran_out_of_memory("CUDA out of memory")
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     training.record_step(4.0, None)
-    assert training.facts()[CAUGHT] == "CUDA out of memory"
+    assert training.facts()[CAUGHT] == "torch.OutOfMemoryError: CUDA out of memory"

@@ -17,7 +17,6 @@ import numpy as np
 from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names, precision_word
 from torchx_cubicml.records.hook_table import HOOKS, hook_fact, illegal_hook_fact
 from torchx_cubicml.records.job_time import QUEUE_S
-from torchx_cubicml.records.memory_failure import CAUGHT
 from torchx_cubicml.records.standard_names import STANDARD_WORDS
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 VOLATILE_FACTS = (
     "attempt",
-    CAUGHT,
+    "caught_out_of_memory",
     "ended_at",
     "host",
     "host_cpus",

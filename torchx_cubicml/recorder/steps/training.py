@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.events.failures import reason_of
 from torchx_cubicml.recorder.model.facts import software_facts
 from torchx_cubicml.recorder.model.inspection import ModelInspection, parameters_of
 from torchx_cubicml.recorder.model.layers import modules_around
@@ -112,16 +113,12 @@ class Training:
         self._others = OtherOptimizers()
         self._count_only = UninspectedTraining()
         self._steps_without_forward, self._next_report = 0, FIRST_REPORT
-        self._is_explicit = False
-        self._is_compiled = False  # a compiler ran since the last counted step
+        self._is_explicit = self._is_compiled = False  # explicitly reported; compiled since the last counted step
         self._has_compiled = self._has_unwatched_steps = False
         self._unhooked_optimizers = UnhookedOptimizers()
         self._unhooked: UnhookedSteps | None = None
-        self._failure, self._caught, self._steps_before = (
-            "",
-            "",
-            0,
-        )  # for want of memory, since the last step and before
+        self._failure, self._steps_before = "", 0  # a failure for want of memory since the last step; steps before one
+        self._caught: dict[str, Value] = {}  # one that steps have followed, as a fact
 
     @property
     def steps(self) -> int:
@@ -155,9 +152,9 @@ class Training:
             self._unhooked = UnhookedSteps(optimizer)
             self._forwards.before_each = self._look_for_step
 
-    def ran_out_of_memory(self, reason: str) -> None:
+    def ran_out_of_memory(self, error: BaseException) -> None:
         """Note a failure for want of memory, at any moment and in any thread; if a step follows, it was caught."""
-        self._failure = reason
+        self._failure = reason_of(error)  # not the error, which holds tensors
         self.notes.left = min(self.notes.left, 1)  # the next step ends the notes
 
     def step(self, optimizer: Optimizer) -> bool:
@@ -204,8 +201,7 @@ class Training:
 
     def facts(self) -> dict[str, Value]:
         """Return the facts of the training that are known by now."""
-        known = software_facts() | self._reported.inspection.known_facts() | self.coverage.facts()
-        return {**known, CAUGHT: self._caught} if self._caught else known
+        return {**software_facts(), **self._reported.inspection.known_facts(), **self.coverage.facts(), **self._caught}
 
     @property
     def coverage(self) -> Coverage:
@@ -288,9 +284,8 @@ class Training:
             return
         self._restore_hooks()
         self._forwards.begin_anew()  # the one that failed, and those of the step that ends now
-        self._is_partly_observed = True
-        self._caught, self._failure, self._steps_before = self._failure, "", self.steps
-        self._until_deferred = _STEPS_TO_DEFER
+        self._until_deferred, self._is_partly_observed = _STEPS_TO_DEFER, True
+        self._caught, self._failure, self._steps_before = {CAUGHT: self._failure}, "", self.steps
         self._work_change.renew()
 
     def _take_step(self, optimizer: Optimizer) -> bool | None:

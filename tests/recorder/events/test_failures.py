@@ -277,3 +277,24 @@ def test_a_caught_failure_keeps_nothing_alive(seen: list[str]) -> None:
     gc.collect()
     assert seen
     assert held[0]() is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python shows errors of every type from 3.12 on")
+def test_caught_failures_of_every_type_are_seen() -> None:
+    found: list[str] = []
+    monitoring = getattr(sys, "monitoring")  # noqa: B009 - absent from older Pythons
+    watch_memory_failures(lambda error: found.append(str(error)))
+    (tool,) = (number for number in (4, 3) if monitoring.get_tool(number) == "torchx-cubicml")
+    try:
+        for raised in (
+            RuntimeError("CUDA out of memory"),
+            MemoryError("m"),
+            KeyError("out_of_memory"),
+            ValueError("v"),
+        ):
+            with pytest.raises(type(raised)):
+                raise raised
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.free_tool_id(tool)
+    assert set(found) == {"CUDA out of memory", "m"}

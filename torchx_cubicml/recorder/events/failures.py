@@ -84,8 +84,8 @@ def state_of_exit(code: object) -> tuple[State, str]:
 def watch_memory_failures(note: Callable[[BaseException], None]) -> None:
     """Pass each error for want of memory to ``note``, whether or not the program catches it; one may be passed twice.
 
-    Python 3.11 shows those of torch's own class alone. Later ones show all: ``sys.monitoring`` costs nothing where no
-    exception is raised.
+    Python 3.11 shows those of torch's own class alone. Later ones show all, by ``sys.monitoring``, which costs nothing
+    where no exception is raised.
 
     Args:
         note: is called while the error is raised, in any thread; it must not raise.
@@ -98,7 +98,7 @@ def watch_memory_failures(note: Callable[[BaseException], None]) -> None:
         note(self)
 
     def raised(_code: object, _offset: object, error: BaseException) -> None:
-        if _state_of_one(error) is State.OUT_OF_MEMORY:
+        if isinstance(error, (RuntimeError, MemoryError, OSError)) and _state_of_one(error) is State.OUT_OF_MEMORY:
             note(error)
 
     kind.__init__ = init

@@ -99,6 +99,16 @@ def test_another_value_of_an_undeclared_flag_keeps_the_launch_as_typed(key: str)
     assert history.compared("--seq_len", "64").unseen == ("--data",)
 
 
+def test_what_ran_out_of_memory_is_not_tried_before_the_work_is_known() -> None:
+    history = History()
+    history.ran("--seq_len", "64")
+    lost = history.ran("--seq_len", "64", batch=8, state=State.OUT_OF_MEMORY, measurement=None)
+    observed = {"micro_batch_size": 2, "caught_out_of_memory": "CUDA out of memory"}
+    caught = history.ran("--seq_len", "64", batch=4, observed=observed)
+    compared = history.compared("--seq_len", "512")
+    assert (compared.unseen, compared.certain) == (("--seq_len",), [lost, caught])
+
+
 def test_the_reason_names_the_word_and_how_to_declare_it() -> None:
     history = History()
     history.ran("--model.seq_len", "64", texts={"program": "a", "$ATTN": "math", "--config:model.depth": "2"})

@@ -529,12 +529,21 @@ def test_hooks_are_released_at_the_first_facts() -> None:
     assert hook.releases == 1
 
 
+def exit_after(code: int) -> SystemExit:
+    """Return what ``sys.exit`` raises in the handler of a failure for want of memory."""
+    made = SystemExit(code)
+    made.__context__ = MemoryError("x")
+    return made
+
+
 @pytest.mark.parametrize(
     ("end", "state", "reason"),
     [
         (lambda session: session.completed(), State.COMPLETED, ""),
         (lambda session: session.exited(SystemExit(3)), State.USER_ERROR, "exit status 3"),
         (lambda session: session.failed(MemoryError("x")), State.OUT_OF_MEMORY, "MemoryError: x"),
+        (lambda session: session.exited(exit_after(0)), State.COMPLETED, ""),
+        (lambda session: session.exited(exit_after(1)), State.OUT_OF_MEMORY, "SystemExit: 1\nafter MemoryError: x"),
     ],
 )
 @pytest.mark.usefixtures("process")

@@ -186,6 +186,14 @@ def test_a_failure_proves_as_much_as_before(reason: str) -> None:
     assert proves_too_large(shared) == proves_too_large(trial)
 
 
+def test_a_caught_failure_is_shared_as_one() -> None:
+    ran = Trial.completed(workload={}, config={"micro_batch_size": 8}, samples_per_second=9.0)
+    caught = "torch.OutOfMemoryError: CUDA out of memory at /home/me"
+    (shared,) = exported([replace(ran, observed={"micro_batch_size": 4, "caught_out_of_memory": caught})]).trials
+    assert (shared.state, shared.measurement, shared.observed) == (State.OUT_OF_MEMORY, None, {})
+    assert proves_too_large(shared)
+
+
 def test_a_crowded_measurement_keeps_its_error_once(tmp_path: Path) -> None:
     crowded = {"host_cpus": 2, "other_busy_cpus": 1.0, "idle_cpus": 0.0, "host": "node7"}
     trial = replace(Trial.completed(workload={}, config={}, tokens_per_second=9.0), observed=crowded)

@@ -280,6 +280,19 @@ class TestUnderWay:
         assert expire_lost_trials([odd, ran(10)], WORKLOAD) == [odd, ran(10)]
 
 
+def test_a_config_whose_failure_was_caught_does_not_fit_and_is_not_proposed() -> None:
+    caught = ran(2, batch=2, speed=30_000.0, micro_batch_size=1, caught_out_of_memory="CUDA out of memory")
+    trials = [ran(1, batch=1, micro_batch_size=1), caught]
+    posterior = Posterior.of(SPACE, workload=WORKLOAD, current=CURRENT, trials=trials, rng=np.random.default_rng(0))
+    outcomes = {each.config["micro_batch_size"]: each for each in posterior.outcomes.values()}
+    assert (outcomes[2].out_of_memory, outcomes[2].measured) == (True, ())
+    assert outcomes[1].measured == (10_000.0,)
+    best = best_of(*trials)
+    assert best is not None
+    assert best.config == {"micro_batch_size": 1}
+    assert comparable_trials(trials, {"program": "b.py"})[0] == trials
+
+
 def test_the_posterior_uses_one_device() -> None:
     trials = [ran(1, device="A100"), ran(2, device="H100"), open_trial(1, State.PLANNED)]
     space = SPACE.bind(workload=WORKLOAD, current=CURRENT)

@@ -66,6 +66,25 @@ def test_trials_are_read_at_the_requested_statistic(tmp_path: Path) -> None:
         assert trial_log.trials() == [found]
 
 
+def test_a_tune_sees_that_what_it_asked_for_did_not_fit(tmp_path: Path) -> None:
+    measured = Measurement(samples_per_second=80.0)
+    caught = {"micro_batch_size": 4, "caught_out_of_memory": "torch.OutOfMemoryError: CUDA out of memory"}
+    trial_log = TrialLog(str(tmp_path / "store"))
+    running = replace(event_of(EventKind.MEASURED, 1), config={"micro_batch_size": 8}, observed=caught)
+    trial_log.append(replace(running, measurement=measured))
+    trial_log.refresh()
+    found = trial_log.of_launch(LAUNCH)
+    assert found is not None
+    assert (found.state, found.measurement) == (State.RUNNING, measured)
+    trial_log.append(event_of(EventKind.ENDED, 2, state=State.COMPLETED))
+    trial_log.refresh()
+    found = trial_log.of_launch(LAUNCH)
+    assert found is not None
+    assert (found.state, found.measurement) == (State.OUT_OF_MEMORY, None)
+    (recorded,) = trial_log.trials()
+    assert (recorded.state, recorded.measurement) == (State.COMPLETED, measured)
+
+
 def test_events_of_a_launch_stay_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial_log = TrialLog(str(tmp_path / "store"))
     plan = Event(kind=EventKind.PLANNED, launch_id=LAUNCH, config={"x": 1})

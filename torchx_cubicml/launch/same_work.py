@@ -23,6 +23,7 @@ from torchx_cubicml.launch.observed_work import ObservedWork
 from torchx_cubicml.launch.present_command import TEXTS_KNOWN, RecordedSettings, has_same_key, is_of_program
 from torchx_cubicml.records.argument_words import names_as_typed
 from torchx_cubicml.records.arguments import is_keyed
+from torchx_cubicml.records.memory_failure import as_asked, proves_too_large
 from torchx_cubicml.records.workload import count_of_launches, is_informative, is_same_workload, recency
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class ComparedTrials:
 
     Args:
         trials: of all workloads, without those of the workload that did other work.
-        certain: likewise, without those whose work is not known to be the same while the command has not run.
+        certain: likewise, without those whose work is not known to be the same while the command has not run, unless
+            they ran out of memory: what did not fit is not tried before that is known.
         unseen: settings that make the present command another job until it has run, flags as typed; empty where there
             are none.
         lines: reasons why trials were left out, one line each.
@@ -95,7 +97,9 @@ def with_same_work(
     ]
     if not own:
         return ComparedTrials(trials=list(trials), certain=list(trials))
-    elsewhere = _without(trials, own)
+    elsewhere = _without(
+        trials, [trial for trial, seen in zip(own, as_asked(own), strict=True) if not proves_too_large(seen)]
+    )
     if not keys and any(trial.digests is not None or is_keyed(trial.arguments or ()) for trial in own):
         return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=(_NO_KEY,))
     work, recorded = ObservedWork(space), RecordedSettings(command, keys)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
 from torchx_cubicml.recorder.attempt.notes import AttemptNotes
-from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
+from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit, watch_memory_failures
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.host.job_energy import JobEnergy
 from torchx_cubicml.recorder.host.memory import peak_memory_gib
@@ -149,7 +149,8 @@ class Session:
 
     def exited(self, exit_: SystemExit) -> None:
         """Record that the program ended by ``SystemExit``."""
-        self._end(lambda: state_of_exit(exit_.code))
+        memory_ran_out = bool(exit_.code) and state_of(exit_) is State.OUT_OF_MEMORY  # and the program told it itself
+        self._end(lambda: (state_of(exit_), reason_of(exit_)) if memory_ran_out else state_of_exit(exit_.code))
 
     def failed(self, error: BaseException) -> None:
         """Record that the program ended by an exception."""
@@ -211,6 +212,7 @@ class Session:
         self._training.on_unhooked_step = self._on_unhooked_step
         on_every_mode_switch(self.guarded(self._training.switched))
         on_every_no_grad(self._training.on_no_grad)
+        watch_memory_failures(self.guarded(self._training.ran_out_of_memory))
         watch_saving(self._save, self.guarded)
         watch_reservations(partial(self._hook_facts.__setitem__, "reserved_share"), self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))

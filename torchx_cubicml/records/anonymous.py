@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.crowding import CROWDING_FACTS
 from torchx_cubicml.records.iso_time import parse_time
-from torchx_cubicml.records.memory_failure import plain_memory_reason
+from torchx_cubicml.records.memory_failure import as_asked, plain_memory_reason
 from torchx_cubicml.records.provenance import PACKAGE_VERSION
 from torchx_cubicml.records.shareable_facts import KEPT_NAMES, LOG_SOURCES, shareable_text
 from torchx_cubicml.records.trial import State
@@ -58,7 +58,7 @@ def anonymous_trials(
         device_name: see ``shareable_text``.
         random_hex: returns a new random text of hexadecimal digits at each call.
     """
-    kept = [without_refused_values(trial) for trial in trials if trial.state is not State.PLANNED]
+    kept = as_asked(without_refused_values(trial) for trial in trials if trial.state is not State.PLANNED)
     scheme = _Pseudonyms(random_hex=random_hex or _random_hex, device_name=device_name)
     scheme.ranks.update(_ranks(kept))
     projects = _project_groups(kept)

@@ -276,14 +276,15 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
     attempts = sorted({event.attempt for event in of_attempts})
     last = [event for event in of_attempts if event.attempt == attempts[-1]]
     end = _deciding_end(of_attempts, last)
+    described = _of_measured_training(ordered)
     with_origin = (event for event in ordered if event.kind in {EventKind.PLANNED, EventKind.STARTED})
     return Trial(
         trial_id=trial_id,
         workload=_merged(ordered, "workload"),
         config=_merged(ordered, "config"),
         state=_state(last, end),
-        observed=_with_queue(_observed(ordered), ordered),
-        measurement=next((event.measurement for event in reversed(ordered) if event.measurement), None),
+        observed=_with_queue(_merged(described, "observed"), ordered),
+        measurement=next((event.measurement for event in reversed(described) if event.measurement), None),
         origin=next(with_origin, ordered[0]).origin,
         launch_id=next((event.launch_id for event in ordered if event.launch_id), ""),
         attempts=max(len(attempts), 1),
@@ -327,20 +328,19 @@ def _deciding_end(events: Sequence[Event], last: Sequence[Event]) -> Event | Non
     return by_specificity[0] if by_specificity else None
 
 
-def _observed(events: Sequence[Event]) -> dict[str, Value]:
-    """Return the facts of all events, without those of a training that the last event no longer measures."""
+def _of_measured_training(events: Sequence[Event]) -> Sequence[Event]:
+    """Return the events without those of a training that the last event no longer measures."""
     numbered = [event for event in events if MEASURED_TRAINING in event.observed]
     if not numbered:
-        return _merged(events, "observed")
+        return events
     last = numbered[-1]
     number = last.observed[MEASURED_TRAINING]
     begins = {EventKind.PLANNED, EventKind.STARTED}
-    kept = [
+    return [
         event
         for event in events
         if event.kind in begins or event.writer != last.writer or event.observed.get(MEASURED_TRAINING, 1) == number
     ]
-    return _merged(kept, "observed")
 
 
 def _with_queue(observed: dict[str, Value], events: Sequence[Event]) -> dict[str, Value]:

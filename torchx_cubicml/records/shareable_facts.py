@@ -47,7 +47,7 @@ KEPT_NAMES = frozenset(
 
 LEFT_OUT = frozenset(
     {
-        *("host", "job_id", "visible_devices", "runs_as_typed", "restart_cause"),
+        *("host", "job_id", "visible_devices", "runs_as_typed", "restart_cause", "caught_out_of_memory"),
         *map(hook_fact, HOOKS),
         *map(illegal_hook_fact, HOOKS),
     }

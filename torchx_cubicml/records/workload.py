@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.hook_table import HOOKS, VALUES_REFUSED, hook_fact
 from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.memory_failure import as_asked
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -140,8 +141,9 @@ def comparable_trials(
 
     The reference is the latest trial of the workload that was measured or ran out of memory: comparable trials share
     its device and model size. A trial without these facts is kept, and so are all trials of other workloads. A trial
-    with an impossible throughput is dropped, too. One whose values a hook refused keeps no measurement. With
-    ``any_device``, because the config chooses the machine, trials on other devices are comparable.
+    with an impossible throughput is dropped, too. No measurement keeps one whose values a hook refused, or that ran
+    smaller batches than asked (``as_asked``). With ``any_device``, because the config chooses the machine, trials on
+    other devices are comparable.
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> runs = [Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2)]
@@ -153,6 +155,8 @@ def comparable_trials(
     """
     kept, lines = [without_refused_values(trial) for trial in trials], []
     own = [trial for trial in kept if is_same_workload(trial, workload)]
+    asked = dict(zip(map(id, own), as_asked(own), strict=True))
+    kept, own = [asked.get(id(trial), trial) for trial in kept], [*asked.values()]
     impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
         kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))

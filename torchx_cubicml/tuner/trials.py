@@ -10,6 +10,7 @@ from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.event import EventKind
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.measurement import MEAN
+from torchx_cubicml.records.memory_failure import as_asked
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.digest_key import digest_keys
@@ -101,7 +102,7 @@ class TrialLog:
             return None
         if launch_id not in self._folded or self._folded[launch_id][0] is not group:  # new events make a new group
             self._folded[launch_id] = group, with_crowding(folded(self._events(launch_id), self._statistic))
-        found = self._priced(self._folded[launch_id][1])
+        found = as_asked(self._priced(self._folded[launch_id][1]))
         return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
 
     def _priced(self, trials: list[Trial]) -> list[Trial]:

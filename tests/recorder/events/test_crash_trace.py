@@ -23,6 +23,11 @@ WATCHDOG = (
     "terminate called after throwing an instance of 'c10::DistBackendError'\n"
 )
 REMOTE = "what():  [Rank 0] NCCL error: remote process exited or there was a network error, ncclRemoteError\n"
+# github.com/open-edge-platform/physical-ai-studio/issues/440
+OF_INTEL = (
+    "terminate called after throwing an instance of 'sycl::_V1::exception'\n  what():  Enqueue process failed.\n"
+    "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +37,19 @@ REMOTE = "what():  [Rank 0] NCCL error: remote process exited or there was a net
         (OF_A_THREAD, WATCHDOG, "nccl", State.TIMEOUT, "Watchdog caught"),
         (OF_A_THREAD, REMOTE, "nccl", State.INFRASTRUCTURE, "ncclRemoteError"),
         (OF_A_THREAD, "", "nccl", State.INFRASTRUCTURE, "NCCL's watchdog"),
+        (OF_A_THREAD, OF_INTEL, "xccl", State.OUT_OF_MEMORY, "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
+        (
+            OF_A_THREAD,
+            "unable to mmap 72 bytes from file </torch_2>: Cannot allocate memory (12)\n",
+            None,
+            State.OUT_OF_MEMORY,
+            "unable to mmap",
+        ),
         (OF_PYTHON, "", "nccl", State.UNKNOWN, "ended by SIGABRT"),
         (OF_A_THREAD, "", "gloo", State.UNKNOWN, "ended by SIGABRT"),
         (OF_A_THREAD, "step 3 loss 0.2\n", None, State.UNKNOWN, "ended by SIGABRT"),
     ],
-    ids=["sigterm", "watchdog", "remote", "nccl unseen", "python", "gloo", "no words"],
+    ids=["sigterm", "watchdog", "remote", "nccl unseen", "Intel", "mmap", "python", "gloo", "no words"],
 )
 def test_the_end_is_sorted_by_what_was_left(
     words: str, stderr: str, backend: str | None, state: State, reason: str

@@ -1,15 +1,29 @@
 from __future__ import annotations
 
+import ctypes
 import errno
+import gc
+import sys
+import weakref
 
 import pytest
 
-from torchx_cubicml.recorder.events.failures import at_time_limit, reason_of, state_of, state_of_exit
+from torchx_cubicml.recorder.events.failures import (
+    at_time_limit,
+    reason_of,
+    state_of,
+    state_of_exit,
+    watch_memory_failures,
+)
 from torchx_cubicml.records.trial import State
 
 
 class OutOfMemoryError(RuntimeError):
     """Named as torch's own."""
+
+
+class TooLargeError(OutOfMemoryError):
+    """Derived from it, as by a trainer."""
 
 
 class SIGTERMException(SystemExit):
@@ -25,7 +39,11 @@ def chained(error: BaseException, cause: BaseException | None = None) -> BaseExc
     ("error", "expected"),
     [
         (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), State.OUT_OF_MEMORY),
+        (TooLargeError("batch of 64"), State.OUT_OF_MEMORY),
         (RuntimeError("CUDA error: out of memory"), State.OUT_OF_MEMORY),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), State.OUT_OF_MEMORY),
+        (KeyError("out_of_memory"), State.USER_ERROR),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"), State.USER_ERROR),
         (RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory: you tried"), State.OUT_OF_MEMORY),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), State.OUT_OF_MEMORY),
         (MemoryError(), State.OUT_OF_MEMORY),
@@ -214,3 +232,69 @@ def test_a_group_hides_no_cause_of_a_member() -> None:
     member = ValueError()
     member.__cause__ = MemoryError()
     assert state_of(ExceptionGroup("many", [KeyError(), member])) is State.OUT_OF_MEMORY
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the texts of the memory failures that are raised in this test."""
+    import torch
+
+    found: list[str] = []
+    # The class is restored, and the callback of Python 3.12 is not registered for the tests that follow.
+    monkeypatch.setattr(torch.OutOfMemoryError, "__init__", torch.OutOfMemoryError.__init__)
+    monkeypatch.delattr(sys, "monitoring", raising=False)
+    watch_memory_failures(lambda error: found.append(str(error)))
+    return found
+
+
+def test_a_failure_of_torchs_class_is_seen_although_it_is_caught(seen: list[str]) -> None:
+    import torch
+
+    class Own(torch.OutOfMemoryError):
+        """A trainer's own."""
+
+    kind = torch.cuda.OutOfMemoryError
+    for raised in (torch.OutOfMemoryError("by hand"), Own("own"), RuntimeError("of no interest")):
+        with pytest.raises(RuntimeError):
+            raise raised
+    with pytest.raises(kind, match="from C"):  # as torch's C++ code raises it
+        ctypes.pythonapi.PyErr_SetString(ctypes.py_object(kind), b"from C")
+    assert seen == ["by hand", "own", "from C"]
+    assert repr(kind("a", 2)) == "OutOfMemoryError('a', 2)"
+
+
+def test_a_caught_failure_keeps_nothing_alive(seen: list[str]) -> None:
+    import torch
+
+    def fail() -> None:
+        tensor = torch.ones(2)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("too large")
+
+    held: list[weakref.ref[torch.Tensor]] = []
+    with pytest.raises(torch.OutOfMemoryError):
+        fail()
+    gc.collect()
+    assert seen
+    assert held[0]() is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python shows errors of every type from 3.12 on")
+def test_caught_failures_of_every_type_are_seen() -> None:
+    found: list[str] = []
+    monitoring = getattr(sys, "monitoring")  # noqa: B009 - absent from older Pythons
+    watch_memory_failures(lambda error: found.append(str(error)))
+    (tool,) = (number for number in (4, 3) if monitoring.get_tool(number) == "torchx-cubicml")
+    try:
+        for raised in (
+            RuntimeError("CUDA out of memory"),
+            MemoryError("m"),
+            KeyError("out_of_memory"),
+            ValueError("v"),
+        ):
+            with pytest.raises(type(raised)):
+                raise raised
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.free_tool_id(tool)
+    assert set(found) == {"CUDA out of memory", "m"}

@@ -176,6 +176,20 @@ def test_facts_of_another_training_are_dropped(made: Callable[..., tuple[Reporte
     assert trial.observed == {"x": 1, "a": 1, "b": 1, "measured_training": 1}
 
 
+def test_a_speed_is_of_the_training_that_the_facts_describe(made: Callable[..., tuple[Reporter, Any]]) -> None:
+    """Before memory ran out, another training was measured; what followed was too short for a steady state."""
+    reporter, sender = made()
+    reporter.started({})
+    reporter.learn({"micro_batch_size": 8}, Measurement(samples_per_second=9.0, steps_counted=20))
+    reporter.measured()
+    reporter.learn({"micro_batch_size": 4, "trainings": 2, "measured_training": 2}, None)
+    reporter.ended(State.COMPLETED, "")
+    (trial,) = fold_events(sender.events)
+    assert (trial.observed["micro_batch_size"], trial.measurement) == (4, None)
+    (trial,) = fold_events(sender.events[:-1])
+    assert trial.measurement is not None
+
+
 @pytest.mark.parametrize(("now", "state"), [(999.0, State.INFRASTRUCTURE), (1001.0, State.TIMEOUT)])
 def test_the_first_end_is_sorted_by_the_time_limit(
     now: float, state: State, made: Callable[..., tuple[Reporter, Any]], monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from torchx_cubicml.recorder.steps import step_times
 from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
 from torchx_cubicml.recorder.steps.step_clock import HostClock
 from torchx_cubicml.recorder.steps.training import FIRST_REPORT, Training
+from torchx_cubicml.records.memory_failure import CAUGHT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -563,3 +564,77 @@ def test_few_of_many_trainings_are_inspected(
     assert measured is not None
     assert measured.samples_per_second is not None
     assert measured.steps_counted + measured.warmup_steps > 100
+
+
+def noted_steps(training: Training, clock: type[HandClock], count: int, *, batch: int, network: Any) -> None:
+    """Take steps as the hook of every step sees them, each of a second."""
+    model, optimizer = network
+    hook = make_step_hook(training.notes, lambda stepped, _args, _kwargs: training.step(stepped), bare)
+    for _ in range(count):
+        clock.seconds += 1.0
+        model(torch.randn(batch, 8)).sum().backward()
+        optimizer.step()
+        hook(optimizer, (), {})
+
+
+@pytest.mark.parametrize("before", [3, 25, 90])
+@pytest.mark.parametrize("remade", ["nothing", "the optimizer", "the model"])
+def test_what_runs_after_memory_ran_out_is_recorded(
+    training: Training, clock: type[HandClock], before: int, remade: str
+) -> None:
+    network = model_and_optimizer()
+    noted_steps(training, clock, before, batch=6, network=network)
+    network[0](torch.randn(6, 8))  # the forward that fails
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert CAUGHT not in training.facts()  # no step has followed
+    if remade != "nothing":
+        model = network[0]
+        network = (model, torch.optim.SGD(model.parameters(), lr=0.1)) if remade != "the model" else None
+        del model
+        network = network or model_and_optimizer()
+    noted_steps(training, clock, 40, batch=3, network=network)
+    training.conclude()
+    facts, measured = training.facts(), training.measurement()
+    assert facts[CAUGHT] == "torch.OutOfMemoryError: CUDA out of memory"
+    assert facts["micro_batch_size"] == facts["global_batch_size"] == 3
+    assert measured is not None
+    assert measured.samples_per_second == pytest.approx(3.0)
+
+
+def test_a_batch_that_is_left_out_changes_no_training(training: Training, clock: type[HandClock]) -> None:
+    network = model_and_optimizer()
+    noted_steps(training, clock, 30, batch=6, network=network)
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    noted_steps(training, clock, 30, batch=6, network=network)
+    facts = training.facts()
+    assert training.steps == 60
+    assert facts["micro_batch_size"] == 6
+    assert {CAUGHT} == facts.keys() & {CAUGHT, "trainings"}
+
+
+def test_a_search_for_the_batch_leaves_the_training_that_follows(training: Training, clock: type[HandClock]) -> None:
+    network = model_and_optimizer()
+    for batch in (2, 4, 8, 16):
+        noted_steps(training, clock, 3, batch=batch, network=network)
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    del network
+    noted_steps(training, clock, 40, batch=8, network=model_and_optimizer())
+    measured = training.measurement()
+    assert training.facts()["micro_batch_size"] == 8
+    assert measured is not None
+    assert measured.samples_per_second == pytest.approx(8.0)
+
+
+def test_a_later_training_is_judged_by_its_length_again(training: Training, clock: type[HandClock]) -> None:
+    network = model_and_optimizer()
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    noted_steps(training, clock, 90, batch=6, network=network)
+    del network
+    noted_steps(training, clock, 20, batch=3, network=model_and_optimizer())
+    assert training.facts()["micro_batch_size"] == 6
+
+
+def test_explicit_steps_show_that_a_failure_was_caught(training: Training) -> None:
+    training.ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    training.record_step(4.0, None)
+    assert training.facts()[CAUGHT] == "torch.OutOfMemoryError: CUDA out of memory"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 VOLATILE_FACTS = (
     "attempt",
+    "caught_out_of_memory",
     "ended_at",
     "host",
     "host_cpus",

@@ -14,13 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from torchx_cubicml.recorder.events.failures import state_from_message
+from torchx_cubicml.records.memory_failure import OUT_OF_MEMORY
 from torchx_cubicml.records.trial import State
 
 ENDED_BY_SIGTERM = "ended by SIGTERM: a preemption, or torchrun after another process was lost"
 _MAX_READ = 1 << 14
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _SIGNAL_NAMES = {"Aborted": "SIGABRT", "Segmentation fault": "SIGSEGV"}
-_CAUSE = re.compile(r"watchdog|NCCL|out of memory|terminate called|what\(\):|timed? ?out|error", re.IGNORECASE)
+_CAUSE = re.compile(rf"(?i:watchdog|NCCL|terminate called|what\(\):|timed? ?out|error)|{OUT_OF_MEMORY.pattern}")
 _MAX_LINES = 4
 _PYTHON_FRAMES = "Stack ("  # begins the frames of a thread that runs Python
 

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.memory_failure import OUT_OF_MEMORY
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MAX_CHAIN = 32
 _MAX_LINES = 8
 _MAX_REASON = 2000
 # Searched in RuntimeErrors only: a user's own ValueError may use any words.
 _STATE_PATTERNS = (
-    (
-        State.OUT_OF_MEMORY,
-        re.compile(
-            r"out of memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory|CUBLAS_STATUS_ALLOC_FAILED"
-            r"|CUDNN_STATUS_ALLOC_FAILED",
-            re.IGNORECASE,
-        ),
-    ),
+    (State.OUT_OF_MEMORY, OUT_OF_MEMORY),
     (
         State.TIMEOUT,
         re.compile(r"timed out|time ?out|watchdog caught", re.IGNORECASE),
@@ -86,6 +81,35 @@ def state_of_exit(code: object) -> tuple[State, str]:
     return State.USER_ERROR, mask(str(code))[-_MAX_REASON:]
 
 
+def watch_memory_failures(note: Callable[[BaseException], None]) -> None:
+    """Pass each error for want of memory to ``note``, whether or not the program catches it; one may be passed twice.
+
+    Python 3.11 shows those of torch's own class alone. Later ones show all, by ``sys.monitoring``, which costs nothing
+    where no exception is raised.
+
+    Args:
+        note: is called while the error is raised, in any thread; it must not raise.
+    """
+    kind = sys.modules["torch"].cuda.OutOfMemoryError  # of every device; raised by torch's C++ code, too
+    construct = kind.__init__
+
+    def init(self: BaseException, *args: object) -> None:
+        construct(self, *args)
+        note(self)
+
+    def raised(_code: object, _offset: object, error: BaseException) -> None:
+        if isinstance(error, (RuntimeError, MemoryError, OSError)) and _state_of_one(error) is State.OUT_OF_MEMORY:
+            note(error)
+
+    kind.__init__ = init
+    monitoring = getattr(sys, "monitoring", None)
+    tool = next((number for number in (4, 3) if monitoring and monitoring.get_tool(number) is None), None)
+    if monitoring is not None and tool is not None:  # debuggers and profilers have the other numbers
+        monitoring.use_tool_id(tool, "torchx-cubicml")
+        monitoring.register_callback(tool, monitoring.events.RAISE, raised)
+        monitoring.set_events(tool, monitoring.events.RAISE)
+
+
 def at_time_limit(state: State, reason: str, *, ends_at: float, now: float) -> tuple[State, str]:
     """Return state and reason of an end; turn an infrastructure failure at the scheduler's time limit into a timeout.
 
@@ -120,7 +144,7 @@ def _last_lines(error: BaseException, most: int) -> str:
 
 
 def _state_of_one(error: BaseException) -> State:
-    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or any(each.__name__ == "OutOfMemoryError" for each in type(error).__mro__):
         return State.OUT_OF_MEMORY
     if type(error).__name__ in _EXTERNAL_ENDS:
         return State.INFRASTRUCTURE

@@ -83,7 +83,7 @@ class Reporter:
     def learn(self, observed: Mapping[str, Value], measurement: Measurement | None) -> None:
         """Store observations for the next event; facts of a training that is no longer the reported one are dropped."""
         if observed and observed.get(MEASURED_TRAINING) != self._observed.get(MEASURED_TRAINING):
-            self._observed = dict(self._at_start)
+            self._observed, self._measurement = dict(self._at_start), None
         self._observed.update(observed)
         self._measurement = measurement or self._measurement
 

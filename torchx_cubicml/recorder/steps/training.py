@@ -5,7 +5,8 @@ checkpoint loader that fills the optimizer state by a step without a forward is 
 class that replaces the leading one on the same model (a new one per epoch) continues the training. One that trains
 something else, or the same model with batches of another size, and replaces it for good begins another training, such
 as the real one after a learning-rate search. Each training has its own facts and times, and the one that took the most
-time is reported (``trainings``).
+time is reported (``trainings``). Where the program caught a failure for want of memory, what it trains afterwards with
+batches of another size is another training, too, and the earlier ones are not reported.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.events.failures import reason_of
 from torchx_cubicml.recorder.model.facts import software_facts
 from torchx_cubicml.recorder.model.inspection import ModelInspection, parameters_of
 from torchx_cubicml.recorder.model.layers import modules_around
@@ -36,6 +38,7 @@ from torchx_cubicml.recorder.steps.start_up import StartUp
 from torchx_cubicml.recorder.steps.step_clock import StepEnd
 from torchx_cubicml.recorder.steps.step_times import StepTimes
 from torchx_cubicml.recorder.steps.trainings import Coverage, EarlierTrainings, OneTraining, WorkChange
+from torchx_cubicml.records.memory_failure import CAUGHT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,13 +112,13 @@ class Training:
         self._identity: OptimizerIdentity | None = None  # of the leading optimizer
         self._others = OtherOptimizers()
         self._count_only = UninspectedTraining()
-        self._steps_without_forward = 0
-        self._next_report = FIRST_REPORT
-        self._is_explicit = False
-        self._is_compiled = False  # a compiler ran since the last counted step
+        self._steps_without_forward, self._next_report = 0, FIRST_REPORT
+        self._is_explicit = self._is_compiled = False  # explicitly reported; compiled since the last counted step
         self._has_compiled = self._has_unwatched_steps = False
         self._unhooked_optimizers = UnhookedOptimizers()
         self._unhooked: UnhookedSteps | None = None
+        self._failure, self._steps_before = "", 0  # a failure for want of memory since the last step; steps before one
+        self._caught: dict[str, Value] = {}  # one that steps have followed, as a fact
 
     @property
     def steps(self) -> int:
@@ -149,8 +152,14 @@ class Training:
             self._unhooked = UnhookedSteps(optimizer)
             self._forwards.before_each = self._look_for_step
 
+    def ran_out_of_memory(self, error: BaseException) -> None:
+        """Note a failure for want of memory, at any moment and in any thread; if a step follows, it was caught."""
+        self._failure = reason_of(error)  # not the error, which holds tensors
+        self.notes.left = min(self.notes.left, 1)  # the next step ends the notes
+
     def step(self, optimizer: Optimizer) -> bool:
         """Note that an optimizer has stepped; return whether a report is due."""
+        self._outlive_failure()
         if self._unhooked is not None:  # its steps are not compiled after all
             self._unhooked = self._leading = self._forwards.before_each = None
         if self._leading is None:
@@ -179,6 +188,7 @@ class Training:
 
         From the first call on, steps are counted and timed by these calls alone.
         """
+        self._outlive_failure()
         if not self._is_explicit:
             self._restore_hooks()
             self._is_explicit = True
@@ -191,7 +201,7 @@ class Training:
 
     def facts(self) -> dict[str, Value]:
         """Return the facts of the training that are known by now."""
-        return {**software_facts(), **self._reported.inspection.known_facts(), **self.coverage.facts()}
+        return {**software_facts(), **self._reported.inspection.known_facts(), **self.coverage.facts(), **self._caught}
 
     @property
     def coverage(self) -> Coverage:
@@ -267,6 +277,16 @@ class Training:
     @property
     def _reported(self) -> OneTraining:
         return self._earlier.reported(self._current)
+
+    def _outlive_failure(self) -> None:
+        """If memory ran out since the last step, look whether the training goes on with batches of another size."""
+        if not self._failure:
+            return
+        self._restore_hooks()
+        self._forwards.begin_anew()  # the one that failed, and those of the step that ends now
+        self._until_deferred, self._is_partly_observed = _STEPS_TO_DEFER, True
+        self._caught, self._failure, self._steps_before = {CAUGHT: self._failure}, "", self.steps
+        self._work_change.renew()
 
     def _take_step(self, optimizer: Optimizer) -> bool | None:
         """Count a step of the leading optimizer; return whether a report is due, or ``None`` if it does not count."""
@@ -476,6 +496,8 @@ class Training:
             return
         self._inspection.release()
         self._earlier.end(self._current, steps=self.steps, uninspected=self._count_only.begun)
+        if self._caught and self._earlier.steps - self._steps_before <= _STEPS_TO_DEFER:
+            self._earlier.longest = None  # it ran out of memory, so what follows ran in its place
         self._inspection, self._times, self._work_change = (
             self._new_inspection(),
             StepTimes(self._start_up),

@@ -10,6 +10,7 @@ from torchx_cubicml.records.trial import State, Trial
 
 LOST = Trial.infeasible(workload={"program": "a.py"}, config={"micro_batch_size": 8})
 ON_DEVICE = {"devices_per_node": 8}
+BUSY = {"host_cpus": 2, "other_busy_cpus": 1.9, "idle_cpus": 0.0}
 
 
 def message(own: str) -> str:
@@ -34,6 +35,10 @@ def message(own: str) -> str:
         (ON_DEVICE, "the scheduler ended the job: out of memory", False),
         ({}, "the scheduler ended the job: out of memory", True),
         (ON_DEVICE, "CUDA out of memory. Tried to allocate 2.00 GiB", True),
+        ({**ON_DEVICE, **BUSY}, "CUDA out of memory. Tried to allocate 2.00 GiB", True),
+        (BUSY, "CUDA out of memory. Tried to allocate 2.00 GiB", True),
+        (BUSY, "DefaultCPUAllocator: can't allocate memory", False),
+        (BUSY, "", False),
     ],
     ids=str,
 )

@@ -56,6 +56,11 @@ def crowded_share(trial: Trial, *, beside: float = 0.0) -> float:
     return max(_shares(trial, beside))
 
 
+def crowded_device_share(trial: Trial) -> float:
+    """Return the share of the memory in use on its devices that others held, likewise."""
+    return _shares(trial, 0.0)[1]
+
+
 def mean_launches_beside(trials: Sequence[Trial]) -> dict[int, float]:
     """Return ``id`` of a measured trial -> mean number of other measured launches on its host while it was measured.
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.crowding import crowded_share
+from torchx_cubicml.records.crowding import crowded_device_share, crowded_share
 from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH
 from torchx_cubicml.records.trial import State
 
@@ -53,9 +53,11 @@ def proves_too_large(trial: Trial) -> bool:
     >>> proves_too_large(trial)
     True
     """
-    if trial.state is not State.OUT_OF_MEMORY or crowded_share(trial) > 0:
+    is_on_devices, is_of_host = "devices_per_node" in trial.observed, _HOST.search(trial.reason) is not None
+    if trial.state is not State.OUT_OF_MEMORY or (is_on_devices and is_of_host):
         return False
-    if "devices_per_node" in trial.observed and _HOST.search(trial.reason):
+    is_of_device = is_on_devices or (trial.reason and not is_of_host)  # which busy processors do not fill
+    if (crowded_device_share(trial) if is_of_device else crowded_share(trial)) > 0:
         return False
     return share_of_others(trial.reason) < _LEAST_SHARE
 

@@ -5,13 +5,16 @@ An ordinary launch, ``suggest`` and a tune share these rules, so that a launch t
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.standard_names import ACCUMULATION, BATCH_FLAGS, GLOBAL_BATCH, MICRO_BATCH
-from torchx_cubicml.records.workload import collapsed, value_key
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.workload import collapsed, recency, value_key
 from torchx_cubicml.space import computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH, batch_derivation, is_count, stated_dp_degree
 from torchx_cubicml.space.expression import parse_expression
@@ -141,8 +144,90 @@ def check_batch_size(*, workload: Workload, current: Config) -> None:
     """
     stated = workload.get(GLOBAL_BATCH, current.get(GLOBAL_BATCH))
     computed = computed_global_batch_size(workload=workload, current=current)
-    if stated is not None and computed is not None and stated != computed:
+    if stated is not None and computed is not None and stated not in {computed, _product(workload, current)}:
         raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
+
+
+def batch_difference(trial: Trial) -> str:
+    """Return the batch that a launch requested and another one that was observed, in words; empty without a difference.
+
+    Micro batch and accumulation count by their product, as the stages of a pipeline split a micro batch.
+
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> seen = {"micro_batch_size": 8, "gradient_accumulation_steps": 2, "global_batch_size": 32}
+    >>> launch = Trial(trial_id="a", workload={}, config={"micro_batch_size": 4}, observed=seen, state=State.COMPLETED)
+    >>> batch_difference(launch)
+    'batch 4, but was observed with batch 8, accumulation 2, global batch 32'
+    """
+    known, whole = {**trial.workload, **trial.config}, global_batch(trial.workload, trial.config)
+    total = script_batch(trial.workload, trial.config)
+    asked = {name: known[name] for name in _PER_RANK if name in known} | ({GLOBAL_BATCH: total} if total else {})
+    pairs = [pair for name, value in asked.items() if is_count((pair := (value, trial.observed.get(name)))[1])]
+    is_part = [*asked] == [MICRO_BATCH] and trial.observed.get("pp_degree", 1) != 1
+    if (
+        is_part
+        or len(pairs) < len(asked)
+        or math.prod(pair[0] for pair in pairs) == math.prod(pair[1] for pair in pairs)
+    ):
+        return ""
+    asked |= {GLOBAL_BATCH: whole} if whole else {}
+    seen = {name: trial.observed[name] for name in (*_PER_RANK, GLOBAL_BATCH) if name in trial.observed}
+    return ", but was observed with ".join(", ".join(config_values(each)).replace("_", " ") for each in (asked, seen))
+
+
+def batch_contradiction(space: SearchSpace, own: Iterable[Trial], *, current: Config) -> str:
+    """Return the message that the latest launch of the user's own batch contradicts the space file; empty if none does.
+
+    A launch that ran out of memory may have gone on with less.
+
+    Args:
+        space: as the user wrote it.
+        own: trials of the workload that did the same work. One lacks a value if its arguments do not state it and the
+            space file's default was not observed.
+        current: the user's own config.
+    """
+    sizes = {name: value for name, value in current.items() if name in _BATCH_AND_RANKS}
+    ran = [each for each in own if GLOBAL_BATCH in each.observed and each.state is not State.OUT_OF_MEMORY]
+    same = [each for each in ran if {**sizes, **each.config}.items() >= sizes.items()]
+    found = batch_difference(replace(max(same, key=recency), config=current)) if same and batch_sizes(space) else ""
+    return found and (
+        f"by the space file your command has {found}: state these values in the command, or name in the space file "
+        "what sets them (changes_training = true on a size of the batch goes on all the same)"
+    )
+
+
+def kept_batch(own: Iterable[Trial], *, current: Config) -> dict[str, Value]:
+    """Return the global batch size that the script keeps, as a workload fact; empty where no launches show one.
+
+    Launches that differ in the micro batch alone, and had one global batch, show that the script derives the
+    accumulation from a total. That tells nothing of other ranks.
+
+    Args:
+        own: trials of the workload that did the same work.
+        current: the user's own config.
+    """
+    sizes: defaultdict[tuple[Hashable, Value], set[Value]] = defaultdict(set)
+    for trial in own:
+        if trial.arguments is not None and {MICRO_BATCH, GLOBAL_BATCH} <= trial.observed.keys():
+            rest = _values(trial, sorted(trial.config.keys() - {MICRO_BATCH}))
+            sizes[rest, trial.observed[GLOBAL_BATCH]].add(trial.observed[MICRO_BATCH])
+    found = {batch for (_, batch), micro in sizes.items() if len(micro) > 1}
+    is_alone = current.keys() & _BATCH_AND_RANKS == {MICRO_BATCH}
+    return {GLOBAL_BATCH: found.pop()} if is_alone and len(found) == 1 else {}
+
+
+def script_batch(workload: Workload, current: Config) -> int | None:
+    """Return the global batch size from which the script derives its accumulation; ``None`` if it is not stated.
+
+    It is stated, in samples or tokens, by a fact of a space file that knows no accumulation.
+
+    >>> script_batch({"global_batch_tokens": 4096, "seq_len": 128}, {}), script_batch({"global_batch_size": 32}, {})
+    (32, 32)
+    """
+    known = {**workload, **current}
+    tokens, length = known.get("global_batch_tokens"), known.get("seq_len")
+    batch = tokens // length if is_count(tokens) and is_count(length) else known.get(GLOBAL_BATCH)
+    return batch if is_count(batch) and ACCUMULATION not in known else None
 
 
 def with_same_training(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
@@ -178,7 +263,8 @@ def batch_change(space: SearchSpace, *, workload: Workload, current: Config, con
     before, after = _product(workload, current), _product(workload, config)
     if before is None or after is None or before == after:
         return None
-    return BatchChange(before=before, after=after, is_whole=global_batch(workload, current) is not None)
+    is_whole = not {global_batch(workload, current), script_batch(workload, current)} <= {None}
+    return BatchChange(before=before, after=after, is_whole=is_whole)
 
 
 def is_same_training(
@@ -210,6 +296,9 @@ def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config)
     known = {**workload, **current}
     factors = [name for name in _PER_RANK if name in known]
     kept = f"{' * '.join([*factors, 'dp_degree'])} == {_product(workload, current)}"
+    batch = script_batch(workload, current)
+    if batch is not None and batch == _product(workload, current):
+        kept = f"{batch} % ({MICRO_BATCH} * dp_degree) == 0"
     permitted = [item.name for item in space.parameters if item.changes_training and item.name in _BATCH_AND_RANKS]
     permitted = [name for name in permitted if is_count(current.get(name))]
     changed = [f"{name} != {current[name]}" for name in permitted]
@@ -256,6 +345,9 @@ def _product(workload: Workload, config: Config) -> int | None:
         if not is_count(factor):
             return None
         product *= factor
+    batch = script_batch(workload, config)
+    if batch is not None and MICRO_BATCH in known:
+        return product * max(batch // product, 1)  # such a script rounds its accumulation down
     return product if len(factors) > 1 else None
 
 

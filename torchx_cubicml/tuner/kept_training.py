@@ -11,6 +11,7 @@ from torchx_cubicml.launch.same_training import (
     batch_sizes,
     can_change_batch,
     check_batch_size,
+    kept_batch,
     kept_line,
     not_permitted,
     with_same_training,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
 
@@ -44,7 +46,7 @@ class KeptTraining:
 
 
 def keep_training(
-    space: SearchSpace, launch: Launch, *, workload: Workload, current: Config, where: str
+    space: SearchSpace, launch: Launch, *, workload: Workload, current: Config, where: str, own: Sequence[Trial] = ()
 ) -> KeptTraining:
     """Return the search space that keeps the training of a command, with notices on what stays.
 
@@ -54,6 +56,7 @@ def keep_training(
         workload: facts of the launch.
         current: the user's own config.
         where: path of the space file, for messages.
+        own: trials of the workload that did the same work.
 
     Raises:
         SpaceError: the space has no legal config.
@@ -64,7 +67,8 @@ def keep_training(
     held, keeps_batch = not_permitted(space), can_change_batch(space, workload=workload, current=current)
     if not held and not keeps_batch:
         return KeptTraining(space=space)
-    kept = with_same_training(space, workload=workload, current=current)
+    facts = {**workload, **kept_batch(own, current=current)}
+    kept = with_same_training(space, workload=facts, current=current)
     sizes = batch_sizes(space) if keeps_batch else []
     try:
         bound = kept.bind(workload=workload, current=current)

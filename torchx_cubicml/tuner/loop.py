@@ -12,13 +12,19 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
-from torchx_cubicml.errors import CubicMLError, StoreError
+from torchx_cubicml.errors import CubicMLError, LaunchError, StoreError
 from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import batch_parameters, is_same_training, observed_batch_line
+from torchx_cubicml.launch.same_training import (
+    batch_contradiction,
+    batch_parameters,
+    is_same_training,
+    kept_batch,
+    observed_batch_line,
+)
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
@@ -356,11 +362,13 @@ class _Loop:
         """Hold the parameters that launches show to change the global batch; return a notice on each that is new.
 
         Raises:
-            LaunchError: no config is left.
+            LaunchError: no config is left, or launches of the user's own config contradict the space file.
         """
         prepared = self._prepared
         free = {item.name for item in prepared.space.parameters if len(item.choices) > 1}
         own = [trial for trial in self._trials() if is_same_workload(trial, prepared.workload)]
+        if why := batch_contradiction(prepared.space, own, current=prepared.current):
+            raise LaunchError(why)
         single = {name for name, value in prepared.current.items() if not isinstance(collapsed(value), tuple)}
         names = batch_parameters(prepared.space, own, suspected=suspected)
         found = [name for name in names if name in free & single]
@@ -552,8 +560,9 @@ def _unconfirmed(prepared: Prepared, evidence: Evidence) -> Unconfirmed | None:
 
 def _of_same_training(prepared: Prepared, evidence: Evidence, trials: Iterable[Trial]) -> list[Trial]:
     """Return the trials whose config trains as the user's own does, or in another way that the space file permits."""
-    space, facts = prepared.space, {"workload": prepared.workload, "current": prepared.current}
-    held = batch_parameters(space, [*evidence.own, *evidence.before], suspected=True)
+    space, current, known = prepared.space, prepared.current, [*evidence.own, *evidence.before]
+    facts = {"workload": {**prepared.workload, **kept_batch(known, current=current)}, "current": current}
+    held = batch_parameters(space, known, suspected=True)
     return [
         without_refused_values(each)
         for each in trials

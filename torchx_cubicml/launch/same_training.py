@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _PER_RANK = (MICRO_BATCH, ACCUMULATION)
 _BATCH_AND_RANKS = IN_BATCH | {"dp_degree", "world_size", "nnodes", "nproc_per_node"}
+_SCRIPT_BATCH = "script_batch_size"
 _PERMIT = "set changes_training = true"
 
 
@@ -106,6 +107,16 @@ def observed_batch_line(name: str) -> str:
     )
 
 
+def batch_lines(space: SearchSpace, own: Sequence[Trial], *, current: Config, suspected: bool = True) -> dict[str, str]:
+    """Return the parameters that stay because of the global batch, as launches show, each with the message on it.
+
+    See ``batch_parameters`` and ``batch_contradiction``.
+    """
+    why = batch_contradiction(space, own, current=current)
+    names = batch_parameters(space, own, suspected=suspected)
+    return {name: observed_batch_line(name) for name in names} | {item.name: why for item in batch_sizes(space) if why}
+
+
 def batch_cure(space: SearchSpace, sizes: Iterable[str], *, flag: str | None = None, where: str = "") -> str:
     """Return the advice that lets sizes of the batch vary: lines that keep the global batch, and the permission.
 
@@ -144,7 +155,7 @@ def check_batch_size(*, workload: Workload, current: Config) -> None:
     """
     stated = workload.get(GLOBAL_BATCH, current.get(GLOBAL_BATCH))
     computed = computed_global_batch_size(workload=workload, current=current)
-    if stated is not None and computed is not None and stated not in {computed, _product(workload, current)}:
+    if stated is not None and computed is not None and stated != computed:
         raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
 
 
@@ -157,22 +168,20 @@ def batch_difference(trial: Trial) -> str:
     >>> seen = {"micro_batch_size": 8, "gradient_accumulation_steps": 2, "global_batch_size": 32}
     >>> launch = Trial(trial_id="a", workload={}, config={"micro_batch_size": 4}, observed=seen, state=State.COMPLETED)
     >>> batch_difference(launch)
-    'batch 4, but was observed with batch 8, accumulation 2, global batch 32'
+    'batch 4, but its launch had batch 8, accumulation 2, global batch 32'
     """
-    known, whole = {**trial.workload, **trial.config}, global_batch(trial.workload, trial.config)
-    total = script_batch(trial.workload, trial.config)
-    asked = {name: known[name] for name in _PER_RANK if name in known} | ({GLOBAL_BATCH: total} if total else {})
-    pairs = [pair for name, value in asked.items() if is_count((pair := (value, trial.observed.get(name)))[1])]
-    is_part = [*asked] == [MICRO_BATCH] and trial.observed.get("pp_degree", 1) != 1
-    if (
-        is_part
-        or len(pairs) < len(asked)
-        or math.prod(pair[0] for pair in pairs) == math.prod(pair[1] for pair in pairs)
-    ):
+    known = {**trial.workload, **trial.config}
+    names = [name for name in _PER_RANK if name in known]
+    asked, seen = ([each for name in names if is_count(each := facts.get(name))] for facts in (known, trial.observed))
+    is_part = names == [MICRO_BATCH] and trial.observed.get("pp_degree", 1) != 1
+    if is_part or not len(asked) == len(seen) == len(names) or math.prod(asked) == math.prod(seen):
         return ""
-    asked |= {GLOBAL_BATCH: whole} if whole else {}
-    seen = {name: trial.observed[name] for name in (*_PER_RANK, GLOBAL_BATCH) if name in trial.observed}
-    return ", but was observed with ".join(", ".join(config_values(each)).replace("_", " ") for each in (asked, seen))
+    whole = script_batch(trial.workload, trial.config) or global_batch(trial.workload, trial.config)
+    texts = [
+        ", ".join(config_values({name: facts[name] for name in (*_PER_RANK, GLOBAL_BATCH) if facts.get(name)}))
+        for facts in ({**known, GLOBAL_BATCH: whole}, trial.observed)
+    ]
+    return ", but its launch had ".join(texts).replace("_", " ")
 
 
 def batch_contradiction(space: SearchSpace, own: Iterable[Trial], *, current: Config) -> str:
@@ -191,12 +200,12 @@ def batch_contradiction(space: SearchSpace, own: Iterable[Trial], *, current: Co
     same = [each for each in ran if {**sizes, **each.config}.items() >= sizes.items()]
     found = batch_difference(replace(max(same, key=recency), config=current)) if same and batch_sizes(space) else ""
     return found and (
-        f"by the space file your command has {found}: state these values in the command, or name in the space file "
-        "what sets them (changes_training = true on a size of the batch goes on all the same)"
+        f"by the space file your command has {found}: name in the space file what sets the batch, or state it in the "
+        "command (changes_training = true on the sizes of the batch goes on all the same)"
     )
 
 
-def kept_batch(own: Iterable[Trial], *, current: Config) -> dict[str, Value]:
+def kept_batch(own: Iterable[Trial], *, current: Config) -> dict[str, int]:
     """Return the global batch size that the script keeps, as a workload fact; empty where no launches show one.
 
     Launches that differ in the micro batch alone, and had one global batch, show that the script derives the
@@ -206,27 +215,27 @@ def kept_batch(own: Iterable[Trial], *, current: Config) -> dict[str, Value]:
         own: trials of the workload that did the same work.
         current: the user's own config.
     """
-    sizes: defaultdict[tuple[Hashable, Value], set[Value]] = defaultdict(set)
+    sizes: defaultdict[tuple[Hashable, int], set[Value]] = defaultdict(set)
     for trial in own:
-        if trial.arguments is not None and {MICRO_BATCH, GLOBAL_BATCH} <= trial.observed.keys():
-            rest = _values(trial, sorted(trial.config.keys() - {MICRO_BATCH}))
-            sizes[rest, trial.observed[GLOBAL_BATCH]].add(trial.observed[MICRO_BATCH])
-    found = {batch for (_, batch), micro in sizes.items() if len(micro) > 1}
+        batch, micro = (trial.observed.get(name) for name in (GLOBAL_BATCH, MICRO_BATCH))
+        if trial.arguments is not None and is_count(batch) and micro is not None:
+            sizes[_values(trial, sorted(trial.config.keys() - {MICRO_BATCH})), batch].add(micro)
+    found = {batch for (_, batch), several in sizes.items() if len(several) > 1}
     is_alone = current.keys() & _BATCH_AND_RANKS == {MICRO_BATCH}
-    return {GLOBAL_BATCH: found.pop()} if is_alone and len(found) == 1 else {}
+    return {_SCRIPT_BATCH: found.pop()} if is_alone and len(found) == 1 else {}
 
 
 def script_batch(workload: Workload, current: Config) -> int | None:
-    """Return the global batch size from which the script derives its accumulation; ``None`` if it is not stated.
+    """Return the global batch size that the script keeps by deriving its accumulation; ``None`` if that is unknown.
 
-    It is stated, in samples or tokens, by a fact of a space file that knows no accumulation.
+    A space file states it by a fact, in samples or tokens.
 
-    >>> script_batch({"global_batch_tokens": 4096, "seq_len": 128}, {}), script_batch({"global_batch_size": 32}, {})
+    >>> script_batch({"script_batch_tokens": 4096, "seq_len": 128}, {}), script_batch({"script_batch_size": 32}, {})
     (32, 32)
     """
     known = {**workload, **current}
-    tokens, length = known.get("global_batch_tokens"), known.get("seq_len")
-    batch = tokens // length if is_count(tokens) and is_count(length) else known.get(GLOBAL_BATCH)
+    tokens, length = known.get("script_batch_tokens"), known.get("seq_len")
+    batch = tokens // length if is_count(tokens) and is_count(length) else known.get(_SCRIPT_BATCH)
     return batch if is_count(batch) and ACCUMULATION not in known else None
 
 

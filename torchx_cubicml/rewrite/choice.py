@@ -13,15 +13,7 @@ from torchx_cubicml.launch import migrated_trials, same_value, with_measured_obj
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.messages import better_word, per_cost_text
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import (
-    batch_contradiction,
-    batch_parameters,
-    batch_sizes,
-    can_change_batch,
-    kept_batch,
-    observed_batch_line,
-    with_fixed_batch,
-)
+from torchx_cubicml.launch.same_training import batch_lines, can_change_batch, kept_batch, with_fixed_batch
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
@@ -125,11 +117,7 @@ class DecisionContext:
 
     def batch_lines(self) -> dict[str, str]:
         """Return these parameters, each with the message that it stays."""
-        own = self.own_trials()
-        why = batch_contradiction(self.space, own, current=self.current)
-        contradicted = {item.name: why for item in batch_sizes(self.space)} if why else {}
-        shown = batch_parameters(self.space, own, suspected=True)
-        return {**contradicted, **{name: observed_batch_line(name) for name in shown}}
+        return batch_lines(self.space, self.own_trials(), current=self.current)
 
     def changed_batch(self, config: Config) -> str:
         """Return a message if a config changes the global batch size without permission; empty if it does not."""

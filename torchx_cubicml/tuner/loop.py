@@ -12,19 +12,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
-from torchx_cubicml.errors import CubicMLError, LaunchError, StoreError
+from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import (
-    batch_contradiction,
-    batch_parameters,
-    is_same_training,
-    kept_batch,
-    observed_batch_line,
-)
+from torchx_cubicml.launch.same_training import batch_lines, is_same_training, kept_batch
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
@@ -35,7 +29,7 @@ from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
-from torchx_cubicml.tuner.kept_training import with_kept_batch
+from torchx_cubicml.tuner.kept_training import check_observed_batch, with_kept_batch
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
@@ -367,17 +361,16 @@ class _Loop:
         prepared = self._prepared
         free = {item.name for item in prepared.space.parameters if len(item.choices) > 1}
         own = [trial for trial in self._trials() if is_same_workload(trial, prepared.workload)]
-        if why := batch_contradiction(prepared.space, own, current=prepared.current):
-            raise LaunchError(why)
+        check_observed_batch(prepared.space, own, current=prepared.current)
         single = {name for name, value in prepared.current.items() if not isinstance(collapsed(value), tuple)}
-        names = batch_parameters(prepared.space, own, suspected=suspected)
-        found = [name for name in names if name in free & single]
+        lines = batch_lines(prepared.space, own, current=prepared.current, suspected=suspected)
+        found = [name for name in lines if name in free & single]
         if found:
             where, facts = prepared.request.space, {"workload": prepared.workload, "current": prepared.current}
             space = with_kept_batch(prepared.space, found, where=where, **facts)
             self._prepared = replace(prepared, space=space)
             self._prefetch.keep(None)
-        return [observed_batch_line(name) for name in found]
+        return [lines[name] for name in found]
 
     def _prefetch_next(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel
@@ -562,7 +555,7 @@ def _of_same_training(prepared: Prepared, evidence: Evidence, trials: Iterable[T
     """Return the trials whose config trains as the user's own does, or in another way that the space file permits."""
     space, current, known = prepared.space, prepared.current, [*evidence.own, *evidence.before]
     facts = {"workload": {**prepared.workload, **kept_batch(known, current=current)}, "current": current}
-    held = batch_parameters(space, known, suspected=True)
+    held = batch_lines(space, known, current=current)
     return [
         without_refused_values(each)
         for each in trials

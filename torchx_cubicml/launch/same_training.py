@@ -8,14 +8,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.present_command import setting_names
+from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.standard_names import ACCUMULATION, BATCH_FLAGS, GLOBAL_BATCH, MICRO_BATCH
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import collapsed, recency, value_key
-from torchx_cubicml.space import computed_global_batch_size
+from torchx_cubicml.space import BindingKind, computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH, batch_derivation, is_count, stated_dp_degree
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.fixed import with_fixed_values
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import Parameter, SearchSpace
 
 _PER_RANK = (MICRO_BATCH, ACCUMULATION)
+_BATCH = (*_PER_RANK, GLOBAL_BATCH)
 _BATCH_AND_RANKS = IN_BATCH | {"dp_degree", "world_size", "nnodes", "nproc_per_node"}
 _SCRIPT_BATCH = "script_batch_size"
 _PERMIT = "set changes_training = true"
@@ -170,24 +174,30 @@ def batch_difference(trial: Trial) -> str:
     >>> batch_difference(launch)
     'batch 4, but its launch had batch 8, accumulation 2, global batch 32'
     """
+    if _observed_ratio(trial) in {None, 1}:
+        return ""
+    known = {**trial.workload, **trial.config}
+    known |= {GLOBAL_BATCH: script_batch(known, {}) or global_batch(trial.workload, trial.config) or 0}
+    shown = [{name: facts[name] for name in _BATCH if facts.get(name)} for facts in (known, trial.observed)]
+    return ", but its launch had ".join(", ".join(config_values(each)) for each in shown).replace("_", " ")
+
+
+def _observed_ratio(trial: Trial) -> Fraction | None:
+    """Return the observed batch of a rank over the requested one; ``None`` where either is unknown."""
     known = {**trial.workload, **trial.config}
     names = [name for name in _PER_RANK if name in known]
     asked, seen = ([each for name in names if is_count(each := facts.get(name))] for facts in (known, trial.observed))
     is_part = names == [MICRO_BATCH] and trial.observed.get("pp_degree", 1) != 1
-    if is_part or not len(asked) == len(seen) == len(names) or math.prod(asked) == math.prod(seen):
-        return ""
-    whole = script_batch(trial.workload, trial.config) or global_batch(trial.workload, trial.config)
-    texts = [
-        ", ".join(config_values({name: facts[name] for name in (*_PER_RANK, GLOBAL_BATCH) if facts.get(name)}))
-        for facts in ({**known, GLOBAL_BATCH: whole}, trial.observed)
-    ]
-    return ", but its launch had ".join(texts).replace("_", " ")
+    is_known = bool(names) and len(asked) == len(seen) == len(names) and not is_part
+    return Fraction(math.prod(seen), math.prod(asked)) if is_known else None
 
 
 def batch_contradiction(space: SearchSpace, own: Iterable[Trial], *, current: Config) -> str:
     """Return the message that the latest launch of the user's own batch contradicts the space file; empty if none does.
 
-    A launch that ran out of memory may have gone on with less.
+    Where the command states the sizes, and launches of others differ by the same factor, if there are any, the script
+    only counts otherwise: all ranks together, or each row of a sample. A launch that ran out of memory may have gone on
+    with less.
 
     Args:
         space: as the user wrote it.
@@ -198,7 +208,14 @@ def batch_contradiction(space: SearchSpace, own: Iterable[Trial], *, current: Co
     sizes = {name: value for name, value in current.items() if name in _BATCH_AND_RANKS}
     ran = [each for each in own if GLOBAL_BATCH in each.observed and each.state is not State.OUT_OF_MEMORY]
     same = [each for each in ran if {**sizes, **each.config}.items() >= sizes.items()]
-    found = batch_difference(replace(max(same, key=recency), config=current)) if same and batch_sizes(space) else ""
+    if not same or not batch_sizes(space):
+        return ""
+    latest = replace(max(same, key=recency), config=current)
+    typed = argument_words(latest.arguments or ()).keys()
+    flags = [item.binding for item in space.parameters if item.name in _PER_RANK and item.binding is not None]
+    is_stated = all(each.kind != BindingKind.FLAG or not {*setting_names(each)}.isdisjoint(typed) for each in flags)
+    others = {_observed_ratio(each) for each in ran if each not in same} - {None}
+    found = "" if is_stated and others <= {_observed_ratio(latest)} else batch_difference(latest)
     return found and (
         f"by the space file your command has {found}: name in the space file what sets the batch, or state it in the "
         "command (changes_training = true on the sizes of the batch goes on all the same)"
@@ -306,8 +323,9 @@ def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config)
     factors = [name for name in _PER_RANK if name in known]
     kept = f"{' * '.join([*factors, 'dp_degree'])} == {_product(workload, current)}"
     batch = script_batch(workload, current)
-    if batch is not None and batch == _product(workload, current):
-        kept = f"{batch} % ({MICRO_BATCH} * dp_degree) == 0"
+    if batch is not None and MICRO_BATCH in known:
+        divides = f"{batch} % ({MICRO_BATCH} * dp_degree) == 0"
+        kept = divides if batch == _product(workload, current) else f"{MICRO_BATCH} == {known[MICRO_BATCH]}"
     permitted = [item.name for item in space.parameters if item.changes_training and item.name in _BATCH_AND_RANKS]
     permitted = [name for name in permitted if is_count(current.get(name))]
     changed = [f"{name} != {current[name]}" for name in permitted]

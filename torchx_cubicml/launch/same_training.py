@@ -111,13 +111,13 @@ def observed_batch_line(name: str) -> str:
     )
 
 
-def batch_lines(space: SearchSpace, own: Sequence[Trial], *, current: Config, suspected: bool = True) -> dict[str, str]:
+def batch_lines(space: SearchSpace, own: Sequence[Trial], *, current: Config) -> dict[str, str]:
     """Return the parameters that stay because of the global batch, as launches show, each with the message on it.
 
     See ``batch_parameters`` and ``batch_contradiction``.
     """
     why = batch_contradiction(space, own, current=current)
-    names = batch_parameters(space, own, suspected=suspected)
+    names = batch_parameters(space, own, suspected=True)
     return {name: observed_batch_line(name) for name in names} | {item.name: why for item in batch_sizes(space) if why}
 
 

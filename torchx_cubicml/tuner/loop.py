@@ -18,7 +18,7 @@ from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import batch_lines, is_same_training, kept_batch
+from torchx_cubicml.launch.same_training import batch_parameters, is_same_training, kept_batch, observed_batch_line
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
@@ -363,14 +363,14 @@ class _Loop:
         own = [trial for trial in self._trials() if is_same_workload(trial, prepared.workload)]
         check_observed_batch(prepared.space, own, current=prepared.current)
         single = {name for name, value in prepared.current.items() if not isinstance(collapsed(value), tuple)}
-        lines = batch_lines(prepared.space, own, current=prepared.current, suspected=suspected)
-        found = [name for name in lines if name in free & single]
+        names = batch_parameters(prepared.space, own, suspected=suspected)
+        found = [name for name in names if name in free & single]
         if found:
             where, facts = prepared.request.space, {"workload": prepared.workload, "current": prepared.current}
             space = with_kept_batch(prepared.space, found, where=where, **facts)
             self._prepared = replace(prepared, space=space)
             self._prefetch.keep(None)
-        return [lines[name] for name in found]
+        return [observed_batch_line(name) for name in found]
 
     def _prefetch_next(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel
@@ -555,7 +555,7 @@ def _of_same_training(prepared: Prepared, evidence: Evidence, trials: Iterable[T
     """Return the trials whose config trains as the user's own does, or in another way that the space file permits."""
     space, current, known = prepared.space, prepared.current, [*evidence.own, *evidence.before]
     facts = {"workload": {**prepared.workload, **kept_batch(known, current=current)}, "current": current}
-    held = batch_lines(space, known, current=current)
+    held = batch_parameters(space, known, suspected=True)
     return [
         without_refused_values(each)
         for each in trials

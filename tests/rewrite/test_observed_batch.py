@@ -7,7 +7,7 @@ import pytest
 
 from torchx_cubicml.launch.same_training import batch_parameters
 from torchx_cubicml.records.trial import Trial
-from torchx_cubicml.rewrite.choice import DecisionContext, advise
+from torchx_cubicml.rewrite.choice import DecisionContext, advise, apply_rules
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.space.toml import parse_space
 
@@ -168,6 +168,47 @@ def test_a_faster_batch_that_is_not_allowed_is_named(speed: float, text: str, sa
     assert faster_batch_note(space, trials[:2], workload=WORKLOAD, current=OWN) == ""
     assert faster_batch_note(space, trials[2:], workload=WORKLOAD, current=OWN) == ""
     assert faster_batch_note(space, trials, workload={"program": "train.py"}, current=OWN) == ""
+
+
+def test_a_launch_takes_another_micro_batch_of_a_script_that_keeps_the_global_one() -> None:
+    space, current = parse_space(MICRO, where="space.toml"), {"micro_batch_size": 2}
+    trials = [trial_of({"micro_batch_size": micro}, 50.0 * micro) for micro in (2, 4, 32) for _ in range(3)]
+    seen = {2: (2, 2, 8), 4: (4, 1, 8), 32: (32, 1, 64)}
+    names = ("micro_batch_size", "gradient_accumulation_steps", "global_batch_size")
+    trials = [
+        replace(each, arguments=(), observed=dict(zip(names, seen[each.config["micro_batch_size"]], strict=True)))
+        for each in trials
+    ]
+    case = DecisionContext(space=space, workload=WORKLOAD, current=current, trials=trials)
+    best = advise(case.migrated())
+    assert best is not None
+    assert best.config == {"micro_batch_size": 4}
+    assert apply_rules(case.migrated(), best).rejection_reason == ""
+    assert "changes the global batch size by a factor of 2" in apply_rules(case, best).rejection_reason
+
+
+def test_a_launch_keeps_a_batch_that_recorded_launches_contradict() -> None:
+    """The script takes its batch from a variable, and each flag that a launch adds goes before that."""
+    space = parse_space(MICRO + KNOBS.partition("\n\n")[2] + DERIVED.partition("changes")[0], where="space.toml")
+    observed = {"micro_batch_size": 8, "gradient_accumulation_steps": 2, "global_batch_size": 32}
+    trials = [
+        replace(trial_of({**config, "workers": workers}, speed), observed=observed, arguments=())
+        for config, workers, speed in (
+            (OWN, 0, 100.0),
+            (OWN, 4, 130.0),
+            ({"micro_batch_size": 4, "gradient_accumulation_steps": 1}, 0, 190.0),
+        )
+        for _ in range(3)
+    ]
+    case = DecisionContext(space=space, workload=WORKLOAD, current={**OWN, "workers": 0}, trials=trials).migrated()
+    best = advise(case)
+    assert best is not None
+    assert best.config == {**OWN, "workers": 4}
+    assert [*dict.fromkeys(case.batch_lines().values())] == [
+        "by the space file your command has batch 2, accumulation 1, global batch 4, but its launch had batch 8, "
+        "accumulation 2, global batch 32: name in the space file what sets the batch, or state it in the command "
+        "(changes_training = true on the sizes of the batch goes on all the same)"
+    ]
 
 
 def test_a_batch_of_lower_cost_is_told_in_its_unit() -> None:

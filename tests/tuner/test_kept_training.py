@@ -188,6 +188,45 @@ def test_a_batch_that_launches_show_leaves_no_config_in_a_space_without_the_own_
         with_kept_batch(tune.space, ["width"], **case)
 
 
+def test_a_micro_batch_of_a_script_that_keeps_the_global_batch_is_tuned(tmp_path: Path) -> None:
+    words = ("--micro-batch-size", "2")
+    with pytest.raises(LaunchError, match="nothing is left to tune"):
+        prepared(tmp_path, MICRO, *words)
+    for micro in (2, 8):
+        done = Trial.completed(
+            workload={"program": "train.py", "world_size": 2},
+            config={"micro_batch_size": micro},
+            samples_per_second=9.0,
+        )
+        seen = {"micro_batch_size": micro, "global_batch_size": 32}
+        TrialStore(str(tmp_path / "store")).add(
+            replace(done, trial_id=f"{micro}", observed=seen, arguments=("--micro-batch-size", f"{micro}"))
+        )
+    tune = prepared(tmp_path, MICRO, *words)
+    assert tune.notices == ()
+    bound = tune.space.bind(workload=tune.workload, current=tune.current)
+    assert [config["micro_batch_size"] for config in bound.configs()] == [2, 4, 8, 16]
+
+
+def test_a_total_in_tokens_frees_the_micro_batch_before_any_launch(tmp_path: Path) -> None:
+    facts = '[workload]\nscript_batch_tokens = { flag = "--total" }\nseq_len = 128\n'
+    tune = prepared(tmp_path, facts + MICRO, "--micro-batch-size", "2", "--total", "2048")
+    bound = tune.space.bind(workload=tune.workload, current=tune.current)
+    assert [config["micro_batch_size"] for config in bound.configs()] == [2, 4, 8]
+
+
+def test_a_tune_ends_where_its_first_launch_had_another_batch_than_computed(tmp_path: Path) -> None:
+    default = f"{MICRO}default = 2\n{DERIVED}default = 1\n"
+    tune = prepared(tmp_path, default, "--num-workers", "0")
+    seen = {"world_size": 2, "micro_batch_size": 4, "gradient_accumulation_steps": 2, "global_batch_size": 16}
+    cluster = SimulatedCluster(seed=1, fates=("done",), observed=seen)
+    with pytest.raises(LaunchError) as error:
+        go(tune, cluster, Legal())
+    assert "has batch 2, accumulation 1, global batch 4, but its launch had batch 4" in str(error.value)
+    assert "global batch 16" in str(error.value)
+    assert len(cluster.jobs) == 1
+
+
 class Legal(Draws):
     """A quick advisor: draws legal configs."""
 

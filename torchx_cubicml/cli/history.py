@@ -21,13 +21,12 @@ from torchx_cubicml.cli.efficiency_text import efficiency_json, efficiency_lines
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
 from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial, short_ids
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
-from torchx_cubicml.cli.observed_config import observed_config
+from torchx_cubicml.cli.observed_config import config_texts, differing_values
 from torchx_cubicml.cli.progress_bar import read_snapshot
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.cli.uncertainty_text import uncertainty_text
-from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
@@ -167,7 +166,7 @@ def _rows(trials: Sequence[Trial], of: Sequence[Trial]) -> list[dict[str, str]]:
             "trust": str(trial.trust) if shows_trust else "",
             "throughput": _state(trial) if trial.measurement is None else rate,
             "MFU": mfu_text(trial),
-            _CONFIG: ", ".join(config_values(trial.config or observed_config(trial))),
+            _CONFIG: ", ".join(config_texts(trial)),
         }
         rows.append(row)
     return rows
@@ -227,7 +226,8 @@ def _show(trial: Trial, *, crowding: str, last: Mapping[str, str], as_json: bool
         table.add_row(Text("" if index else "measured"), Text(printable(line)))
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):
-            for label, text in _dict_rows(name, value):
+            shown = {**value, **differing_values(trial)} if name == "config" else value
+            for label, text in _dict_rows(name, shown):
                 table.add_row(Text(printable(label)), Text(printable(text)))
         else:
             table.add_row(Text(name), Text(value_text(value)))

@@ -237,7 +237,6 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
     from torchx_cubicml.launch.present_command import PresentCommand
-    from torchx_cubicml.launch.same_training import observed_batch_line
     from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.fixed import with_fixed_values
@@ -257,10 +256,11 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
     case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
     check = HookCheck.of(component.launch, space, current, recorded=recorded, own=case.own_trials())
-    kept = keep_training(space, component.launch, workload=workload, current=current, where=args.space)
-    batch = case.batch_parameters()
+    own, facts = case.own_trials(), {"workload": workload, "current": current}
+    kept = keep_training(space, component.launch, **facts, where=args.space, own=own)
+    batch = case.batch_lines()
     fixed = with_fixed_values(kept.space, current, {*check.unserved, *batch})
-    return replace(case, space=fixed, lines=(*check.texts(), *kept.notices, *map(observed_batch_line, batch)))
+    return replace(case, space=fixed, lines=(*check.texts(), *kept.notices, *dict.fromkeys(batch.values())))
 
 
 def _study(context: DecisionContext, seed: int) -> Study:

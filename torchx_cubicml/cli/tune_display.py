@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.legality_text import legality_lines
+from torchx_cubicml.cli.observed_config import differing_values
 from torchx_cubicml.cli.progress_bar import DELAY_S
 from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
 from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
@@ -326,6 +327,7 @@ def _ended_text(step: Ended, prepared: Prepared, *, explains: bool) -> str:
         f"{number(step.throughput)} {unit} {interval_text(uncertainty)}".rstrip(),
         _against_own(step, prepared),
         f"predicted {number(step.expected)}" if step.expected is not None else "",
+        *(f"{short_name(name)} {text}" for name, text in differing_values(step.trial).items()),
         (crowding_text(step.trial) if explains else "crowded") if crowded_share(step.trial) else "",
     ]
     return ", ".join(filter(None, texts))

@@ -78,7 +78,7 @@ class PresentCommand:
         return cls(
             arguments=launch.script_args,
             texts=texts,
-            declared=frozenset(name for binding in bindings if binding for name in _names_of(binding)),
+            declared=frozenset(name for binding in bindings if binding for name in setting_names(binding)),
             redirected=frozenset({*argument_words([*tune.args]), *(f"${name}" for name in tune.env), *files}),
         )
 
@@ -196,7 +196,8 @@ def has_same_key(one: str | None, other: str | None) -> bool:
     return one is None or other is None or one.partition(_OTHER_KEY)[1:] == other.partition(_OTHER_KEY)[1:]
 
 
-def _names_of(binding: Binding) -> Iterator[str]:
+def setting_names(binding: Binding) -> Iterator[str]:
+    """Yield the names of the settings that a binding declares."""
     beside = [flag for _, companions in binding.companions for flag, _ in companions]
     if binding.key:
         yield f":{'.'.join(binding.key)}"

@@ -5,14 +5,20 @@ An ordinary launch, ``suggest`` and a tune share these rules, so that a launch t
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.present_command import setting_names
+from torchx_cubicml.records.argument_words import argument_words
+from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.standard_names import ACCUMULATION, BATCH_FLAGS, GLOBAL_BATCH, MICRO_BATCH
-from torchx_cubicml.records.workload import collapsed, value_key
-from torchx_cubicml.space import computed_global_batch_size
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.workload import collapsed, recency, value_key
+from torchx_cubicml.space import BindingKind, computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH, batch_derivation, is_count, stated_dp_degree
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.fixed import with_fixed_values
@@ -26,7 +32,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import Parameter, SearchSpace
 
 _PER_RANK = (MICRO_BATCH, ACCUMULATION)
+_BATCH = (*_PER_RANK, GLOBAL_BATCH)
 _BATCH_AND_RANKS = IN_BATCH | {"dp_degree", "world_size", "nnodes", "nproc_per_node"}
+_SCRIPT_BATCH = "script_batch_size"
 _PERMIT = "set changes_training = true"
 
 
@@ -103,6 +111,16 @@ def observed_batch_line(name: str) -> str:
     )
 
 
+def batch_lines(space: SearchSpace, own: Sequence[Trial], *, current: Config) -> dict[str, str]:
+    """Return the parameters that stay because of the global batch, as launches show, each with the message on it.
+
+    See ``batch_parameters`` and ``batch_contradiction``.
+    """
+    why = batch_contradiction(space, own, current=current)
+    names = batch_parameters(space, own, suspected=True)
+    return {name: observed_batch_line(name) for name in names} | {item.name: why for item in batch_sizes(space) if why}
+
+
 def batch_cure(space: SearchSpace, sizes: Iterable[str], *, flag: str | None = None, where: str = "") -> str:
     """Return the advice that lets sizes of the batch vary: lines that keep the global batch, and the permission.
 
@@ -145,6 +163,99 @@ def check_batch_size(*, workload: Workload, current: Config) -> None:
         raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
 
 
+def batch_difference(trial: Trial) -> str:
+    """Return the batch that a launch requested and another one that was observed, in words; empty without a difference.
+
+    Micro batch and accumulation count by their product, as the stages of a pipeline split a micro batch.
+
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> seen = {"micro_batch_size": 8, "gradient_accumulation_steps": 2, "global_batch_size": 32}
+    >>> launch = Trial(trial_id="a", workload={}, config={"micro_batch_size": 4}, observed=seen, state=State.COMPLETED)
+    >>> batch_difference(launch)
+    'batch 4, but its launch had batch 8, accumulation 2, global batch 32'
+    """
+    if _observed_ratio(trial) in {None, 1}:
+        return ""
+    known = {**trial.workload, **trial.config}
+    known |= {GLOBAL_BATCH: script_batch(known, {}) or global_batch(trial.workload, trial.config) or 0}
+    shown = [{name: facts[name] for name in _BATCH if facts.get(name)} for facts in (known, trial.observed)]
+    return ", but its launch had ".join(", ".join(config_values(each)) for each in shown).replace("_", " ")
+
+
+def _observed_ratio(trial: Trial) -> Fraction | None:
+    """Return the observed batch of a rank over the requested one; ``None`` where either is unknown."""
+    known = {**trial.workload, **trial.config}
+    names = [name for name in _PER_RANK if name in known]
+    asked, seen = ([each for name in names if is_count(each := facts.get(name))] for facts in (known, trial.observed))
+    is_part = names == [MICRO_BATCH] and trial.observed.get("pp_degree", 1) != 1
+    is_known = bool(names) and len(asked) == len(seen) == len(names) and not is_part
+    return Fraction(math.prod(seen), math.prod(asked)) if is_known else None
+
+
+def batch_contradiction(space: SearchSpace, own: Iterable[Trial], *, current: Config) -> str:
+    """Return the message that the latest launch of the user's own batch contradicts the space file; empty if none does.
+
+    Where the command states the sizes, and launches of others differ by the same factor, if there are any, the script
+    only counts otherwise: all ranks together, or each row of a sample. A launch that ran out of memory may have gone on
+    with less.
+
+    Args:
+        space: as the user wrote it.
+        own: trials of the workload that did the same work. One lacks a value if its arguments do not state it and the
+            space file's default was not observed.
+        current: the user's own config.
+    """
+    sizes = {name: value for name, value in current.items() if name in _BATCH_AND_RANKS}
+    ran = [each for each in own if GLOBAL_BATCH in each.observed and each.state is not State.OUT_OF_MEMORY]
+    same = [each for each in ran if {**sizes, **each.config}.items() >= sizes.items()]
+    if not same or not batch_sizes(space):
+        return ""
+    latest = replace(max(same, key=recency), config=current)
+    typed = argument_words(latest.arguments or ()).keys()
+    flags = [item.binding for item in space.parameters if item.name in _PER_RANK and item.binding is not None]
+    is_stated = all(each.kind != BindingKind.FLAG or not {*setting_names(each)}.isdisjoint(typed) for each in flags)
+    others = {_observed_ratio(each) for each in ran if each not in same} - {None}
+    found = "" if is_stated and others <= {_observed_ratio(latest)} else batch_difference(latest)
+    return found and (
+        f"by the space file your command has {found}: name in the space file what sets the batch, or state it in the "
+        "command (changes_training = true on the sizes of the batch goes on all the same)"
+    )
+
+
+def kept_batch(own: Iterable[Trial], *, current: Config) -> dict[str, int]:
+    """Return the global batch size that the script keeps, as a workload fact; empty where no launches show one.
+
+    Launches that differ in the micro batch alone, and had one global batch, show that the script derives the
+    accumulation from a total. That tells nothing of other ranks.
+
+    Args:
+        own: trials of the workload that did the same work.
+        current: the user's own config.
+    """
+    sizes: defaultdict[tuple[Hashable, int], set[Value]] = defaultdict(set)
+    for trial in own:
+        batch, micro = (trial.observed.get(name) for name in (GLOBAL_BATCH, MICRO_BATCH))
+        if trial.arguments is not None and is_count(batch) and micro is not None:
+            sizes[_values(trial, sorted(trial.config.keys() - {MICRO_BATCH})), batch].add(micro)
+    found = {batch for (_, batch), several in sizes.items() if len(several) > 1}
+    is_alone = current.keys() & _BATCH_AND_RANKS == {MICRO_BATCH}
+    return {_SCRIPT_BATCH: found.pop()} if is_alone and len(found) == 1 else {}
+
+
+def script_batch(workload: Workload, current: Config) -> int | None:
+    """Return the global batch size that the script keeps by deriving its accumulation; ``None`` if that is unknown.
+
+    A space file states it by a fact, in samples or tokens.
+
+    >>> script_batch({"script_batch_tokens": 4096, "seq_len": 128}, {}), script_batch({"script_batch_size": 32}, {})
+    (32, 32)
+    """
+    known = {**workload, **current}
+    tokens, length = known.get("script_batch_tokens"), known.get("seq_len")
+    batch = tokens // length if is_count(tokens) and is_count(length) else known.get(_SCRIPT_BATCH)
+    return batch if is_count(batch) and ACCUMULATION not in known else None
+
+
 def with_same_training(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
     """Return the space of the configs that train as the command does, or in another way that the space file permits.
 
@@ -178,7 +289,8 @@ def batch_change(space: SearchSpace, *, workload: Workload, current: Config, con
     before, after = _product(workload, current), _product(workload, config)
     if before is None or after is None or before == after:
         return None
-    return BatchChange(before=before, after=after, is_whole=global_batch(workload, current) is not None)
+    is_whole = not {global_batch(workload, current), script_batch(workload, current)} <= {None}
+    return BatchChange(before=before, after=after, is_whole=is_whole)
 
 
 def is_same_training(
@@ -210,6 +322,10 @@ def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config)
     known = {**workload, **current}
     factors = [name for name in _PER_RANK if name in known]
     kept = f"{' * '.join([*factors, 'dp_degree'])} == {_product(workload, current)}"
+    batch = script_batch(workload, current)
+    if batch is not None and MICRO_BATCH in known:
+        divides = f"{batch} % ({MICRO_BATCH} * dp_degree) == 0"
+        kept = divides if batch == _product(workload, current) else f"{MICRO_BATCH} == {known[MICRO_BATCH]}"
     permitted = [item.name for item in space.parameters if item.changes_training and item.name in _BATCH_AND_RANKS]
     permitted = [name for name in permitted if is_count(current.get(name))]
     changed = [f"{name} != {current[name]}" for name in permitted]
@@ -256,6 +372,9 @@ def _product(workload: Workload, config: Config) -> int | None:
         if not is_count(factor):
             return None
         product *= factor
+    batch = script_batch(workload, config)
+    if batch is not None and MICRO_BATCH in known:
+        return product * max(batch // product, 1)  # such a script rounds its accumulation down
     return product if len(factors) > 1 else None
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Config, Value
+    from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.store.fingerprint import Fingerprint
 
-FORMAT = 2
+FORMAT = 3
 _MOST_COMMANDS = 256
 _GROWTH = 0.05
 _MOST_TEXT = 4096
@@ -67,6 +67,7 @@ class CachedSuggestion:
         n_launched: number of launches of the workload, those in flight included.
         unseen: see ``DecisionContext``.
         unsure: why a config that measured faster is not chosen, see ``unsure_gain``; empty if none is.
+        kept: see ``DecisionContext``.
         lines: advice on the workload's trials.
         warnings: warnings about parts of the store that could not be read.
     """
@@ -79,6 +80,7 @@ class CachedSuggestion:
     predictor: str = ""
     unseen: str = ""
     unsure: str = ""
+    kept: Workload = field(default_factory=dict)
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -109,6 +111,7 @@ def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
         "predictor": cached.predictor,
         "unseen": cached.unseen,
         "unsure": cached.unsure,
+        "kept": cached.kept,
         "lines": cached.lines[:_MOST_LINES],
         "warnings": cached.warnings[:_MOST_LINES],
         "suggestion": suggestion,
@@ -156,6 +159,7 @@ def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSu
         predictor=_text(payload, "predictor"),
         unseen=_text(payload, "unseen"),
         unsure=_text(payload, "unsure"),
+        kept={name: whole_number_of(value, name) for name, value in object_of(payload["kept"], "kept").items()},
         lines=lines("lines"),
         warnings=lines("warnings"),
     )

@@ -13,7 +13,7 @@ from torchx_cubicml.launch import migrated_trials, same_value, with_measured_obj
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.messages import better_word, per_cost_text
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import batch_parameters, can_change_batch, with_fixed_batch
+from torchx_cubicml.launch.same_training import batch_lines, can_change_batch, kept_batch, with_fixed_batch
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
@@ -55,6 +55,7 @@ class DecisionContext:
         command: command as typed, which tells whether its work is that of earlier launches.
         digest_keys: keys of the store's digests.
         unseen: reason why the command is another job than the earlier ones until it has run; empty where it is not.
+        kept: global batch size that the script keeps, see ``kept_batch``.
     """
 
     space: SearchSpace
@@ -66,6 +67,7 @@ class DecisionContext:
     command: PresentCommand = field(default_factory=PresentCommand)
     digest_keys: tuple[str, ...] = ()
     unseen: str = ""
+    kept: Workload = field(default_factory=dict)
 
     def migrated(self) -> DecisionContext:
         """Return this case with the trials of its work in the terms of the space file, and with their objective.
@@ -85,7 +87,7 @@ class DecisionContext:
         found, line = with_measured_objective(searched, compared, workload=self.workload)
         space = replace(self.space, objective=found.objective, is_objective_stated=True)
         lines = (*known.lines, *filter(None, [passed, line]), *case.hook_refusals())
-        return replace(case, space=space, lines=lines)
+        return replace(case, space=space, lines=lines, kept=kept_batch(case.own_trials(), current=case.current))
 
     def hook_refusals(self) -> tuple[str, ...]:
         """Return the parameters that hooks cannot set in the program, as its launches have shown, one line each."""
@@ -111,7 +113,16 @@ class DecisionContext:
 
     def batch_parameters(self) -> tuple[str, ...]:
         """Return the parameters that change the global batch size, or may do so, as launches of the workload show."""
-        return batch_parameters(self.space, self.own_trials(), suspected=True)
+        return tuple(self.batch_lines())
+
+    def batch_lines(self) -> dict[str, str]:
+        """Return these parameters, each with the message that it stays."""
+        return batch_lines(self.space, self.own_trials(), current=self.current)
+
+    def changed_batch(self, config: Config) -> str:
+        """Return a message if a config changes the global batch size without permission; empty if it does not."""
+        facts = {**self.workload, **self.kept}
+        return batch_change_reason(self.space, workload=facts, current=self.current, config=config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +164,9 @@ def advise(case: DecisionContext) -> Suggestion | None:
         return best_known(space, workload=case.workload, current=case.current, trials=trials, predictor=case.predictor)
 
     best = known(space)
-    if best is None or not _changed_batch(case, _from_own_literals(case, space, best.config)):
+    if best is None or not case.changed_batch(_from_own_literals(case, space, best.config)):
         return best
-    kept = known(with_fixed_batch(space, workload=case.workload, current=case.current))
+    kept = known(with_fixed_batch(space, workload={**case.workload, **case.kept}, current=case.current))
     return best if kept is None or _is_own(case, kept.config) else kept
 
 
@@ -207,7 +218,7 @@ def apply_rules(case: DecisionContext, suggestion: Suggestion, *, unsure: str = 
     config = _from_own_literals(case, case.frozen_space(), suggestion.config)
     better = f"no recorded launch suggests a {better_word(case.space.objective)} config that this launch may run"
     same = better if config is case.current else ""
-    why = _changed_batch(case, config) or (same and unsure) or same or rejection_reason(suggestion, case.space.rewrite)
+    why = case.changed_batch(config) or (same and unsure) or same or rejection_reason(suggestion, case.space.rewrite)
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, rejection_reason=why)
 
 
@@ -253,7 +264,7 @@ def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
     space = case.searched_space()
     trials = with_equal_frozen_values(case.trials, space, workload=case.workload, current=case.current)
     if can_change_batch(case.space, workload=case.workload, current=case.current):
-        space = with_fixed_batch(space, workload=case.workload, current=case.current)
+        space = with_fixed_batch(space, workload={**case.workload, **case.kept}, current=case.current)
     found = suggest(
         space,
         workload=case.workload,
@@ -266,13 +277,9 @@ def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
     for suggestion in found:
         config = _from_own_literals(case, space, suggestion.config)
         fits = suggestion.probability_to_fit >= case.space.rewrite.min_fit
-        if fits and config is not case.current and not _changed_batch(case, config):
+        if fits and config is not case.current and not case.changed_batch(config):
             return Choice(config=config, suggestion=suggestion, origin=Origin.EXPLORE)
     return None
-
-
-def _changed_batch(case: DecisionContext, config: Config) -> str:
-    return batch_change_reason(case.space, workload=case.workload, current=case.current, config=config)
 
 
 def _is_own(case: DecisionContext, suggested: Config) -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
-from torchx_cubicml.launch.same_training import observed_batch_line
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
@@ -148,6 +147,7 @@ def _choose(
         predictor=case.predictor,
         unseen=case.unseen,
         unsure=unsure_gain(case, recorded=recorded) if keeps_own(case, suggestion) else "",
+        kept=case.kept,
         lines=(
             *case.lines,
             *comparable_trials(own, case.workload, any_device=case.space.chooses_machine)[1],
@@ -165,8 +165,8 @@ def _further_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Sugg
 
 def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
     """Return messages on the global batch size: parameters that keep it, and faster launches of another one."""
-    lines = [observed_batch_line(name) for name in case.batch_parameters()]
-    if not case.unseen and (suggestion is None or suggestion.config == case.current):
+    lines = [*dict.fromkeys(case.batch_lines().values())]
+    if not (case.unseen or case.kept) and (suggestion is None or suggestion.config == case.current):
         note = faster_batch_note(case.space, own, workload=case.workload, current=case.current)
         lines += [note] if note else []
     return lines
@@ -175,7 +175,7 @@ def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Sugges
 def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
     choice = None
     if cached.suggestion is not None:
-        choice = apply_rules(case, cached.suggestion, unsure=cached.unsure)
+        choice = apply_rules(replace(case, kept=cached.kept), cached.suggestion, unsure=cached.unsure)
         if cached.unseen:
             choice = replace(choice, rejection_reason=cached.unseen)
         rules = case.space.rewrite

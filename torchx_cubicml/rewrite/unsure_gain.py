@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.launch.messages import better_word, interval_text, per_cost_text, short
 from torchx_cubicml.records.crowding import crowding_text, mean_launches_beside
 from torchx_cubicml.records.workload import comparable_trials, value_key
-from torchx_cubicml.rewrite.rules import batch_change_reason, with_equal_frozen_values
+from torchx_cubicml.rewrite.rules import with_equal_frozen_values
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -96,7 +96,7 @@ def _measured_configs(case: DecisionContext) -> dict[Hashable, _Measured]:
 def _may_run(case: DecisionContext, bound: SearchSpace, config: Config) -> bool:
     """Return whether a config is legal in the searched space and keeps the global batch size."""
     is_legal = {item.name: config[item.name] for item in bound.parameters if item.name in config} in bound
-    return is_legal and not batch_change_reason(case.space, workload=case.workload, current=case.current, config=config)
+    return is_legal and not case.changed_batch(config)
 
 
 def _key(case: DecisionContext, config: Config) -> Hashable:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch.same_training import (
+    batch_contradiction,
     batch_cure,
     batch_sizes,
     can_change_batch,
     check_batch_size,
+    kept_batch,
     kept_line,
     not_permitted,
     with_same_training,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
 
@@ -44,7 +47,7 @@ class KeptTraining:
 
 
 def keep_training(
-    space: SearchSpace, launch: Launch, *, workload: Workload, current: Config, where: str
+    space: SearchSpace, launch: Launch, *, workload: Workload, current: Config, where: str, own: Sequence[Trial] = ()
 ) -> KeptTraining:
     """Return the search space that keeps the training of a command, with notices on what stays.
 
@@ -54,6 +57,7 @@ def keep_training(
         workload: facts of the launch.
         current: the user's own config.
         where: path of the space file, for messages.
+        own: trials of the workload that did the same work.
 
     Raises:
         SpaceError: the space has no legal config.
@@ -64,7 +68,8 @@ def keep_training(
     held, keeps_batch = not_permitted(space), can_change_batch(space, workload=workload, current=current)
     if not held and not keeps_batch:
         return KeptTraining(space=space)
-    kept = with_same_training(space, workload=workload, current=current)
+    facts = {**workload, **kept_batch(own, current=current)}
+    kept = with_same_training(space, workload=facts, current=current)
     sizes = batch_sizes(space) if keeps_batch else []
     try:
         bound = kept.bind(workload=workload, current=current)
@@ -80,6 +85,16 @@ def keep_training(
         notices.append(f"keeping {_names(stuck)}: another value changes the global batch; {cure}")
     is_empty = bool(notices) and bound.size(limit=2) == 1 and current in bound
     return KeptTraining(space=kept, notices=tuple(notices), is_empty=is_empty)
+
+
+def check_observed_batch(space: SearchSpace, own: Sequence[Trial], *, current: Config) -> None:
+    """Check that launches of the user's own config had the batch that the space file computes; see ``batch_lines``.
+
+    Raises:
+        LaunchError: they had another one, and a tune may change it.
+    """
+    if why := batch_contradiction(space, own, current=current):
+        raise LaunchError(why)
 
 
 def with_kept_batch(

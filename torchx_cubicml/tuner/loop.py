@@ -18,7 +18,7 @@ from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import batch_parameters, is_same_training, observed_batch_line
+from torchx_cubicml.launch.same_training import batch_parameters, is_same_training, kept_batch, observed_batch_line
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
@@ -29,7 +29,7 @@ from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
-from torchx_cubicml.tuner.kept_training import with_kept_batch
+from torchx_cubicml.tuner.kept_training import check_observed_batch, with_kept_batch
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
@@ -356,11 +356,12 @@ class _Loop:
         """Hold the parameters that launches show to change the global batch; return a notice on each that is new.
 
         Raises:
-            LaunchError: no config is left.
+            LaunchError: no config is left, or launches of the user's own config contradict the space file.
         """
         prepared = self._prepared
         free = {item.name for item in prepared.space.parameters if len(item.choices) > 1}
         own = [trial for trial in self._trials() if is_same_workload(trial, prepared.workload)]
+        check_observed_batch(prepared.space, own, current=prepared.current)
         single = {name for name, value in prepared.current.items() if not isinstance(collapsed(value), tuple)}
         names = batch_parameters(prepared.space, own, suspected=suspected)
         found = [name for name in names if name in free & single]
@@ -552,8 +553,9 @@ def _unconfirmed(prepared: Prepared, evidence: Evidence) -> Unconfirmed | None:
 
 def _of_same_training(prepared: Prepared, evidence: Evidence, trials: Iterable[Trial]) -> list[Trial]:
     """Return the trials whose config trains as the user's own does, or in another way that the space file permits."""
-    space, facts = prepared.space, {"workload": prepared.workload, "current": prepared.current}
-    held = batch_parameters(space, [*evidence.own, *evidence.before], suspected=True)
+    space, current, known = prepared.space, prepared.current, [*evidence.own, *evidence.before]
+    facts = {"workload": {**prepared.workload, **kept_batch(known, current=current)}, "current": current}
+    held = batch_parameters(space, known, suspected=True)
     return [
         without_refused_values(each)
         for each in trials

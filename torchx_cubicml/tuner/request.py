@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
-from torchx_cubicml.errors import LaunchError, SpaceError
-from torchx_cubicml.launch import read_config, with_rule_facts
+from torchx_cubicml.errors import LaunchError, SpaceError, StoreError
+from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
 from torchx_cubicml.launch.component import ComponentLaunch
+from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.same_training import can_change_batch
+from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import check_takes_command, scheduler_options
 from torchx_cubicml.records.objective_units import PER_CURRENCY
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space.toml import load_space
-from torchx_cubicml.store import absolute_url
+from torchx_cubicml.store import absolute_url, read_trials
+from torchx_cubicml.store.digest_key import digest_keys
 from torchx_cubicml.tuner.budget import Budget
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.kept_training import keep_training
@@ -23,6 +28,8 @@ from torchx_cubicml.tuner.kept_training import keep_training
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
@@ -162,7 +169,9 @@ def prepare(request: TuneRequest) -> Prepared:
     component = replace(parsed, launch=launch)
     workload, current = read_config(component.launch, space)
     space = with_rule_facts(component.launch, space)
-    kept = keep_training(space, component.launch, workload=workload, current=current, where=request.space)
+    facts, url = {"workload": workload, "current": current}, absolute_url(request.store, for_launch=True)
+    own = _of_same_work(url, component.launch, space, **facts) if can_change_batch(space, **facts) else []
+    kept = keep_training(space, component.launch, **facts, where=request.space, own=own)
     if kept.is_empty:
         raise LaunchError(f"nothing is left to tune: {' '.join(kept.notices)}")
     space = kept.space
@@ -174,10 +183,21 @@ def prepare(request: TuneRequest) -> Prepared:
         space=space,
         workload=workload,
         current=current,
-        store_url=absolute_url(request.store, for_launch=True),
+        store_url=url,
         scratch=request.scratch or str(Path(tempfile.gettempdir()) / f"torchx-cubicml-{getpass.getuser()}"),
         notices=kept.notices,
     )
+
+
+def _of_same_work(url: str, launch: Launch, space: SearchSpace, *, workload: Workload, current: Config) -> list[Trial]:
+    """Return the recorded trials of the workload that did the same work; none of a store that cannot be read now."""
+    try:
+        recorded, keys = read_trials(url)[0], digest_keys(url)
+    except StoreError:
+        return []
+    trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
+    same = with_same_work(trials, PresentCommand.of(launch, space), space=space, workload=workload, keys=keys)
+    return [trial for trial in same.certain if is_same_workload(trial, workload)]
 
 
 def _check_price(space: SearchSpace, values: Mapping[str, Value], *, where: str) -> None:

@@ -113,6 +113,24 @@ class TestCounts:
         assert ("micro_batch_size" in bindings(text)) == is_known
         assert ("micro batch size (4, 8), and the global batch size, too.\n# That is a guess." in text) != is_known
 
+    def test_a_script_that_derives_its_accumulation_frees_the_micro_batch(self) -> None:
+        launches = [
+            trial(f"--mbs {micro} --seed {micro}", micro_batch_size=micro, global_batch_size=24) for micro in (3, 6)
+        ]
+        text = starter("--mbs 3", *launches)
+        assert parse_space(text, where="starter").parameters[0].choices == (1, 2, 3, 4, 8)
+        assert "the script derives its accumulation: launches of several had one global batch, 24" in text
+        assert "no accumulation to adjust" not in text
+
+    @pytest.mark.parametrize("words", ["--fold", "--rows"])
+    def test_an_accumulation_that_the_commands_state_is_none_of_the_script(self, words: str) -> None:
+        launches = [
+            trial(f"--mbs {micro} {words} {24 // micro}", micro_batch_size=micro, global_batch_size=24)
+            for micro in (3, 6)
+        ]
+        text = starter("--mbs 3", *launches)
+        assert parse_space(text, where="starter").parameters[0].choices == (3,)
+
     def test_keys_are_found_as_flags_are(self) -> None:
         text = starter("chunk=4 fold=2", batch("chunk=4 fold=2", 4, 2), batch("chunk=8 fold=1", 8, 1))
         parameters = {item.name: item.binding for item in parse_space(text, where="starter").parameters}

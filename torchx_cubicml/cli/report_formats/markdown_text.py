@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.cli.observed_config import differing_values
 from torchx_cubicml.cli.report_sections.result import headline_of, summary_of
 from torchx_cubicml.launch.messages import interval_text, rate_text
 from torchx_cubicml.plots.round_figures import facts_text, heading
@@ -96,7 +97,7 @@ def _best_trials(view: WorkloadView) -> Iterator[str]:
         (
             rate_text(trial.throughput(view.objective) or 0.0, view.objective),
             interval_text(trial.uncertainty(view.objective)),
-            *(value_text(trial.config[name]) if name in trial.config else "" for name in names),
+            *(differing_values(trial).get(name) or value_text(trial.config.get(name, "")) for name in names),
         )
         for trial in best
     ]

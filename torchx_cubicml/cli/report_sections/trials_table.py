@@ -7,6 +7,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.cli.observed_config import differing_values
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.redaction import excerpt, printable
@@ -89,10 +90,11 @@ def _number(value: float | None) -> float | None:
 def _parameters(trials: Sequence[Trial]) -> list[Column]:
     """Return a column for each parameter; the first of those that differ are shown."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.config))
-    columns = [(name, [_cell(trial.config.get(name)) for trial in trials]) for name in names]
+    shown = [{**trial.config, **differing_values(trial)} for trial in trials]
+    columns = [(name, [_cell(config.get(name)) for config in shown]) for name in names]
     differ = [name for name, values in columns if len(set(values)) > 1]
-    shown = set(differ[:_MOST_PARAMETERS])
-    return [Column(name=printable(name), values=values, is_shown=name in shown) for name, values in columns]
+    first = set(differ[:_MOST_PARAMETERS])
+    return [Column(name=printable(name), values=values, is_shown=name in first) for name, values in columns]
 
 
 def _facts(trials: Sequence[Trial]) -> list[Column]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.launch.launch import workload_of
+from torchx_cubicml.launch.present_command import PresentCommand, RecordedSettings
+from torchx_cubicml.launch.same_training import kept_batch
 from torchx_cubicml.records.argument_words import argument_words, with_underscores
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, STANDARD_WORDS
@@ -66,6 +68,15 @@ class RecordedLaunches:
         latest = tuple(sorted(found, key=recency)[-_MAX_LAUNCHES:])
         return cls(trials=latest, keys=tuple(keys), is_alone=launch.world_size == 1)
 
+    def kept_batch(self, name: str) -> int | None:
+        """Return the global batch size that the script keeps whatever a flag, the micro batch; see ``kept_batch``."""
+        settings = RecordedSettings(PresentCommand(declared=frozenset(argument_words([name]))), self.keys)
+        ranks = [each.fact("world_size") or 0 for each in self.trials]
+        trials = [
+            replace(each, config={**settings.of(each), "": n}) for each, n in zip(self.trials, ranks, strict=True)
+        ]
+        return next(iter(kept_batch(trials, current={MICRO_BATCH: 1}).values()), None)
+
 
 def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches, source: str) -> list[ScriptFlag]:
     """Return the flags, those without a meaning with the one that launches show.
@@ -82,6 +93,9 @@ def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches
         return list(flags)
     shown = _shown(launches, _texts_of(flags) | _texts_in(source))
     checked = [_without_refuted(_without_resizing(flag, shown), shown) for flag in flags]
+    checked = [
+        replace(each, kept=launches.kept_batch(each.name)) if each.meaning == MICRO_BATCH else each for each in checked
+    ]
     taken = {flag.meaning for flag in checked if flag.meaning}
     for fact in (*_COUNTS, *_WORDS, *_SWITCHES):
         if fact not in taken and (index := _carrier(checked, fact, shown)) is not None:

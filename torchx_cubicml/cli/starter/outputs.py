@@ -58,7 +58,7 @@ def output_variables(launch: Launch) -> list[ScriptFlag]:
     """Return the environment variables that name an output, set by the command or read by the program's source."""
     names = {name: value for name, value in launch.env.items() if is_path_key(name, value)}
     for _, tree in parsed_modules(launch):
-        names |= {name: "" for name in _variables_read(tree) if name not in launch.env and is_offered_destination(name)}
+        names |= {name: "" for name in variables_read(tree) if name not in launch.env and is_offered_destination(name)}
     return [
         ScriptFlag(name=name, present=value or None, is_variable=True, destination=True)
         for name, value in names.items()
@@ -100,7 +100,8 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
     return tuple(name for name in names if name not in handled)
 
 
-def _variables_read(tree: ast.Module) -> Iterator[str]:
+def variables_read(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of the environment variables that a module reads."""
     for node in ast.walk(tree):
         name: ast.expr | None = None
         if isinstance(node, ast.Call) and dotted(node.func) in _READERS and node.args:

@@ -22,6 +22,7 @@ class ScriptFlag:
         is_variable: whether it is an environment variable.
         evidence: what recorded launches tell of its meaning, in words; empty where the name alone tells it.
         is_guess: whether the evidence leaves doubt, such as one value alone.
+        kept: global batch size that the script keeps whatever its value, as recorded launches tell.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ScriptFlag:
     is_variable: bool = False
     evidence: str = ""
     is_guess: bool = False
+    kept: int | None = None
 
     @property
     def value(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,9 +23,11 @@ from torchx_cubicml.cli.starter.outputs import (
     is_destination,
     is_offered_destination,
     is_path_key,
+    normalized,
     output_keys,
     output_variables,
     typed_value,
+    variables_read,
 )
 from torchx_cubicml.cli.starter.rules_comment import rules_comment
 from torchx_cubicml.cli.starter.script import source_of
@@ -33,7 +36,9 @@ from torchx_cubicml.cli.starter.toml_text import starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
+from torchx_cubicml.launch.command_facts.argument_files import with_file_arguments
 from torchx_cubicml.launch.command_facts.source_literals import declared_flags, parser_flags
+from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.launch.source_files import source_files
 from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.starter.from_help import FlagHelp
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.space.trainers import Trainer
+
+_VARIABLES = re.compile(r"default_env|env_var|auto_env")  # parsers that take the value of a flag from a variable
 
 
 def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | None = None) -> str:
@@ -54,7 +61,7 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         recorded: launches of the same program; where names tell nothing, they may.
     """
     source, recorded = source_of(launch)[0], recorded or RecordedLaunches()
-    flags = _script_flags(launch, help_text, source)
+    flags = _with_other_sources(_script_flags(launch, help_text, source), launch)
     variables = output_variables(launch)
     words = (*flags_in(launch.script_args), *typed_keys(launch.script_args), *launch.env)
     uses_wandb = any("wandb" in word.lower() for word in words) or imports_wandb(launch)
@@ -70,8 +77,11 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         if text:
             return text + rules_comment(text, launch)
     flags = with_launch_meanings(flags, recorded, source)
-    meanings = {flag.meaning for flag in flags}
-    flags += keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
+    meanings = {flag.meaning for flag in flags if flag.present is not None}
+    keys = keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
+    in_files = {key.meaning for key in keys}  # a config file counts for more than a default
+    flags = [replace(flag, meaning="") if flag.present is None and flag.meaning in in_files else flag for flag in flags]
+    flags += keys
     outputs = [*(flag for flag in flags if flag.destination), *variables]
     offered = offered_flags(flags)
     text = starter_text(
@@ -114,6 +124,23 @@ def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFla
     ]
     flags += [_key(name, keys.get(name), listed.get(name)) for name in {**keys, **listed} if name not in known]
     return _without_repeats(flags)
+
+
+def _with_other_sources(flags: Sequence[ScriptFlag], launch: Launch) -> list[ScriptFlag]:
+    """Return the flags with the defaults that argument files state, and without those that may come from elsewhere."""
+    files = list(source_files(launch))
+    read, unread = with_file_arguments(launch, files)
+    variables = {name for file in files if file.tree is not None for name in variables_read(file.tree)}
+    if any(_VARIABLES.search(file.text) for file in files):
+        variables.update(program_environment(launch))
+    words = [f"_{normalized(name)}" for name in variables]
+    is_open = bool(unread) or typed_value("--flagfile", launch.script_args) is not None
+
+    def default_of(flag: ScriptFlag) -> str | None:
+        may_differ = is_open or (flag.meaning and any(word.endswith(f"_{normalized(flag.name)}") for word in words))
+        return typed_value(flag.name, read.script_args) or (None if may_differ else flag.default)
+
+    return [flag if flag.present is not None else replace(flag, default=default_of(flag)) for flag in flags]
 
 
 def _hydra_outputs(launch: Launch, keys: dict[str, str]) -> list[ScriptFlag]:

@@ -133,15 +133,18 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
     present = command.count(flag.meaning)
     if present is None:
         return []
-    if not command.keeps_global_batch:
+    if not command.keeps_global_batch and not flag.kept:
         unseen = [] if "gradient_accumulation_steps" in command.meanings else _UNSEEN_ACCUMULATION
         return [*parameter_table(flag, choices=[present], remark=_FIXED_BATCH), *unseen]
-    largest = present * (command.count("gradient_accumulation_steps") or 1)
+    total = (flag.kept or 0) // (command.world_size or 1)
+    largest = max(total, present * (command.count("gradient_accumulation_steps") or 1))
     powers = [2**power for power in range(largest.bit_length())]
     nearby = [
         size for size in powers if present / _MAX_BATCH_FACTOR <= size <= min(largest, present * _MAX_BATCH_FACTOR)
     ]
-    return parameter_table(flag, choices=sorted({present, *nearby}), remark="samples per forward pass on each rank")
+    remark = f"the script derives its accumulation: launches of several had one global batch, {flag.kept}"
+    remark = remark if flag.kept else "samples per forward pass on each rank"
+    return parameter_table(flag, choices=sorted({present, *nearby}), remark=remark)
 
 
 def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:

@@ -23,7 +23,6 @@ from torchx_cubicml.cli.starter.outputs import (
     is_destination,
     is_offered_destination,
     is_path_key,
-    normalized,
     output_keys,
     output_variables,
     typed_value,
@@ -34,6 +33,7 @@ from torchx_cubicml.cli.starter.script import source_of
 from torchx_cubicml.cli.starter.script_flag import ScriptFlag
 from torchx_cubicml.cli.starter.toml_text import starter_text
 from torchx_cubicml.cli.starter.tune_text import tune_lines
+from torchx_cubicml.facts.named_places import words_of
 from torchx_cubicml.launch.bindings.argv import flags_in
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
 from torchx_cubicml.launch.command_facts.argument_files import with_file_arguments
@@ -133,11 +133,12 @@ def _with_other_sources(flags: Sequence[ScriptFlag], launch: Launch) -> list[Scr
     variables = {name for file in files if file.tree is not None for name in variables_read(file.tree)}
     if any(_VARIABLES.search(file.text) for file in files):
         variables.update(program_environment(launch))
-    words = [f"_{normalized(name)}" for name in variables]
+    words = [words_of(name) for name in variables]
     is_open = bool(unread) or typed_value("--flagfile", launch.script_args) is not None
 
     def default_of(flag: ScriptFlag) -> str | None:
-        may_differ = is_open or (flag.meaning and any(word.endswith(f"_{normalized(flag.name)}") for word in words))
+        own = words_of(flag.name)
+        may_differ = is_open or (flag.meaning and any(each[-len(own) :] == own for each in words))
         return typed_value(flag.name, read.script_args) or (None if may_differ else flag.default)
 
     return [flag if flag.present is not None else replace(flag, default=default_of(flag)) for flag in flags]

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.recorder.attempt.early_failure import GOES_ON_AS_TYPED
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
 from torchx_cubicml.recorder.attempt.notes import AttemptNotes
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
@@ -32,8 +33,8 @@ from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
 from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
-from torchx_cubicml.records.resumption import LOAD_FAILED
 from torchx_cubicml.records.trial import Origin, State
+from torchx_cubicml.records.workload import LOAD_FAILED
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
@@ -253,8 +254,20 @@ class Session:
         return result
 
     def _note_loading(self, load: partial[object], result: object) -> None:
-        self._checkpoints.loaded(load, result)
+        goes_on = self._checkpoints.loaded(load, result)
         self._hook_facts |= self._checkpoints.facts
+        if not goes_on or not self._assignment.leads or self._attempt is None or not (second := self._attempt.second):
+            return
+        from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
+
+        if begun_with_other_config(self._assignment.contract, second, self._checkpoints.facts):
+            self._start_as_typed()
+
+    def _start_as_typed(self) -> None:
+        """End this process before its first step: the launcher starts the command again as typed."""
+        self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
+        self.close()
+        os._exit(1)
 
     @cached_property
     def _checkpoints(self) -> Checkpoints:

@@ -6,19 +6,20 @@ A launch records the folders in which it saved checkpoints, and those that it we
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2s
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.arguments import text_digest
-from torchx_cubicml.records.workload import is_same_program, recency
+from torchx_cubicml.records.workload import LOAD_FAILED, is_same_program, recency
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Workload
+    from torchx_cubicml.records.values import Config, Workload
 
 SAVED_IN, LOADED_FROM = "checkpoint_folders", "resumed_folders"
 FOLDER_FACTS = (SAVED_IN, LOADED_FROM)
@@ -26,10 +27,26 @@ SAVED_STEP = "checkpoint_step"
 """Observed fact: optimizer steps of the whole training at the last checkpoint, those of earlier launches included."""
 STARTS_ANEW = "starts_anew"
 """Observed fact: the launch replaced an earlier checkpoint, and had loaded none."""
-LOAD_FAILED = "failed_loading"
-"""Observed fact: the launch ended while it loaded a checkpoint, which says nothing of its config."""
 
 RESUMPTION_FACTS = (*FOLDER_FACTS, SAVED_STEP, STARTS_ANEW, LOAD_FAILED)
+
+RESUMED_FROM = "resumed_from"
+"""Name of the launch that ``resumed_from`` returns, in tables."""
+_STATELESS = re.compile(r"(?i)recompute|(?:activation|gradient)_checkpointing|prefetch|alloc|threads|pin_memory")
+
+
+def touches_state(name: str) -> bool:
+    """Return whether a parameter of this name, or flag, may change the order of the samples or the state of a training.
+
+    >>> touches_state("micro_batch_size"), touches_state("activation_checkpointing"), touches_state("prefetch_factor")
+    (True, False, False)
+    """
+    return _STATELESS.search(name) is None
+
+
+def has_same_state(one: Config, other: Config) -> bool:
+    """Return whether a training that one config has begun may go on with another one."""
+    return all(one.get(name) == other.get(name) for name in {*one, *other} if touches_state(name))
 
 
 def folder_id(path: str, *, is_named: bool = True) -> str:
@@ -86,6 +103,8 @@ def starts_anew(earlier: Sequence[Trial], arguments: Sequence[str], program: Col
 
 def resumed_from(trial: Trial, trials: Iterable[Trial]) -> str:
     """Return the id of the launch whose checkpoint a launch went on from; empty if it did not, or none is known."""
+    if LOADED_FROM not in trial.observed:
+        return ""
     earlier = (each for each in trials if each.trial_id != trial.trial_id and each.started_at <= trial.started_at)
     found = savers(earlier, trial.workload, folders(trial, LOADED_FROM))
     return found[-1].trial_id if found else ""

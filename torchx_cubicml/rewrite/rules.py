@@ -17,6 +17,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import Launch, same_value
 from torchx_cubicml.launch.same_training import batch_change, batch_cure, batch_sizes, not_permitted
 from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.resumption import touches_state
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_program, is_same_workload
 from torchx_cubicml.space.search_space import RESHARDS
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
 
-# Parts of names: of what touches neither the order of the samples nor the state, and of the layout of the state.
-_STATELESS = re.compile(r"(?i)recompute|(?:activation|gradient)_checkpointing|prefetch|alloc|threads|pin_memory")
 _LAYOUT = re.compile(r"(?i)(?:tp|pp|cp|ep|dp_shard|dp_replicate)_degree|sharding|parallel_size|mesh|partition|kernel")
 _PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains
 ENOUGH_OF_BASELINE = 3  # measurements of the user's own config from which no launch is spent on it
@@ -74,7 +73,7 @@ def held(space: SearchSpace, *, goes_on: bool = False) -> tuple[str, ...]:
 
 def _is_free_to_resume(parameter: Parameter, resume: Collection[str]) -> bool:
     is_layout = RESHARDS in resume and any(map(_LAYOUT.search, parameter.known_names))
-    return parameter.name in resume or is_layout or any(map(_STATELESS.search, parameter.known_names))
+    return parameter.name in resume or is_layout or not all(map(touches_state, parameter.known_names))
 
 
 def with_equal_frozen_values(

@@ -129,34 +129,33 @@ class Checkpoints:
         self.is_loading = was_loading
         return result
 
-    def loaded(self, load: partial[object], result: object) -> None:
-        """Note a call that has loaded, before the first step."""
+    def loaded(self, load: partial[object], result: object) -> bool:
+        """Note a call that has loaded, before the first step; return whether it shows that the training goes on."""
         name = getattr(load.func, "__qualname__", "")
         if name.endswith(".load_state_dict"):
             state = load.args[1] if len(load.args) > 1 else load.keywords.get("state_dict")
-            if self._has_read_state or (self._read and _has_content(state)):
-                self._goes_on(_step_in(state))
-            return
+            is_past = self._has_read_state or (bool(self._read) and _has_content(state))
+            return is_past and self._goes_on(_step_in(state))
         path = _path(load)
         self._read += self._places(path) if path else ()
         if name.endswith("load_checkpoint"):  # of a trainer: its first result is a step or a path, if it has found any
             first = result[0] if isinstance(result, tuple) and result else None
-            if first and not load.keywords.get("load_module_only"):
-                self._goes_on(first if isinstance(first, int) else None)
-            return
+            is_past = bool(first) and not load.keywords.get("load_module_only")
+            return is_past and self._goes_on(first if isinstance(first, int) else None)
         target = result if result is not None else load.keywords.get("state_dict", next(iter(load.args), None))
         entries = dict(_entries(target))
-        if any(map(_OPTIMIZER.search, entries)):
-            self._has_read_state = self.is_loading = True
-            steps = (value for key, value in entries.items() if key in _STEPS and type(value) is int)
-            self._step_in_file = next(steps, None)
-            if result is None:  # in place
-                self._goes_on(None)
+        if not any(map(_OPTIMIZER.search, entries)):
+            return False
+        self._has_read_state = self.is_loading = True
+        steps = (value for key, value in entries.items() if key in _STEPS and type(value) is int)
+        self._step_in_file = next(steps, None)
+        return result is None and self._goes_on(None)  # in place
 
-    def _goes_on(self, step: int | None) -> None:
+    def _goes_on(self, step: int | None) -> bool:
         self._step = step if step is not None else self._step_in_file
         self.is_loading = True
         self.facts[LOADED_FROM] = tuple(dict.fromkeys(self._read))[-_MOST_FOLDERS:] or (folder_id(""),)
+        return True
 
     def _places(self, path: str) -> tuple[str, ...]:
         if self._paths is None:

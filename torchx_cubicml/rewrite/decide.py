@@ -114,10 +114,11 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     lines: tuple[str, ...] = ()
     if goes_on:
         path = cached = None  # they are of launches that begin anew
-        case, lines = replace(case, goes_on=True), (going_on_line(case.signs, earlier),)
+        lines = (going_on_line(case.signs, earlier),)
         resumed = resumed_choice(case, earlier) if earlier is not None else None
         if resumed is not None:
             return Decision(choice=resumed, lines=(*first_few(reading.warnings), *lines))
+        case = replace(case, goes_on=True)
     chosen = within(
         limits.think_s, lambda: _choose(case.migrated(), cached, now, reading.trials), what="choosing a config"
     )

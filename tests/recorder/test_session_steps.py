@@ -672,7 +672,7 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Calls:
     for place, name in (
         ("steps.evaluation_passes", "on_every_mode_switch"),
         ("steps.evaluation_passes", "on_every_no_grad"),
-        ("steps.checkpoints", "watch_checkpoints"),
+        ("steps.checkpoint_calls", "watch_checkpoints"),
         ("steps.torch_hooks", "hide_hooks_from_torchscript"),
         ("steps.clipping", "Clipping.install"),
     ):

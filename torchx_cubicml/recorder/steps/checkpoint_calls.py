@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,15 +84,10 @@ def _path(call: Callable[[], object]) -> str:
 
 
 class Checkpoints:
-    """Checkpoints that this process saves and loads.
+    """Checkpoints that this process saves and loads; made before the program changes its arguments or its folder."""
 
-    Args:
-        find_paths: returns the paths that the words of the command name; called once, with the working folder.
-    """
-
-    def __init__(self, find_paths: Callable[[str], CommandPaths]) -> None:
-        self._find_paths = partial(find_paths, str(Path.cwd()))
-        self._paths: CommandPaths | None = None
+    def __init__(self) -> None:
+        self._command, self._start = tuple(sys.argv), str(Path.cwd())
         self._began = time.time()
         self._read: list[str] = []  # ids of the places of the files read
         self._has_read_state = False
@@ -117,7 +112,7 @@ class Checkpoints:
             self.facts[SAVED_STEP] = self._step + steps
         before = self.facts.get(SAVED_IN)
         found = list(before) if isinstance(before, tuple) else []
-        root, *inner = self._places(path)
+        root, *inner = self.paths.places(path)
         later = [each for each in found[1:] if each not in inner] + inner
         self.facts[SAVED_IN] = (*(found[:1] or [root]), *later[-_MOST_FOLDERS:])
         return not {root, *inner}.issubset(found)
@@ -137,7 +132,7 @@ class Checkpoints:
             is_past = self._has_read_state or (bool(self._read) and _has_content(state))
             return is_past and self._goes_on(_step_in(state))
         path = _path(load)
-        self._read += self._places(path) if path else ()
+        self._read += self.paths.places(path) if path else ()
         if name.endswith("load_checkpoint"):  # of a trainer: its first result is a step or a path, if it has found any
             first = result[0] if isinstance(result, tuple) and result else None
             is_past = bool(first) and not load.keywords.get("load_module_only")
@@ -157,10 +152,13 @@ class Checkpoints:
         self.facts[LOADED_FROM] = tuple(dict.fromkeys(self._read))[-_MOST_FOLDERS:] or (folder_id(""),)
         return True
 
-    def _places(self, path: str) -> tuple[str, ...]:
-        if self._paths is None:
-            self._paths = self._find_paths()
-        return self._paths.places(path)
+    @cached_property
+    def paths(self) -> CommandPaths:
+        """Paths that the words of this process's command name."""
+        from torchx_cubicml.launch.going_on import CommandPaths
+        from torchx_cubicml.launch.launch import Launch
+
+        return CommandPaths.of(Launch(program=self._command[0], script_args=self._command[1:]), self._start)
 
 
 def _is_older(path: str, began: float) -> bool:

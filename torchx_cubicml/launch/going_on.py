@@ -29,8 +29,9 @@ _MOST_DEPTH = 4
 _MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
 _MOST_CHARACTERS = 1024
 _OFF = frozenset({"", "false", "no", "n", "f", "none", "null", "0", "never", "off", "scratch"})
-_CHECKPOINT = frozenset({"checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "state"})
-_OF_LOADING = _CHECKPOINT | {"path", "dir", "from", "step", "iteration", "iter"}
+_OF_LOADING = frozenset({"checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "state", "path", "dir"})
+_OF_LOADING |= {"step", "iteration", "iter"}
+_INPUTS = frozenset(["pretrained", "weights", "model", "data", "dataset", "datasets", "tokenizer", "vocab", "config"])
 _OUTPUTS = frozenset(OUTPUT_WORDS) - {"load", "resume"}
 
 
@@ -151,10 +152,10 @@ def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:
     A path that does not exist, or an output folder without anything in it, is nothing to go on from.
     """
     text, parts = str(value).strip(), {*re.split(r"[^a-z]+", name.rpartition(".")[2].lower())}
-    if isinstance(value, tuple) or text.lower() in _OFF or parts & {"no", "not", "interval", "every", "pretrained"}:
+    if isinstance(value, tuple) or text.lower() in _OFF or parts & {"no", "not", "interval", "every"}:
         return None
-    by_name = not parts.isdisjoint({"resume", "continue"}) or parts in ({"restart"}, {"load"})
-    by_name |= bool(parts & {"load", "from", "restart"}) and not parts.isdisjoint(_OF_LOADING - {"from"})
+    loads = bool(parts & {"load", "from"}) and bool(parts & _OF_LOADING) and not parts & _INPUTS
+    by_name = loads or bool(parts & {"resume", "continue"}) or parts in ({"restart"}, {"load"})
     if not by_name and text.lower() != "resume":
         return None
     path = paths.path(text)

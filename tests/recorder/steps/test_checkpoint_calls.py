@@ -176,6 +176,10 @@ def test_weights_alone_and_a_reload_in_memory_are_no_going_on(tmp_path: Path) ->
     program.load(torch.optim.Optimizer.load_state_dict, fresh, fresh.state_dict())  # as a library does
     assert LOADED_FROM not in program.facts
     assert not program.seen.is_loading
+    torch.save({"weights": model.state_dict(), "optimizer_states": [optimizer.state_dict()]}, tmp_path / "whole.pt")
+    program.load(torch.serialization.load, tmp_path / "whole.pt")  # for the weights alone
+    program.load(torch.optim.Optimizer.load_state_dict, fresh, fresh.state_dict())
+    assert LOADED_FROM not in program.facts
 
 
 def test_a_distributed_checkpoint_is_loaded_in_place(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class Checkpoints:
         self._command, self._start = tuple(sys.argv), str(Path.cwd())
         self._began = time.time()
         self._read: list[str] = []  # ids of the places of the files read
-        self._has_read_state = False
+        self._has_read_bare_state = False  # of an optimizer that keeps none, such as plain SGD
         self._step: int | None = 0
         self._step_in_file: int | None = None
         self.facts: dict[str, Value] = {}
@@ -129,7 +129,7 @@ class Checkpoints:
         name = getattr(load.func, "__qualname__", "")
         if name.endswith(".load_state_dict"):
             state = load.args[1] if len(load.args) > 1 else load.keywords.get("state_dict")
-            is_past = self._has_read_state or (bool(self._read) and _has_content(state))
+            is_past = self._has_read_bare_state or (bool(self._read) and _has_content(state))
             return is_past and self._goes_on(_step_in(state))
         path = _path(load)
         self._read += self.paths.places(path) if path else ()
@@ -141,7 +141,9 @@ class Checkpoints:
         entries = dict(_entries(target))
         if not any(map(_OPTIMIZER.search, entries)):
             return False
-        self._has_read_state = self.is_loading = True
+        self.is_loading = True
+        states = (value for value in (target, *entries.values()) if isinstance(value, dict) and "param_groups" in value)
+        self._has_read_bare_state |= not all(map(_has_content, states))
         steps = (value for key, value in entries.items() if key in _STEPS and type(value) is int)
         self._step_in_file = next(steps, None)
         return result is None and self._goes_on(None)  # in place
@@ -171,7 +173,8 @@ def _is_older(path: str, began: float) -> bool:
 
 
 def _entries(value: object, depth: int = _MOST_DEPTH) -> Iterator[tuple[str, object]]:
-    for key, each in islice(value.items(), _MOST_KEYS) if isinstance(value, dict) else ():
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in islice(items, _MOST_KEYS):
         yield str(key), each
         if depth > 1:
             yield from _entries(each, depth - 1)

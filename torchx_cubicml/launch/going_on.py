@@ -58,7 +58,7 @@ class CommandPaths:
         stated = StatedSettings.of(launch)
         program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
         named = {*launch.env, *recorded_variables(program, environment)}
-        found = {name.lower(): environment[name] for name in named if name in environment}
+        found: dict[str, object] = {name.lower(): environment[name] for name in named if name in environment}
         found |= {name: each.value for name, each in {**stated.files, **stated.arguments}.items()}
         positional = {name: word for name, word in argument_words(launch.script_args).items() if " " in name}
         return cls(settings={**found, **positional}, start=os.path.realpath(start or Path.cwd()))

@@ -20,7 +20,7 @@ from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.arguments import text_digest
 from torchx_cubicml.records.resumption import SAVED_STEP, digested, has_same_state, savers, starts_anew
 from torchx_cubicml.records.suggestion import Suggestion
-from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
@@ -166,7 +166,8 @@ def going_on_line(case: DecisionContext, earlier: Trial | None, config: Config) 
         said = case.signs.says or f"job {case.signs.job}"
         return f"goes on from a checkpoint ({said}) of no known launch: batch and layout stay as typed"
     step = earlier.observed.get(SAVED_STEP)
-    where = "" if step is None else f"step {step} of "
+    later = "" if earlier.state is State.COMPLETED else " or later"  # it may have been killed before it told
+    where = "" if step is None else f"step {step}{later} of "
     kept = "keeping its batch and layout" if has_same_state(earlier.config, config) else "with the config as typed now"
     return f"goes on from {where}launch {earlier.trial_id}, {kept}"
 

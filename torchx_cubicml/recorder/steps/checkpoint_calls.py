@@ -33,6 +33,7 @@ _FUNCTIONS = {
     "safetensors.torch": ("save_file", "save_model", "load_file", "load_model"),
     "transformers.trainer": ("Trainer._save_checkpoint", "Trainer.save_model"),
     "accelerate.accelerator": ("Accelerator.save_state", "Accelerator.save_model", "Accelerator.load_state"),
+    "lightning.fabric.fabric": ("Fabric.save", "Fabric.load"),
     "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
     "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
     "deepspeed.runtime.engine": ("DeepSpeedEngine.save_checkpoint", "DeepSpeedEngine.load_checkpoint"),

@@ -708,7 +708,7 @@ def test_hooks_are_installed_with_torch(
         ("Clipping.install",),
         ("on_every_mode_switch",),
         ("on_every_no_grad",),
-        ("watch_saving",),
+        ("watch_checkpoints",),
         ("once", "torch._dynamo.callback"),
     ]
     assert peers.of("post") == posts

@@ -14,12 +14,12 @@ from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
 from torchx_cubicml.launch.command_texts import program_path, recorded_variables
 from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.records.argument_words import argument_words
-from torchx_cubicml.records.resumption import digested, folder_id
+from torchx_cubicml.records.resumption import folder_id
 from torchx_cubicml.records.standard_names import NOT_OUTPUT_WORDS, OUTPUT_WORDS
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from torchx_cubicml.launch.launch import Launch
 
@@ -140,10 +140,6 @@ class ResumeSigns:
             places=frozenset(map(folder_id, stated) if stated else paths.found()),
             job=job.scheduler_job_id if job.attempt[0] else "",
         )
-
-    def may_meet(self, known: Collection[str], keys: Collection[str]) -> bool:
-        """Return whether the command may go on with a training that saved in folders of these digests."""
-        return bool(self.says or self.job or not digested(self.places, keys).isdisjoint(known))
 
 
 def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:

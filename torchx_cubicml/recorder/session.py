@@ -264,13 +264,9 @@ class Session:
         from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
 
         if begun_with_other_config(self._assignment.contract, second, self._checkpoints.facts):
-            self._start_as_typed()
-
-    def _start_as_typed(self) -> None:
-        """End this process before its first step: the launcher starts the command again as typed."""
-        self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
-        self.close()
-        os._exit(1)
+            self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
+            self.close()
+            os._exit(1)  # the launcher starts the command again as typed
 
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation

@@ -10,7 +10,7 @@ from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.launch.same_training import observed_batch_line
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.resumption import folders
+from torchx_cubicml.records.resumption import digested, folders
 from torchx_cubicml.records.workload import (
     comparable_trials,
     expire_lost_trials,
@@ -264,7 +264,8 @@ def _unchanged(
         case.space, workload=case.workload, n_trials=cached.n_launched
     ):
         return None
-    if case.signs.may_meet(cached.folders, _digest_keys(url, limits) if cached.folders else ()):
+    signs, keys = case.signs, _digest_keys(url, limits) if cached.folders else ()
+    if signs.says or signs.job or not digested(signs.places, keys).isdisjoint(cached.folders):
         return None
     store = TrialStore(url)
     try:

@@ -117,6 +117,9 @@ class Training(Calls):
         self.encoded_stage_facts: dict[int, str] = {}
         self.is_due = False
 
+    def count(self) -> None:
+        self.note("count")
+
     def facts(self) -> dict[str, object]:
         return {"n_params": 3}
 
@@ -678,7 +681,7 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Calls:
     for place, name in (
         ("steps.evaluation_passes", "on_every_mode_switch"),
         ("steps.evaluation_passes", "on_every_no_grad"),
-        ("steps.saving", "watch_saving"),
+        ("steps.checkpoint_calls", "watch_checkpoints"),
         ("steps.torch_hooks", "hide_hooks_from_torchscript"),
         ("steps.clipping", "Clipping.install"),
     ):
@@ -714,7 +717,7 @@ def test_hooks_are_installed_with_torch(
         ("Clipping.install",),
         ("on_every_mode_switch",),
         ("on_every_no_grad",),
-        ("watch_saving",),
+        ("watch_checkpoints",),
         ("once", "torch._dynamo.callback"),
     ]
     assert peers.of("post") == posts

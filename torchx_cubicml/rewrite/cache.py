@@ -68,6 +68,7 @@ class CachedSuggestion:
         unseen: see ``DecisionContext``.
         unsure: why a config that measured faster is not chosen, see ``unsure_gain``; empty if none is.
         kept: see ``DecisionContext``.
+        folders: digests of the folders in which launches of the program saved checkpoints.
         lines: advice on the workload's trials.
         warnings: warnings about parts of the store that could not be read.
     """
@@ -81,6 +82,7 @@ class CachedSuggestion:
     unseen: str = ""
     unsure: str = ""
     kept: Workload = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -112,6 +114,7 @@ def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
         "unseen": cached.unseen,
         "unsure": cached.unsure,
         "kept": cached.kept,
+        "folders": cached.folders,
         "lines": cached.lines[:_MOST_LINES],
         "warnings": cached.warnings[:_MOST_LINES],
         "suggestion": suggestion,
@@ -160,6 +163,7 @@ def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSu
         unseen=_text(payload, "unseen"),
         unsure=_text(payload, "unsure"),
         kept={name: whole_number_of(value, name) for name, value in object_of(payload["kept"], "kept").items()},
+        folders=texts_of(payload["folders"], "folders"),
         lines=lines("lines"),
         warnings=lines("warnings"),
     )

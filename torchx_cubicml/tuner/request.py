@@ -12,6 +12,8 @@ from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.errors import LaunchError, SpaceError, StoreError
 from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
 from torchx_cubicml.launch.component import ComponentLaunch
+from torchx_cubicml.launch.config_io import change_for_profiling
+from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import can_change_batch
 from torchx_cubicml.launch.same_work import with_same_work
@@ -170,6 +172,10 @@ def prepare(request: TuneRequest) -> Prepared:
     workload, current = read_config(component.launch, space)
     space = with_rule_facts(component.launch, space)
     facts, url = {"workload": workload, "current": current}, absolute_url(request.store, for_launch=True)
+    scratch = request.scratch or str(Path(tempfile.gettempdir()) / f"torchx-cubicml-{getpass.getuser()}")
+    placed = change_for_profiling(launch, space, {"scratch": scratch, "launch_id": "tune"})
+    if says := ResumeSigns.of(placed).says:
+        raise LaunchError(f"a tune compares trainings that begin anew, but {says} goes on with one: leave it out")
     own = _of_same_work(url, component.launch, space, **facts) if can_change_batch(space, **facts) else []
     kept = keep_training(space, component.launch, **facts, where=request.space, own=own)
     if kept.is_empty:
@@ -184,7 +190,7 @@ def prepare(request: TuneRequest) -> Prepared:
         workload=workload,
         current=current,
         store_url=url,
-        scratch=request.scratch or str(Path(tempfile.gettempdir()) / f"torchx-cubicml-{getpass.getuser()}"),
+        scratch=scratch,
         notices=kept.notices,
     )
 

@@ -49,8 +49,8 @@ class NodeReport:
     ) -> Self:
         """Return the report of a node.
 
-        The failure is of the config if a rank ran out of memory, ended by an error of the program, or crashed. A lost
-        host or a signal from outside is neither.
+        The failure is of the config if a rank went on with a training of another config, ran out of memory, ended by an
+        error of the program, or crashed. A lost host or a signal from outside is neither.
 
         Args:
             attempt: notes of its ranks.
@@ -61,7 +61,7 @@ class NodeReport:
         """
         states = {attempt.ends[rank] for rank in exit_codes if rank in attempt.ends}
         signals = {-code for code in exit_codes.values() if code < 0} | {ended_by}
-        failure = _failure(states, signals, host_killed_processes=host_killed_processes)
+        failure = attempt.goes_on or _failure(states, signals, host_killed_processes=host_killed_processes)
         return cls(failure=failure, stepped=attempt.stepped, saved=attempt.saved, seconds=seconds)
 
 

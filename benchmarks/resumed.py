@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lib.resumed.drawn import trainings
+from lib.resumed.drawn import PER_RANK, trainings
 from lib.resumed.launches import Case, again_words, first_words, settle_speeds, write_history
 from lib.resumed.scripts import KINDS
 
@@ -153,7 +153,12 @@ def _checks(case: Case, whole: Launched, first: Launched, *, fast: tuple[int, in
     training = case.training
     steps, asked = first_words(training)
     wanted = fast if training.first_mode == "rewrite" else training.layout
-    checks = {f"first launches by mode, {training.first_mode}": first.layouts == {wanted}}
+    counts = {len(set(ids)) for ids in whole.samples.values()}
+    checks = {
+        f"first launches by mode, {training.first_mode}": first.layouts == {wanted},
+        "whole launches of the right steps and samples": counts == {PER_RANK * training.processes}
+        and sorted(whole.samples) == list(range(training.steps)),
+    }
     if training.number % _EVERY:
         return checks
     alone = case.launch(

@@ -11,7 +11,8 @@ the order of samples, whether the loader skips micro batches or samples, and whe
 A training is launched whole in ``record`` mode, into a store of its own. From this record, a second store gets launches
 as typed and launches of another micro batch with the same global batch, which are three times as fast. With that store
 the training is launched until it is killed after a checkpoint or has made its first steps (as typed in ``record`` mode,
-rewritten, or without us), and launched again with the same command in ``rewrite`` mode.
+rewritten, or without us). Then a third micro batch becomes known, which is three times as fast again, and the training
+is launched again with the same command in ``rewrite`` mode.
 
 Equal: the samples of each optimizer step, without the steps that the first launch made after its last checkpoint, are
 those of the whole launch. Layout: the second launch runs the micro batch and accumulation of the first. Failed: second
@@ -25,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.resumed.drawn import PER_RANK, trainings
-from lib.resumed.launches import Case, again_words, first_words, settle_speeds, write_history
+from lib.resumed.launches import Case, add_history, again_words, first_words, settle_speeds, speeds
 from lib.resumed.scripts import KINDS
 
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, State
@@ -102,11 +102,12 @@ def _judged(case: Case) -> Outcome:
     whole = case.launch("whole", "record", folder / "recorded", at="whole", steps=training.steps, goes_on_from=asked)
     if whole.status:
         raise RuntimeError(f"the whole launch ended with {whole.status}: {whole.text[-600:]}")
-    store, history = folder / "store", folder / "history"
-    fast = write_history(training, folder / "recorded", history, folder)
-    shutil.copytree(history, store)
+    store, later = folder / "store", folder / "later"
+    typed, fast, faster = speeds(training)
+    add_history(training, folder / "recorded", store, (typed, fast))
     first = case.launch("first", training.first_mode, store, at="run", steps=steps, goes_on_from=asked)
-    settle_speeds(store, fast)
+    add_history(training, folder / "recorded", store, (faster,))
+    settle_speeds(training, store)
     known = {trial.trial_id for trial in TrialStore(str(store))}
     steps, goes_on_from = again_words(training, first, folder / "run")
     second = case.launch("second", "rewrite", store, at="run", steps=steps, goes_on_from=goes_on_from)
@@ -114,9 +115,11 @@ def _judged(case: Case) -> Outcome:
     failed = bool(second.status) or any(
         trial.trial_id.endswith(SECOND_ATTEMPT_SUFFIX) or trial.state in _FAILURES for trial in new
     )
-    settle_speeds(store, fast)
+    settle_speeds(training, store)
     rows = case.shows_rewrite(store, at="fresh")
-    was = rows or case.shows_rewrite(history, at="fresh-before")
+    if not rows:
+        add_history(training, folder / "recorded", later, (typed, fast, faster))
+    was = rows or case.shows_rewrite(later, at="fresh-before")
     equal, note = compared(training, whole, first, second)
     return Outcome(
         training=training,
@@ -125,7 +128,7 @@ def _judged(case: Case) -> Outcome:
         failed=failed,
         fresh=bool(rows),
         banned=bool(was) and not rows,
-        checks=_checks(case, whole, first, fast=fast, is_fresh=bool(rows)),
+        checks=_checks(case, whole, first, is_fresh=bool(rows)),
         note=f"{note}; layouts {_layouts(first)}, then {_layouts(second)}",
     )
 
@@ -148,11 +151,12 @@ def compared(training: Training, whole: Launched, first: Launched, second: Launc
     return True, "samples equal"
 
 
-def _checks(case: Case, whole: Launched, first: Launched, *, fast: tuple[int, int], is_fresh: bool) -> dict[str, bool]:
+def _checks(case: Case, whole: Launched, first: Launched, *, is_fresh: bool) -> dict[str, bool]:
     """Return what is checked of the judge itself."""
     training = case.training
     steps, asked = first_words(training)
-    wanted = fast if training.first_mode == "rewrite" else training.layout
+    typed, fast, faster = speeds(training)
+    wanted = fast if training.first_mode == "rewrite" else typed
     counts = {len(set(ids)) for ids in whole.samples.values()}
     checks = {
         f"first launches by mode, {training.first_mode}": first.layouts == {wanted},
@@ -167,7 +171,7 @@ def _checks(case: Case, whole: Launched, first: Launched, *, fast: tuple[int, in
     checks["whole launches as without us"] = alone.samples == whole.samples
     if is_fresh:
         fresh = case.launch("fresh", "rewrite", case.folder / "store", at="fresh", steps=steps, goes_on_from=asked)
-        checks["fresh launches in the layout that the dry run says"] = fresh.layouts == {fast} and not fresh.status
+        checks["fresh launches in the layout that the dry run says"] = fresh.layouts == {faster} and not fresh.status
     return checks
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lib.resumed.drawn import PER_RANK
 from torchx_cubicml.records.arguments import digested_arguments
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import new_id
@@ -21,7 +22,7 @@ from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.digest_key import copy_digest_keys, digest_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lib.resumed.drawn import Training
     from torchx_cubicml.records.trial import Trial
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).resolve().parent
 _MARK = "RESUMED_LAUNCH"  # variable by which all processes of a launch are found
 _TIMEOUT_S, _ENDING_S = 300.0, 20.0
-_RATE, _GAIN, _NOISE = 400.0, 3.0, (0.995, 1.0, 1.002, 1.006)  # samples per second as typed; one launch for each noise
+_NOISE = (0.995, 1.0, 1.002, 1.006)  # of speeds; one launch each
 _MEASURED = {"steps_counted": 500, "warmup_steps": 3, "statistic": "mean", "relative_error": 0.004, "is_steady": True}
 _IDLE = {"other_busy_cpus": 0.0, "idle_cpus": 1.0}
 
@@ -184,44 +185,46 @@ def again_words(training: Training, first: Launched, folder: Path) -> tuple[int,
     return steps, str(Path(path).relative_to(folder)) if training.is_relative else path
 
 
-def write_history(training: Training, recorded: Path, store: Path, folder: Path) -> tuple[int, int]:
-    """Write launches of known speeds to ``store``, made of the one in ``recorded``, and return the faster layout.
+def speeds(training: Training) -> dict[tuple[int, int], float]:
+    """Return the samples per second of each layout: as typed, a faster one, and one that is found later."""
+    return {training.layout: 400.0, (16, 1) if training.layout[0] < PER_RANK else (4, 4): 1200.0, (8, 2): 3600.0}
 
-    A launch as typed, and one of another layout of the same global batch, were launched several times each.
+
+def add_history(training: Training, recorded: Path, store: Path, layouts: Iterable[tuple[int, int]]) -> None:
+    """Write several launches of each layout to ``store``, made of the one in ``recorded``.
 
     Args:
         training: as drawn.
         recorded: store with one launch of it.
         store: that is written.
-        folder: of the launches, which gives each an output folder of its own.
+        layouts: micro batches and accumulations, of ``speeds``.
     """
     copy_digest_keys(str(recorded), str(store), is_own=True)
     (trial,) = TrialStore(str(recorded))
-    fast = (16, 1) if training.layout[0] < 16 else (4, 4)
-    key, target = digest_keys(str(recorded))[0], TrialStore(str(store))
-    for layout, gain in ((training.layout, 1.0), (fast, _GAIN)):
+    may_ask = training.asks != "path" and training.resume != "always"
+    key, target, every = digest_keys(str(recorded))[0], TrialStore(str(store)), speeds(training)
+    for layout in layouts:
+        typed, place = replace(training, layout=layout), list(every).index(layout)
         for number, noise in enumerate(_NOISE):
-            typed = replace(training, layout=layout)
-            at = folder / f"history-{number}"
+            at = store.parent / f"history-{place}-{number}"
             is_asked = training.is_asked_first or (
                 number % 2 and training.asks != "path" and training.resume != "always"
             )
             goes_on_from = "" if is_asked else None
             words, _ = typed.command(at, steps=training.steps, out=at / "out", goes_on_from=goes_on_from)
-            made = _remade(trial, layout, gain * noise, digested_arguments(words, key))
-            day = f"2026-01-{1 + number + 10 * (gain > 1):02}"  # none ran beside another
+            made = _remade(trial, layout, noise * every[layout], digested_arguments(words, key))
+            day = f"2026-01-{1 + number + 10 * place:02}"  # none ran beside another
             target.add(replace(made, started_at=f"{day}T08:00:00+00:00", ended_at=f"{day}T09:00:00+00:00"))
-    return fast
 
 
-def settle_speeds(store: Path, fast: tuple[int, int]) -> None:
+def settle_speeds(training: Training, store: Path) -> None:
     """Give launches that were measured the speed of their layout in the history, whatever the machine was busy with."""
+    every = speeds(training)
     for path in (store / "events").glob("*/*.json"):
         event = json.loads(path.read_text())
         if "measurement" in event and "observed" in event:
             layout = tuple(event["observed"].get(name) for name in ("micro_batch_size", "gradient_accumulation_steps"))
-            speed = _RATE * (_GAIN if layout == fast else 1.0)
-            event["measurement"] = {**_MEASURED, "samples_per_second": speed}
+            event["measurement"] = {**_MEASURED, "samples_per_second": every[layout]}
             event["observed"] |= _IDLE
             path.write_text(f"{json.dumps(event)}\n")
 
@@ -230,7 +233,7 @@ def _remade(trial: Trial, layout: tuple[int, int], speed: float, arguments: tupl
     if trial.measurement is None:
         raise ValueError(f"the whole launch was not measured: {trial.state} {trial.reason}")
     sizes = {"micro_batch_size": layout[0], "gradient_accumulation_steps": layout[1]}
-    measurement = Measurement(**_MEASURED, samples_per_second=speed * _RATE)
+    measurement = Measurement(**_MEASURED, samples_per_second=speed)
     return replace(
         trial,
         trial_id=new_id("trial"),

@@ -117,6 +117,9 @@ class Training(Calls):
         self.encoded_stage_facts: dict[int, str] = {}
         self.is_due = False
 
+    def count(self) -> None:
+        self.note("count")
+
     def facts(self) -> dict[str, object]:
         return {"n_params": 3}
 
@@ -669,7 +672,7 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Calls:
     for place, name in (
         ("steps.evaluation_passes", "on_every_mode_switch"),
         ("steps.evaluation_passes", "on_every_no_grad"),
-        ("steps.saving", "watch_saving"),
+        ("steps.checkpoints", "watch_checkpoints"),
         ("steps.torch_hooks", "hide_hooks_from_torchscript"),
         ("steps.clipping", "Clipping.install"),
     ):

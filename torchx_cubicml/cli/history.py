@@ -32,6 +32,7 @@ from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_l
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.resumption import RESUMED_FROM, resumed_from
 from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ _GAP = 3  # columns between two of the table
 _LESS_IMPORTANT = (
     "origin",
     "MFU",
+    RESUMED_FROM,
     "program",
     "state",
     "trust",
@@ -116,7 +118,8 @@ def run(args: argparse.Namespace) -> int:
             print_command(trial)
             return 0
         beside = mean_launches_beside(trials).get(id(trial), 0.0)
-        _show(trial, crowding=crowding_text(trial, beside=beside), last=last, as_json=args.json)
+        crowding, earlier = crowding_text(trial, beside=beside), resumed_from(trial, trials)
+        _show(trial, crowding=crowding, earlier=earlier, last=last, as_json=args.json)
     else:
         chosen = filtered(trials, args)
         chosen = chosen[-args.limit :] if args.limit > 0 else chosen
@@ -129,14 +132,15 @@ def trial_json(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in asdict(trial).items() if value not in (None, "", {})}
 
 
-def _efficiency(trial: Trial) -> dict[str, object]:
-    found = efficiency_json(trial)
-    return {"efficiency": found} if found else {}
+def _json(trial: Trial, last: Mapping[str, str], earlier: str) -> dict[str, object]:
+    """Return all that is known of a trial, with the id of the launch that it goes on from."""
+    known = {"efficiency": efficiency_json(trial), RESUMED_FROM: earlier}
+    return {**trial_json(trial), **{name: value for name, value in known.items() if value}, **silence_json(trial, last)}
 
 
 def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mapping[str, str], as_json: bool) -> None:
     if as_json:
-        print_json([{**trial_json(trial), **_efficiency(trial), **silence_json(trial, last)} for trial in trials])
+        print_json([_json(trial, last, resumed_from(trial, of)) for trial in trials])
         return
     title = f"{len(trials)} of {len(of)} trials in {mask(url)}, the newest first"
     rows = _rows(trials, of)
@@ -165,6 +169,7 @@ def _rows(trials: Sequence[Trial], of: Sequence[Trial]) -> list[dict[str, str]]:
             "state": _state(trial),
             "origin": str(trial.origin),
             "trust": str(trial.trust) if shows_trust else "",
+            RESUMED_FROM: ids.get(earlier := resumed_from(trial, of), earlier),
             "throughput": _state(trial) if trial.measurement is None else rate,
             "MFU": mfu_text(trial),
             _CONFIG: ", ".join(config_values(trial.config or observed_config(trial))),
@@ -210,9 +215,9 @@ def _widths(rows: Sequence[Mapping[str, str]], width: int, without: Collection[s
     return widths | ({_CONFIG: min(config, max(room - sum(widths.values()), least))} if config else {})
 
 
-def _show(trial: Trial, *, crowding: str, last: Mapping[str, str], as_json: bool) -> None:
+def _show(trial: Trial, *, crowding: str, earlier: str, last: Mapping[str, str], as_json: bool) -> None:
     if as_json:
-        print_json({**trial_json(trial), **_efficiency(trial), **silence_json(trial, last)})
+        print_json(_json(trial, last, earlier))
         return
     from rich.table import Table
     from rich.text import Text
@@ -225,7 +230,7 @@ def _show(trial: Trial, *, crowding: str, last: Mapping[str, str], as_json: bool
     lines += [line for line in (crowding, doubt) if lines and line]
     for index, line in enumerate([*lines, *efficiency_lines(trial)]):
         table.add_row(Text("" if index else "measured"), Text(printable(line)))
-    for name, value in trial_json(trial).items():
+    for name, value in (trial_json(trial) | ({RESUMED_FROM: earlier} if earlier else {})).items():
         if isinstance(value, dict):
             for label, text in _dict_rows(name, value):
                 table.add_row(Text(printable(label)), Text(printable(text)))

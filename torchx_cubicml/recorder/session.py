@@ -7,10 +7,11 @@ import contextlib
 import os
 import sys
 import time
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.recorder.attempt.early_failure import GOES_ON_AS_TYPED
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
 from torchx_cubicml.recorder.attempt.notes import AttemptNotes
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
@@ -33,6 +34,7 @@ from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
 from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
 from torchx_cubicml.records.trial import Origin, State
+from torchx_cubicml.records.workload import LOAD_FAILED
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
@@ -40,10 +42,12 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from torchx_cubicml.launch.going_on import CommandPaths
     from torchx_cubicml.recorder.apply.hooks import Hook
     from torchx_cubicml.recorder.process.assignment import Assignment
     from torchx_cubicml.recorder.process.run_program import Program
     from torchx_cubicml.recorder.ranks.peers import Peers, RankWork
+    from torchx_cubicml.recorder.steps.checkpoints import Checkpoints
     from torchx_cubicml.recorder.steps.training import Training
     from torchx_cubicml.records.measurement import Measurement
     from torchx_cubicml.records.values import Value
@@ -196,9 +200,9 @@ class Session:
     def _on_torch(self) -> None:
         from torchx_cubicml.recorder.model.storage_reservation import watch_reservations
         from torchx_cubicml.recorder.ranks.peers import Peers
+        from torchx_cubicml.recorder.steps.checkpoints import watch_checkpoints
         from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
         from torchx_cubicml.recorder.steps.evaluation_passes import on_every_mode_switch, on_every_no_grad
-        from torchx_cubicml.recorder.steps.saving import watch_saving
         from torchx_cubicml.recorder.steps.torch_hooks import hide_hooks_from_torchscript, make_tracing_test
 
         self._is_traced = make_tracing_test()
@@ -211,7 +215,7 @@ class Session:
         self._training.on_unhooked_step = self._on_unhooked_step
         on_every_mode_switch(self.guarded(self._training.switched))
         on_every_no_grad(self._training.on_no_grad)
-        watch_saving(self._save, self.guarded)
+        watch_checkpoints(self._save, self._load, self.guarded)
         watch_reservations(partial(self._hook_facts.__setitem__, "reserved_share"), self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = make_step_hook(self._training.notes, self._on_step, self.guarded)
@@ -220,16 +224,67 @@ class Session:
             self._peers.post("trial_id", self._assignment.trial_id)
 
     def _save(self, save: Callable[[], object]) -> object:
-        from torchx_cubicml.recorder.steps.saving import writes_file
-
         training = self._training
         if training is None:
             return save()
         if self._attempt is not None and training.steps:
             self._attempt.saved()
+        is_new: list[bool] = []
+        self.guarded(lambda: is_new.append(self._note_saving(save, training)))()
+        result = training.pauses.saving(save)
+        if any(is_new) and training.steps:  # the process may be killed before the next event
+            self.guarded(self._report_progress)(training)
+        return result
+
+    def _note_saving(self, save: Callable[[], object], training: Training) -> bool:
+        from torchx_cubicml.recorder.steps.checkpoints import writes_file
+
         if writes_file(save):
             self._hook_facts["saves_checkpoints"] = True
-        return training.pauses.saving(save)
+        training.count()
+        is_new = self._assignment.leads and self._checkpoints.saving(save, steps=training.steps)
+        self._hook_facts |= self._checkpoints.facts
+        return is_new
+
+    def _load(self, load: partial[object]) -> object:
+        if self._training is None or self._training.steps:
+            return load()
+        result = self._checkpoints.load(load)
+        self.guarded(self._note_loading)(load, result)
+        return result
+
+    def _note_loading(self, load: partial[object], result: object) -> None:
+        goes_on = self._checkpoints.loaded(load, result)
+        self._hook_facts |= self._checkpoints.facts
+        if not goes_on or not self._assignment.leads or self._attempt is None or not (second := self._attempt.second):
+            return
+        from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
+
+        if begun_with_other_config(self._assignment.contract, second, self._checkpoints.facts):
+            self._start_as_typed()
+
+    def _start_as_typed(self) -> None:
+        """End this process before its first step: the launcher starts the command again as typed."""
+        self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
+        self.close()
+        os._exit(1)
+
+    @cached_property
+    def _checkpoints(self) -> Checkpoints:
+        from torchx_cubicml.recorder.steps.checkpoints import Checkpoints
+
+        return Checkpoints(self._find_paths)
+
+    def _find_paths(self, start: str) -> CommandPaths:
+        """Return the paths that the words of this process's command name."""
+        from torchx_cubicml.launch.going_on import CommandPaths
+        from torchx_cubicml.launch.launch import Launch
+
+        program = self._assignment.program
+        if program is None:
+            return CommandPaths({}, start)
+        command = Launch(program=program.name, is_module=program.is_module, script_args=program.arguments)
+        return CommandPaths.of(command, start)
 
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation
@@ -443,7 +498,14 @@ class Session:
         if self._reporter is None and state is not State.COMPLETED:
             self._reporter = self._failure_reporter()
         if self._reporter is not None:
+            if state is not State.COMPLETED and self._is_loading:
+                self._reporter.learn({LOAD_FAILED: True}, None)
             self._reporter.ended(state, reason, is_starter=self._only_starts_ranks)
+
+    @property
+    def _is_loading(self) -> bool:
+        """True from the first load of a checkpoint until the first step."""
+        return self._training is not None and not self._training.steps and self._checkpoints.is_loading
 
     @property
     def _only_starts_ranks(self) -> bool:

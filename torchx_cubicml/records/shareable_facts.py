@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.records.axis_names import AXIS_NAMES
 from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES, hook_fact, illegal_hook_fact
 from torchx_cubicml.records.job_time import QUEUE_S
+from torchx_cubicml.records.resumption import RESUMPTION_FACTS
 from torchx_cubicml.records.standard_names import FLAG_ALIASES, STANDARD_PARAMETERS, WORKLOAD_SIZES
 from torchx_cubicml.records.standard_words import SPELLINGS, SWITCHES, standard_word, switch_value
 
@@ -48,6 +49,7 @@ KEPT_NAMES = frozenset(
 LEFT_OUT = frozenset(
     {
         *("host", "job_id", "visible_devices", "runs_as_typed", "restart_cause"),
+        *RESUMPTION_FACTS,
         *map(hook_fact, HOOKS),
         *map(illegal_hook_fact, HOOKS),
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.hook_table import HOOKS, VALUES_REFUSED, hook_fact
 from torchx_cubicml.records.iso_time import parse_time
-from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.trial import Origin, State
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -32,6 +32,8 @@ def is_same_workload(trial: Trial, workload: Workload) -> bool:
     return True
 
 
+LOAD_FAILED = "failed_loading"
+"""Observed fact: the launch ended while it loaded a checkpoint, which says nothing of its config."""
 STATED = "="
 """Mark of an identity of a project that a space file states."""
 PROJECT = "project"
@@ -179,7 +181,8 @@ def expire_lost_trials(trials: Iterable[Trial], workload: Workload) -> list[Tria
     """Expire the lost trials of ``workload`` (those planned or running for too long), and return the trials.
 
     A lost running trial becomes an infrastructure failure; a lost plan is dropped. The limit is a day, or four times
-    the longest ended launch of the workload if that is more. It counts back from the newest event: no clock is read.
+    the longest ended launch of the workload if that is more. It counts back from the newest event: no clock is read. A
+    launch that failed while it loaded a checkpoint is dropped, too, as it says nothing of its config.
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> plan = Trial(trial_id="a", workload={}, config={}, state=State.PLANNED, started_at="2026-01-01T00:00:00+00:00")
@@ -194,7 +197,12 @@ def expire_lost_trials(trials: Iterable[Trial], workload: Workload) -> list[Tria
     waiting = ((trial, _time(trial.started_at)) for trial in own if not trial.state.ended)
     lost = {id(trial) for trial, start in waiting if start is not None and newest - start > limit_s}
     kept = (trial for trial in trials if id(trial) not in lost or trial.state is State.RUNNING)
+    kept = (trial for trial in kept if trial.origin is Origin.TUNE or not _failed_loading(trial))
     return [replace(trial, state=State.INFRASTRUCTURE) if id(trial) in lost else trial for trial in kept]
+
+
+def _failed_loading(trial: Trial) -> bool:
+    return LOAD_FAILED in trial.observed and trial.measurement is None and trial.state is not State.OUT_OF_MEMORY
 
 
 def is_informative(trial: Trial) -> bool:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.store.fingerprint import Fingerprint
 
-FORMAT = 2
+FORMAT = 3
 _MOST_COMMANDS = 256
 _GROWTH = 0.05
 _MOST_TEXT = 4096
@@ -67,6 +67,7 @@ class CachedSuggestion:
         n_launched: number of launches of the workload, those in flight included.
         unseen: see ``DecisionContext``.
         unsure: why a config that measured faster is not chosen, see ``unsure_gain``; empty if none is.
+        folders: digests of the folders in which launches of the program saved checkpoints.
         lines: advice on the workload's trials.
         warnings: warnings about parts of the store that could not be read.
     """
@@ -79,6 +80,7 @@ class CachedSuggestion:
     predictor: str = ""
     unseen: str = ""
     unsure: str = ""
+    folders: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -109,6 +111,7 @@ def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
         "predictor": cached.predictor,
         "unseen": cached.unseen,
         "unsure": cached.unsure,
+        "folders": cached.folders,
         "lines": cached.lines[:_MOST_LINES],
         "warnings": cached.warnings[:_MOST_LINES],
         "suggestion": suggestion,
@@ -156,6 +159,7 @@ def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSu
         predictor=_text(payload, "predictor"),
         unseen=_text(payload, "unseen"),
         unsure=_text(payload, "unsure"),
+        folders=texts_of(payload["folders"], "folders"),
         lines=lines("lines"),
         warnings=lines("warnings"),
     )

@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
 from torchx_cubicml.launch.bindings.spelling import spell
+from torchx_cubicml.launch.command_texts import PROGRAM
+from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.messages import better_word, per_cost_text
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import batch_parameters, can_change_batch, with_fixed_batch
 from torchx_cubicml.launch.same_work import with_same_work
+from torchx_cubicml.records.arguments import text_digest
+from torchx_cubicml.records.resumption import SAVED_STEP, digested, savers, starts_anew
+from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
 from torchx_cubicml.rewrite.rules import (
@@ -33,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
@@ -55,6 +59,8 @@ class DecisionContext:
         command: command as typed, which tells whether its work is that of earlier launches.
         digest_keys: keys of the store's digests.
         unseen: reason why the command is another job than the earlier ones until it has run; empty where it is not.
+        signs: signs in the command and around it that it goes on with an earlier training.
+        goes_on: whether the launch goes on with an earlier training, so that what touches its state stays.
     """
 
     space: SearchSpace
@@ -66,6 +72,8 @@ class DecisionContext:
     command: PresentCommand = field(default_factory=PresentCommand)
     digest_keys: tuple[str, ...] = ()
     unseen: str = ""
+    signs: ResumeSigns = field(default_factory=ResumeSigns)
+    goes_on: bool = False
 
     def migrated(self) -> DecisionContext:
         """Return this case with the trials of its work in the terms of the space file, and with their objective.
@@ -97,13 +105,17 @@ class DecisionContext:
 
         return tuple(hook_refusals(self.space, self.current, self.own_trials()).texts())
 
+    def held(self) -> tuple[str, ...]:
+        """Return the names of the parameters that this launch leaves as typed."""
+        return held(self.space, goes_on=self.goes_on)
+
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed by the user's rules has its current value."""
-        return with_fixed_values(self.space, self.current, held(self.space))
+        return with_fixed_values(self.space, self.current, self.held())
 
     def searched_space(self) -> SearchSpace:
         """Return the frozen space in which what changes the global batch size, as trials show, stays as typed, too."""
-        return with_fixed_values(self.space, self.current, {*held(self.space), *self.batch_parameters()})
+        return with_fixed_values(self.space, self.current, {*self.held(), *self.batch_parameters()})
 
     def own_trials(self) -> list[Trial]:
         """Return the trials of the workload."""
@@ -124,6 +136,7 @@ class Choice:
         origin: purpose of the choice: rewriting or exploring.
         rejection_reason: why the user's own config runs instead, in words; empty if this one runs.
         note: further message to the user; empty for none.
+        resumes: id of the launch whose training goes on with this config; empty for a choice by speed.
     """
 
     config: Config
@@ -131,6 +144,61 @@ class Choice:
     origin: Origin
     rejection_reason: str = ""
     note: str = ""
+    resumes: str = ""
+
+
+def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
+    """Return whether a launch goes on with an earlier training, and the launch whose checkpoint it loads, if known."""
+    signs, keys = case.signs, case.digest_keys
+    found = savers(case.trials, case.workload, digested(signs.places, keys))
+    if not found and signs.job:
+        found = [trial for trial in case.trials if trial.observed.get("job_id") == signs.job]
+    if not (signs.says or signs.job):
+        code = case.command.texts.get(PROGRAM)
+        program = {text_digest(code, key) for key in keys} if code is not None else ()
+        found = [] if starts_anew(found, case.command.arguments, program) else found
+    return bool(signs.says or signs.job or found), found[-1] if found else None
+
+
+def going_on_line(signs: ResumeSigns, earlier: Trial | None) -> str:
+    """Return the message that a launch goes on with an earlier training."""
+    if earlier is None:
+        said = signs.says or f"job {signs.job}"
+        return f"goes on from a checkpoint ({said}) of no known launch: batch and layout stay as typed"
+    step = earlier.observed.get(SAVED_STEP)
+    where = "" if step is None else f"step {step} of "
+    return f"goes on from {where}launch {earlier.trial_id}, keeping its batch and layout"
+
+
+def resumed_choice(case: DecisionContext, earlier: Trial) -> Choice | None:
+    """Return the config of the launch whose checkpoint this one loads; ``None`` if the command stays as typed.
+
+    It stays where the earlier launch ran as typed, too, and where the user has since typed another batch or job.
+
+    Raises:
+        SpaceError: a value of the earlier config is none of the space.
+        LaunchError: the earlier config may not run.
+    """
+    (earlier,) = migrated_trials(
+        [earlier], case.space, workload=case.workload, current=case.current, digest_keys=case.digest_keys
+    )
+    if earlier.origin is Origin.USER or not is_same_workload(earlier, case.workload):
+        return None
+    names = held(case.space, goes_on=True)
+    wanted = {**case.current, **{name: earlier.config[name] for name in names if name in earlier.config}}
+    config = _from_own_literals(case, case.space, wanted)
+    if config is case.current or _changed_batch(case, config):
+        return None
+    suggestion = Suggestion(
+        config=config,
+        throughput=None,
+        low=None,
+        high=None,
+        probability_to_fit=1.0,
+        reason=f"goes on from {earlier.trial_id}",
+        n_trials=0,
+    )
+    return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, resumes=earlier.trial_id)
 
 
 def advise(case: DecisionContext) -> Suggestion | None:
@@ -170,7 +238,7 @@ def other_submission_note(case: DecisionContext) -> str:
         return ""
     from torchx_cubicml.advisor import best_known
 
-    fixed = {*held(case.space), *case.batch_parameters()} - options.keys()
+    fixed = {*case.held(), *case.batch_parameters()} - options.keys()
     space, current, workload = with_fixed_values(case.space, case.current, fixed), case.current, case.workload
     informative = filter(is_informative, case.trials)
     trials = with_equal_frozen_values(informative, space, workload=workload, current=current)
@@ -290,7 +358,7 @@ def _from_own_literals(case: DecisionContext, space: SearchSpace, suggested: Con
     config = bound.decode(bound.encode(suggested))
     if config is None:
         raise LaunchError("the suggested config is not legal in the space file")
-    frozen = {name: case.current[name] for name in held(case.space) if name in case.current}
+    frozen = {name: case.current[name] for name in case.held() if name in case.current}
     config = {**{name: value for name, value in frozen.items() if name not in config}, **config}
     changed = [name for name, value in frozen.items() if not same_value(config[name], value)]
     if changed:

@@ -10,16 +10,26 @@ from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.launch.same_training import observed_batch_line
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
+from torchx_cubicml.records.resumption import folders
+from torchx_cubicml.records.workload import (
+    comparable_trials,
+    expire_lost_trials,
+    is_informative,
+    is_same_program,
+    is_same_workload,
+)
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import (
     advise,
     apply_rules,
+    earlier_launch,
     explore,
+    going_on_line,
     is_program_measured,
     keeps_own,
     n_launched,
     other_submission_note,
+    resumed_choice,
 )
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.rewrite.rules import ENOUGH_OF_BASELINE, explores, measures_baseline
@@ -88,13 +98,10 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     """
     path = cache_path(limits.cache, case, url) if limits.cache is not None else None
     cached = load(path, case) if path is not None else None
-    # On a remote store the listing is what takes time, and reading the trials needs it anyway.
-    if path is not None and cached is not None and split_url(url)[0] in LOCAL_PROTOCOLS:
-        unchanged = _unchanged(cached, url, limits)
-        if unchanged is not None and not explores(case.space, workload=case.workload, n_trials=cached.n_launched):
-            if unchanged != cached:
-                save(path, unchanged, case)
-            return _decision(unchanged, case)
+    if path is not None and cached is not None and (unchanged := _unchanged(cached, case, url, limits)) is not None:
+        if unchanged != cached:
+            save(path, unchanged, case)
+        return _decision(unchanged, case)
     started = time.monotonic()
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
 
@@ -103,15 +110,50 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
 
     keys = _digest_keys(url, left())
     case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, left()), digest_keys=keys)
+    goes_on, earlier = earlier_launch(case)
+    lines: tuple[str, ...] = ()
+    if goes_on:
+        path = cached = None  # they are of launches that begin anew
+        lines = (going_on_line(case.signs, earlier),)
+        resumed = resumed_choice(case, earlier) if earlier is not None else None
+        if resumed is not None:
+            return Decision(choice=resumed, lines=(*first_few(reading.warnings), *lines))
+        case = replace(case, goes_on=True)
     chosen = within(
         limits.think_s, lambda: _choose(case.migrated(), cached, now, reading.trials), what="choosing a config"
     )
-    fresh = replace(chosen.cached, store=fingerprint_of(reading.directories), warnings=reading.warnings)
+    own = (trial for trial in reading.trials if is_same_program(trial, case.workload))
+    folders_of_own = sorted({folder for trial in own for folder in folders(trial)})
+    fresh = replace(
+        chosen.cached,
+        store=fingerprint_of(reading.directories),
+        warnings=reading.warnings,
+        folders=tuple(folders_of_own),
+        lines=(*lines, *chosen.cached.lines),
+    )
     if path is not None:
         save(path, fresh, case)
     if chosen.explored is not None:
         return Decision(choice=chosen.explored, lines=(*first_few(fresh.warnings), *fresh.lines, chosen.note))
     return _decision(fresh, case, note=chosen.note)
+
+
+def typed_over_line(case: DecisionContext, url: str, *, limits: DecisionLimits) -> str:
+    """Return a warning if a launch that stays as typed goes on with a training of another config; empty if not.
+
+    Raises:
+        CubicMLError: see ``decide``.
+    """
+    reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
+    case = replace(case, trials=reading.trials, digest_keys=_digest_keys(url, limits))
+    _, earlier = earlier_launch(case)
+    choice = resumed_choice(case, earlier) if earlier is not None else None
+    if earlier is None or choice is None:
+        return ""
+    changes = ", ".join(
+        f"{name} {choice.config[name]}" for name in choice.config if choice.config[name] != case.current.get(name)
+    )
+    return f"goes on from launch {earlier.trial_id}, which ran with {changes}; this launch runs as typed all the same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +250,20 @@ def _digest_keys(url: str, limits: DecisionLimits) -> tuple[str, ...]:
         return ()
 
 
-def _unchanged(cached: CachedSuggestion, url: str, limits: DecisionLimits) -> CachedSuggestion | None:
-    """Return the cached suggestion if the store and its chosen predictor have not changed since, else ``None``."""
+def _unchanged(
+    cached: CachedSuggestion, case: DecisionContext, url: str, limits: DecisionLimits
+) -> CachedSuggestion | None:
+    """Return the cached suggestion if it holds without reading the trials, else ``None``.
+
+    The store and its chosen predictor have not changed, and this launch neither explores nor goes on with another.
+    """
+    # On a remote store the listing is what takes time, and reading the trials needs it anyway.
+    if split_url(url)[0] not in LOCAL_PROTOCOLS or explores(
+        case.space, workload=case.workload, n_trials=cached.n_launched
+    ):
+        return None
+    if case.signs.may_meet(cached.folders, _digest_keys(url, limits) if cached.folders else ()):
+        return None
     store = TrialStore(url)
     try:
         now = within(limits.read_s, lambda: refresh_if_unchanged(store.folder, cached.store), what="listing")

@@ -23,6 +23,7 @@ from torchx_cubicml.launch.command_texts import (
     recorded_variables,
 )
 from torchx_cubicml.launch.config_io import checked_hooks, kept_variables
+from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.messages import (
     KEPT,
     NOT_RECORDED,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import Launch, MaterializedComponent
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.rewrite.choice import Choice
-    from torchx_cubicml.rewrite.decide import Decision
+    from torchx_cubicml.rewrite.decide import Decision, DecisionLimits
     from torchx_cubicml.space import SearchSpace
 
 MODES = ("rewrite", "record", "off")
@@ -239,6 +240,9 @@ def _steps(
     reached = replace(reached, contract=contract)
     yield reached
     if mode != "rewrite":
+        with suppress(CubicMLError):  # nothing is known in time
+            if line := _typed_over_line(launch, contract, space, options):
+                yield reached.with_lines(line)
         return
     if launch.why_not_rewritten:
         raise LaunchError(launch.why_not_rewritten)
@@ -292,15 +296,34 @@ def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace
 
 
 def _decide(launch: Launch, contract: Contract, space: SearchSpace, cache: Path | None) -> Decision:
-    from torchx_cubicml.rewrite.decide import DecisionLimits, decide
+    from torchx_cubicml.rewrite.decide import decide
 
-    limits = DecisionLimits(
-        read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache
-    )
-    command = PresentCommand.of(launch, space)
-    space = with_rule_facts(launch, space)
-    context = DecisionContext(space=space, workload=contract.workload, current=contract.config, command=command)
+    context, limits = _context(launch, contract, space), _limits(cache)
     return decide(context, contract.store, limits=limits, now=datetime.now(UTC))
+
+
+def _typed_over_line(launch: Launch, contract: Contract, space: SearchSpace, options: Options) -> str:
+    from torchx_cubicml.rewrite.decide import typed_over_line
+
+    context, limits = _context(launch, contract, space), _limits(_cache_folder(options))
+    return typed_over_line(context, contract.store, limits=limits)
+
+
+def _context(launch: Launch, contract: Contract, space: SearchSpace) -> DecisionContext:
+    return DecisionContext(
+        space=with_rule_facts(launch, space),
+        workload=contract.workload,
+        current=contract.config,
+        command=PresentCommand.of(launch, space),
+        signs=ResumeSigns.of(launch),
+    )
+
+
+def _limits(cache: Path | None) -> DecisionLimits:
+    from torchx_cubicml.rewrite.decide import DecisionLimits
+
+    think_s = seconds_option("think_deadline_s", THINK_DEADLINE_S)
+    return DecisionLimits(read_s=READ_DEADLINE_S, think_s=think_s, cache=cache)
 
 
 def _with_choice(
@@ -316,7 +339,9 @@ def _with_choice(
     if choice.rejection_reason:
         raise LaunchError(f"{choice.rejection_reason} ({_launches(suggestion.n_trials)} known)")
     written = write_config(launch, space, choice.config)
-    second = second_attempt(contract, typed=launch, wanted=written) if space.rewrite.retry_as_typed else None
+    # As typed, a training that goes on with the config of an earlier launch would be another one.
+    has_second = space.rewrite.retry_as_typed and not choice.resumes
+    second = second_attempt(contract, typed=launch, wanted=written) if has_second else None
     if second is not None:
         check_outputs(launch)
     contract = replace(
@@ -359,6 +384,9 @@ def _with_block(
     changed: RewrittenLaunch, space: SearchSpace, current: Config, choice: Choice, options: Options
 ) -> RewrittenLaunch:
     suggestion, rows = choice.suggestion, change_rows(space, current, choice.config)
+    if choice.resumes:
+        with_heading = changed.with_lines(f"arguments rewritten as in launch {choice.resumes}")
+        return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
     gain = {name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")}
     words = "predicted gain", per_cost_text(space.objective), statistic_text(space.statistic)
     rows = [

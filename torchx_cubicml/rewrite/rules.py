@@ -17,18 +17,21 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import Launch, same_value
 from torchx_cubicml.launch.same_training import batch_change, batch_cure, batch_sizes, not_permitted
 from torchx_cubicml.records.iso_time import parse_time
+from torchx_cubicml.records.resumption import touches_state
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_program, is_same_workload
+from torchx_cubicml.space.search_space import RESHARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
-    from torchx_cubicml.space import RewriteRules, SearchSpace
+    from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
 
+_LAYOUT = re.compile(r"(?i)(?:tp|pp|cp|ep|dp_shard|dp_replicate)_degree|sharding|parallel_size|mesh|partition|kernel")
 _PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains
 ENOUGH_OF_BASELINE = 3  # measurements of the user's own config from which no launch is spent on it
 # Words of a flag's name. An input counts for more: --load-checkpoint is none of the outputs.
@@ -54,10 +57,25 @@ _INPUT_WORDS = {
 _LOW_END = 1.0  # least lower end of the 80 % interval of a gain: a gain with 90 % probability
 
 
-def held(space: SearchSpace) -> tuple[str, ...]:
-    """Return the names of parameters that an ordinary launch leaves as typed."""
+def held(space: SearchSpace, *, goes_on: bool = False) -> tuple[str, ...]:
+    """Return the names of parameters that an ordinary launch leaves as typed.
+
+    Args:
+        space: search space as the user wrote it.
+        goes_on: whether the launch goes on with an earlier training: then all stay but those that touch neither the
+            order of the samples nor the state, and those of the layout where ``[rewrite]`` says that it may change.
+    """
     frozen = {*space.rewrite.freeze, *not_permitted(space), *space.scheduler_options}
+    if goes_on:
+        frozen |= {item.name for item in space.parameters if not _is_free_to_resume(item, space.rewrite.resume)}
     return tuple(item.name for item in space.parameters if item.name in frozen)
+
+
+def _is_free_to_resume(parameter: Parameter, resume: Collection[str]) -> bool:
+    if parameter.derive is not None:  # it follows from the others
+        return True
+    is_layout = RESHARDS in resume and any(map(_LAYOUT.search, parameter.known_names))
+    return parameter.name in resume or is_layout or not all(map(touches_state, parameter.known_names))
 
 
 def with_equal_frozen_values(

@@ -68,6 +68,9 @@ class TuneChanges:
     files: Mapping[str, Mapping[tuple[str, ...], str]] = field(default_factory=dict)
 
 
+RESHARDS = "reshards"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteRules:
     """Conditions for rewriting an ordinary launch; they do not bind ``tune``.
@@ -81,6 +84,8 @@ class RewriteRules:
         baseline_every: while a gain rests on few measurements of the user's own config, one in so many launches runs
             it; 0 for none.
         retry_as_typed: whether a rewritten launch that fails early is started again as typed.
+        resume: parameters that may change where a launch goes on with an earlier training; ``RESHARDS`` stands for
+            those of the layout.
     """
 
     min_gain: float = 0.01
@@ -90,6 +95,7 @@ class RewriteRules:
     explore_budget_device_hours: float = 0.0
     baseline_every: int = 4
     retry_as_typed: bool = True
+    resume: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

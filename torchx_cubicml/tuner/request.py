@@ -12,6 +12,8 @@ from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch import read_config, with_rule_facts
 from torchx_cubicml.launch.component import ComponentLaunch
+from torchx_cubicml.launch.config_io import change_for_profiling
+from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.scheduler import check_takes_command, scheduler_options
 from torchx_cubicml.records.objective_units import PER_CURRENCY
 from torchx_cubicml.space.toml import load_space
@@ -162,6 +164,10 @@ def prepare(request: TuneRequest) -> Prepared:
     component = replace(parsed, launch=launch)
     workload, current = read_config(component.launch, space)
     space = with_rule_facts(component.launch, space)
+    scratch = request.scratch or str(Path(tempfile.gettempdir()) / f"torchx-cubicml-{getpass.getuser()}")
+    placed = change_for_profiling(launch, space, {"scratch": scratch, "launch_id": "tune"})
+    if says := ResumeSigns.of(placed).says:
+        raise LaunchError(f"a tune compares trainings that begin anew, but {says} goes on with one: leave it out")
     kept = keep_training(space, component.launch, workload=workload, current=current, where=request.space)
     if kept.is_empty:
         raise LaunchError(f"nothing is left to tune: {' '.join(kept.notices)}")
@@ -175,7 +181,7 @@ def prepare(request: TuneRequest) -> Prepared:
         workload=workload,
         current=current,
         store_url=absolute_url(request.store, for_launch=True),
-        scratch=request.scratch or str(Path(tempfile.gettempdir()) / f"torchx-cubicml-{getpass.getuser()}"),
+        scratch=scratch,
         notices=kept.notices,
     )
 

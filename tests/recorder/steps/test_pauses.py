@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from tests.recorder.bare import Counter, bare
-from torchx_cubicml.recorder.steps import saving
+from torchx_cubicml.recorder.steps import checkpoints
+from torchx_cubicml.recorder.steps.checkpoints import watch_checkpoints
 from torchx_cubicml.recorder.steps.evaluation_passes import EvaluationWatch, on_every_mode_switch, on_every_no_grad
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pause, Pauses, paused_s
-from torchx_cubicml.recorder.steps.saving import watch_saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -304,7 +304,7 @@ def doubled_without_gradients(x: torch.Tensor) -> torch.Tensor:
 def test_torch_save_is_timed_and_unchanged(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
     for module in (torch, torch.serialization):
         monkeypatch.setattr(module, "save", torch.save)
-    watch_saving(pauses.saving, bare)
+    watch_checkpoints(pauses.saving, lambda load: load(), bare)
     torch.save({"a": 1}, os.devnull)
     assert [pause.kind for pause in pauses.take()] == [CHECKPOINT]
     assert torch.save is torch.serialization.save
@@ -319,9 +319,9 @@ def test_a_trainers_method_is_timed_once_it_is_imported(monkeypatch: pytest.Monk
     module = ModuleType("trainer_of_this_test")
     module.Trainer = Trainer
     monkeypatch.setattr(
-        saving, "_SAVING_FUNCTIONS", {module.__name__: ("Trainer.save_model", "Trainer.gone", "Gone.save")}
+        checkpoints, "_FUNCTIONS", {module.__name__: ("Trainer.save_model", "Trainer.gone", "Gone.save")}
     )
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    watch_saving(pauses.saving, bare)
+    watch_checkpoints(pauses.saving, lambda load: load(), bare)
     assert Trainer().save_model("here") == "here"
     assert len(pauses.take()) == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.redaction import excerpt, printable
+from torchx_cubicml.records.resumption import RESUMED_FROM, resumed_from
 from torchx_cubicml.records.suggestion import promised_round, promised_throughput
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.records.value_text import value_text
@@ -57,6 +58,7 @@ def trial_columns(trials: Sequence[Trial], *, objective: str) -> list[Column]:
             values=[_number(promised_throughput(trial.suggestion, objective)) for trial in found],
             is_shown=True,
         ),
+        Column(name=RESUMED_FROM, values=[resumed_from(trial, found) or None for trial in found], is_shown=True),
         Column(name="round", values=[promised_round(trial.suggestion) for trial in found], is_shown=True),
         *_parameters(found),
         Column(name="memory GiB", values=[_memory(trial) for trial in found], is_shown=True),

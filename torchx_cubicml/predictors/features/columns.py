@@ -17,6 +17,7 @@ import numpy as np
 from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names, precision_word
 from torchx_cubicml.records.hook_table import HOOKS, hook_fact, illegal_hook_fact
 from torchx_cubicml.records.job_time import QUEUE_S
+from torchx_cubicml.records.resumption import RESUMPTION_FACTS
 from torchx_cubicml.records.standard_names import STANDARD_WORDS
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ VOLATILE_FACTS = (
     "trainings",
     "trial_id",
     "visible_devices",
+    *RESUMPTION_FACTS,
     *map(hook_fact, HOOKS),
     *map(illegal_hook_fact, HOOKS),
 )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EARLY_S = 300.0  # after the first steps, a launch that has run for longer has done work that a new start would lose
 UNSEEN_S = 1800.0  # without measured steps: loading may take long, and steps of some programs cannot be seen
 OUT_OF_MEMORY = "ran out of memory"
+GOES_ON_AS_TYPED = "goes on with a training of another config"
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})  # NCCL's watchdog sends SIGABRT
 
 
@@ -89,6 +90,8 @@ def early_failure(reports: Sequence[NodeReport]) -> str:
 def _failure(states: Collection[State], signals: Collection[int], *, host_killed_processes: bool) -> str:
     if State.OUT_OF_MEMORY in states or (host_killed_processes and signal.SIGKILL in signals):
         return OUT_OF_MEMORY
+    if State.STOPPED_EARLY in states:
+        return GOES_ON_AS_TYPED
     if State.USER_ERROR in states:
         return "failed"
     crash = next((number for number in sorted(signals) if number in _CRASHES), None)

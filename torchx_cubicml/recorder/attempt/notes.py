@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.trial import State
+from torchx_cubicml.settings import option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +47,11 @@ class AttemptNotes:
     def rewritten(self, second: str) -> None:
         """Note the encoded contract of a second attempt, where the job itself has rewritten the command."""
         self._write(_SECOND, second)
+
+    @property
+    def second(self) -> str:
+        """Encoded contract of a second attempt; empty if the launch can have none."""
+        return option("second_attempt") or "".join(_lines(self._folder / _SECOND))
 
     @property
     def new_paths_file(self) -> Path:

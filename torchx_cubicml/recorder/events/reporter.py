@@ -19,6 +19,7 @@ from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.process.repeatable_command import repeatable_command
 from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
+from torchx_cubicml.records.resumption import FOLDER_FACTS
 from torchx_cubicml.records.shell_words import shell_word
 from torchx_cubicml.settings import PRINT_TRIAL, default_store_url, is_on, option
 from torchx_cubicml.store.lasting import may_end_with_job
@@ -112,7 +113,9 @@ class Reporter:
             state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
             end = self._send(EventKind.ENDED, state=state, reason=reason)
             # The printed line is the only one of this process, so it holds the facts, which those of ranks replace.
-            self._end = replace(end, observed=dict(facts), sequence=sequence)
+            # Only the writer has the key of the store, by which it makes digests of the folders.
+            printed = {name: value for name, value in facts.items() if name not in FOLDER_FACTS}
+            self._end = replace(end, observed=printed, sequence=sequence)
 
     def close(self) -> None:
         """Wait for the store within the deadline; if this process leads, print the outcome.

@@ -27,9 +27,11 @@ from torchx_cubicml.recorder.events.restart_cause import RESTART_CAUSE, restart_
 from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, OUTCOME, WRITTEN
 from torchx_cubicml.recorder.host.load import HostLoad
 from torchx_cubicml.recorder.host.memory import count_oom_kills
+from torchx_cubicml.records.arguments import text_digest
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
 from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.resumption import FOLDER_FACTS
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
@@ -146,7 +148,7 @@ class EventWriter:
 
     def _append(self, store: TrialStore, event: Event) -> None:
         """Append an event; without its command if no reader would accept it with that."""
-        event = _with_restart_cause(self._with_provenance(event))
+        event = _with_restart_cause(self._with_provenance(self._with_digested_folders(event)))
         full = self._with_command(event)
         try:
             store.append(full)
@@ -158,6 +160,14 @@ class EventWriter:
     @cached_property
     def _digest_key(self) -> str:
         return made_digest_key(self._store)
+
+    def _with_digested_folders(self, event: Event) -> Event:
+        """Return an event with the digests of its folders under the key of the store; without them if it has none."""
+        found = {name: ids for name in FOLDER_FACTS if isinstance(ids := event.observed.get(name), tuple)}
+        others = {name: value for name, value in event.observed.items() if name not in FOLDER_FACTS}
+        with suppress(Exception):  # as above
+            others |= {name: tuple(text_digest(str(each), self._digest_key) for each in found[name]) for name in found}
+        return replace(event, observed=others)
 
     def _with_provenance(self, event: Event) -> Event:
         """Return the first event of a launch with its provenance; unchanged if that fails."""

@@ -193,11 +193,15 @@ class Training:
         """Return the facts of the training that are known by now."""
         return {**software_facts(), **self._reported.inspection.known_facts(), **self.coverage.facts()}
 
+    def count(self) -> None:
+        """Count the steps up to now, those that the deferred hooks have noted included."""
+        if self.notes.left:
+            self._read_notes()
+
     @property
     def coverage(self) -> Coverage:
         """Part of the program that is reported."""
-        if self.notes.left:
-            self._read_notes()
+        self.count()
         uninspected = self._count_only.begun
         return self._earlier.coverage(self._current, uninspected=uninspected, short_steps=self._short_steps)
 
@@ -226,8 +230,7 @@ class Training:
         Args:
             others: values reported by the other ranks; ``None`` if there are none.
         """
-        if self.notes.left:
-            self._read_notes()
+        self.count()
         reported = self._reported
         is_watched = self._forwards.was_found and not self._is_explicit
         measured = reported.times.measurement(
@@ -242,8 +245,7 @@ class Training:
 
     def work_of_this_rank(self) -> tuple[float | None, float | None]:
         """Return mean samples and tokens per step of this process; ``None`` where unknown."""
-        if self.notes.left:
-            self._read_notes()
+        self.count()
         steady = self._reported.times.steady()
         return (steady.samples_per_step, steady.tokens_per_step) if steady is not None else (None, None)
 

@@ -116,6 +116,11 @@ REWRITE = {
     "retry_as_typed": KeyMeaning(
         "a rewritten launch that fails early is started again as typed, in the same job", "true"
     ),
+    "resume": KeyMeaning(
+        'what may change where a launch goes on with an earlier training: a list of parameters, or `"reshards"` for '
+        "degrees and sharding, if the program loads its checkpoints in any layout",
+        "recomputation, prefetching, allocator and threads",
+    ),
 }
 
 TUNE = {

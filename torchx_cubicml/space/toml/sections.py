@@ -8,6 +8,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.bounded_pattern import BoundedPattern
 from torchx_cubicml.records.log_pattern import LogPattern
 from torchx_cubicml.space import RewriteRules
+from torchx_cubicml.space.search_space import RESHARDS
 from torchx_cubicml.space.toml.key_meanings import LOG, REWRITE
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ def read_rewrite(root: TomlTable, parameters: Collection[str], standard: Mapping
     return RewriteRules(
         min_gain=_number(table, "min_gain", defaults.min_gain, most=None),
         min_fit=_number(table, "min_fit", defaults.min_fit, most=1),
-        freeze=tuple(standard.get(name, name) for name in _frozen(table, parameters)),
+        freeze=tuple(standard.get(name, name) for name in _named(table, "freeze", parameters)),
         explore=explore,
         explore_budget_device_hours=budget,
         baseline_every=_baseline_every(table, defaults.baseline_every),
         retry_as_typed=table.switch("retry_as_typed") if "retry_as_typed" in table else defaults.retry_as_typed,
+        resume=tuple(standard.get(name, name) for name in _named(table, "resume", [*parameters, RESHARDS])),
     )
 
 
@@ -65,13 +67,14 @@ def _baseline_every(table: TomlTable, default: int) -> int:
     return value
 
 
-def _frozen(table: TomlTable, parameters: Collection[str]) -> tuple[str, ...]:
-    if "freeze" not in table or table.raw("freeze") == []:
+def _named(table: TomlTable, key: str, legal: Collection[str]) -> tuple[str, ...]:
+    if key not in table or table.raw(key) == []:
         return ()
-    names = [str(name) for name in table.values("freeze", most=MAX_FROZEN)]
+    is_word = table.raw(key) == RESHARDS
+    names = [RESHARDS] if is_word else [str(name) for name in table.values(key, most=MAX_FROZEN)]
     for name in names:
-        if name not in parameters:
-            raise table.unknown("freeze", "parameter", name, parameters)
+        if name not in legal:
+            raise table.unknown(key, "parameter", name, legal)
     return tuple(dict.fromkeys(names))
 
 

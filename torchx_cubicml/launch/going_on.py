@@ -1,0 +1,190 @@
+"""Signs that a command goes on with an earlier training: flags that say so, and folders that hold checkpoints."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
+from torchx_cubicml.launch.command_texts import program_path, recorded_variables
+from torchx_cubicml.launch.scheduler import program_environment
+from torchx_cubicml.records.argument_words import argument_words
+from torchx_cubicml.records.resumption import digested, folder_id
+from torchx_cubicml.records.standard_names import NOT_OUTPUT_WORDS, OUTPUT_WORDS
+from torchx_cubicml.settings import read_job_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from torchx_cubicml.launch.launch import Launch
+
+_MOST_WORDS = 128  # of a command; each is looked up as a path
+_MOST_ENTRIES = 500  # of a folder
+_MOST_DEPTH = 4
+_MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
+_MOST_CHARACTERS = 1024
+_OFF = frozenset({"", "false", "no", "n", "f", "none", "null", "0", "never", "off", "scratch"})
+_CHECKPOINT = frozenset({"checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "state"})
+_OF_LOADING = _CHECKPOINT | {"path", "dir", "from", "step", "iteration", "iter"}
+_OUTPUTS = frozenset(OUTPUT_WORDS) - {"load", "resume"}
+
+
+@dataclass(frozen=True)
+class CommandPaths:
+    """Paths that the words of a command name.
+
+    Args:
+        settings: name -> value, of arguments, config files and variables.
+        start: working folder of the launch.
+    """
+
+    settings: Mapping[str, object]
+    start: str
+
+    @classmethod
+    def of(cls, launch: Launch, start: str = "") -> Self:
+        """Read the words of a command, of the config files that it names, and of the variables that it reads.
+
+        Args:
+            launch: the command.
+            start: its working folder; empty for that of this process.
+        """
+        stated = StatedSettings.of(launch)
+        program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
+        named = {*launch.env, *recorded_variables(program, environment)}
+        found = {name.lower(): environment[name] for name in named if name in environment}
+        found |= {name: each.value for name, each in {**stated.files, **stated.arguments}.items()}
+        positional = {name: word for name, word in argument_words(launch.script_args).items() if " " in name}
+        return cls(settings={**found, **positional}, start=os.path.realpath(start or Path.cwd()))
+
+    @cached_property
+    def words(self) -> Mapping[str, str]:
+        """Words that may be paths, or names of folders, with the real path of each."""
+        texts = (str(value) for value in self.settings.values() if not isinstance(value, bool | tuple))
+        words = dict.fromkeys(text for text in texts if 0 < len(text) <= _MOST_CHARACTERS and "\0" not in text)
+        return {word: self.path(word) for word in islice(words, _MOST_WORDS)}
+
+    def path(self, word: str) -> str:
+        """Return the real path that a word names; that of a remote place is the word itself."""
+        if "://" in word:
+            return word.rstrip("/")
+        return os.path.realpath(os.path.join(self.start, os.path.expanduser(word)))  # noqa: PTH111, PTH118 - no link is to be lost
+
+    def places(self, path: str) -> tuple[str, ...]:
+        """Return the ids of the places of a checkpoint: its root first, then the folders between the root and it.
+
+        The root is the innermost place that words name, each part by a word; else what stands directly in the working
+        folder, or the folder itself.
+
+        Args:
+            path: of a file, or of a folder with files.
+        """
+        outer = [str(each) for each in reversed(Path(path).parents)] if "://" not in path else []
+        named, root = {*self.words.values()}, ""
+        for place in (*outer, path):
+            parent, _, name = place.rpartition("/")
+            root = place if place in named or (root and root == parent and name in self.words) else root
+        is_file = not Path(path).is_dir() and bool(Path(path).suffix)
+        folders = outer if is_file else [*outer, path]
+        if root:
+            inside = [place for place in folders if f"{place}/".startswith(f"{root}/")]
+            return tuple(dict.fromkeys([folder_id(root), *map(folder_id, inside)]))
+        below = [place for place in folders if place.startswith(f"{self.start}/")]
+        first = below[0] if below else self.start if self.start in folders else (folders or [path])[-1]
+        return (folder_id(first, is_named=False), *map(folder_id, below or folders[-1:]))
+
+    def found(self) -> Iterator[str]:
+        """Yield the ids of the places that exist and hold something, as a launch that saved there has recorded them."""
+        for word, path in self.words.items():
+            inner = [f"{path}/{name}" for name in self.words if "/" not in name and name != word]
+            for place in filter(_holds_something, (path, *(inner if Path(path).is_dir() else ()))):
+                yield folder_id(place)
+                yield folder_id(place, is_named=False)
+        for place in filter(_holds_something, (self.start, *_entries(self.start))):
+            yield folder_id(place, is_named=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeSigns:
+    """Signs that a command goes on with an earlier training.
+
+    Args:
+        says: flag, key or variable that says so; empty without.
+        places: ids of places that exist and may hold its checkpoints.
+        job: scheduler's name of a job that was started before; empty of others.
+    """
+
+    says: str = ""
+    places: frozenset[str] = frozenset()
+    job: str = ""
+
+    @classmethod
+    def of(cls, launch: Launch) -> Self:
+        """Return the signs of a command, in its working folder."""
+        paths, says = CommandPaths.of(launch), ""
+        stated = set[str]()
+        for name, value in paths.settings.items():
+            path = _says_resume(name, value, paths)
+            if path is not None:
+                says = says or name
+                stated |= set(map(str, [path, *list(Path(path).parents)[:_MOST_OUTER]])) if path else set()
+        job = read_job_environment()
+        return cls(
+            says=says,
+            places=frozenset(map(folder_id, stated) if stated else paths.found()),
+            job=job.scheduler_job_id if job.attempt[0] else "",
+        )
+
+    def may_meet(self, known: Collection[str], keys: Collection[str]) -> bool:
+        """Return whether the command may go on with a training that saved in folders of these digests."""
+        return bool(self.says or self.job or not digested(self.places, keys).isdisjoint(known))
+
+
+def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:
+    """Return the path of the checkpoint that a setting names, empty for one that the program finds; else ``None``.
+
+    A path that does not exist, or an output folder without anything in it, is nothing to go on from.
+    """
+    text, parts = str(value).strip(), {*re.split(r"[^a-z]+", name.rpartition(".")[2].lower())}
+    if isinstance(value, tuple) or text.lower() in _OFF or parts & {"no", "not", "interval", "every", "pretrained"}:
+        return None
+    by_name = not parts.isdisjoint({"resume", "continue"}) or parts in ({"restart"}, {"load"})
+    by_name |= bool(parts & {"load", "from", "restart"}) and not parts.isdisjoint(_OF_LOADING - {"from"})
+    if not by_name and text.lower() != "resume":
+        return None
+    path = paths.path(text)
+    if by_name and ("/" in text or os.path.lexists(path)):
+        return path if _holds_something(path) else None
+    outputs = [paths.path(str(each)) for key, each in paths.settings.items() if _is_output(key, each)]
+    is_empty = bool(outputs) and not any(map(_holds_something, outputs))
+    return None if is_empty else ""
+
+
+def _is_output(name: str, value: object) -> bool:
+    parts = {*re.split(r"[_.]", name)}
+    return isinstance(value, str) and not parts.isdisjoint(_OUTPUTS) and parts.isdisjoint(NOT_OUTPUT_WORDS)
+
+
+def _holds_something(path: str, depth: int = _MOST_DEPTH) -> bool:
+    """Return whether a path is a file with content, or a folder with one in it; a remote place may be one."""
+    if "://" in path:
+        return True
+    try:
+        if not os.path.isdir(path):  # noqa: PTH112 - pathlib adds nothing
+            return os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202
+        return depth > 0 and any(_holds_something(each, depth - 1) for each in _entries(path))
+    except OSError:
+        return False
+
+
+def _entries(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [each.path for each in islice(entries, _MOST_ENTRIES)]
+    except OSError:
+        return []

@@ -207,10 +207,7 @@ def add_history(training: Training, recorded: Path, store: Path, layouts: Iterab
         typed, place = replace(training, layout=layout), list(every).index(layout)
         for number, noise in enumerate(_NOISE):
             at = store.parent / f"history-{place}-{number}"
-            is_asked = training.is_asked_first or (
-                number % 2 and training.asks != "path" and training.resume != "always"
-            )
-            goes_on_from = "" if is_asked else None
+            goes_on_from = "" if training.is_asked_first or (may_ask and number % 2) else None
             words, _ = typed.command(at, steps=training.steps, out=at / "out", goes_on_from=goes_on_from)
             made = _remade(trial, layout, noise * every[layout], digested_arguments(words, key))
             day = f"2026-01-{1 + number + 10 * place:02}"  # none ran beside another

@@ -220,7 +220,7 @@ def settle_speeds(training: Training, store: Path) -> None:
     for path in (store / "events").glob("*/*.json"):
         event = json.loads(path.read_text())
         if "measurement" in event and "observed" in event:
-            layout = tuple(event["observed"].get(name) for name in ("micro_batch_size", "gradient_accumulation_steps"))
+            layout = tuple(event["config"][name] for name in ("micro_batch_size", "gradient_accumulation_steps"))
             event["measurement"] = {**_MEASURED, "samples_per_second": every[layout]}
             event["observed"] |= _IDLE
             path.write_text(f"{json.dumps(event)}\n")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch_size", type=int)
@@ -35,9 +36,10 @@ elif place.exists() and args.kind == "torch":
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
 elif place.exists():
-    optimizer.step()  # there is no gradient yet: the step makes no more than the state
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": 0}
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "done": 0}
     dcp.load(state, checkpoint_id=place, no_dist=True)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 done = first = state["done"]
 for _ in range(12):
     for _ in range(args.accumulate):
@@ -46,11 +48,12 @@ for _ in range(12):
     optimizer.step()
     optimizer.zero_grad()
 args.out.mkdir(exist_ok=True)
-state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}
 if args.kind == "dcp":
-    dcp.save(state, checkpoint_id=place, no_dist=True)
+    weights, moments = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": moments, "done": done}, checkpoint_id=place, no_dist=True)
 else:
-    torch.save(model.state_dict() if args.kind == "weights" else state, place)
+    whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}
+    torch.save(model.state_dict() if args.kind == "weights" else whole, place)
 if rank == 0:
     with Path(os.environ["SHOWN"]).open("a") as file:
         file.write(json.dumps([first, done, args.batch_size]) + "\n")

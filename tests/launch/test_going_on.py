@@ -58,6 +58,7 @@ def test_a_flag_says_that_the_training_goes_on(args: list[str]) -> None:
         ["--load_in_8bit"],
         ["--load_pretrained_checkpoint", "old"],
         ["--lr_restart", "3"],
+        ["--load_data_path", "old"],
         ["--workload", "x"],
     ],
     ids=" ".join,

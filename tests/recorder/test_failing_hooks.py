@@ -158,7 +158,7 @@ def test_a_sound_training_gives_no_warning(session: Session, capsys: pytest.Capt
         "steps.pauses:Pauses.evaluate",
         "steps.pauses:Pauses.train",
         "steps.pauses:Pause",
-        "steps.checkpoints:watch_checkpoints",
+        "steps.checkpoint_calls:watch_checkpoints",
         "steps.steady_state:EvaluationKinds.of",
         "model.batch:BatchReader.sizes",
         "model.precision:PrecisionProbe._note_autocast",

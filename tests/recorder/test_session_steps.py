@@ -672,7 +672,7 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Calls:
     for place, name in (
         ("steps.evaluation_passes", "on_every_mode_switch"),
         ("steps.evaluation_passes", "on_every_no_grad"),
-        ("steps.checkpoints", "watch_checkpoints"),
+        ("steps.checkpoint_calls", "watch_checkpoints"),
         ("steps.torch_hooks", "hide_hooks_from_torchscript"),
         ("steps.clipping", "Clipping.install"),
     ):
@@ -708,7 +708,7 @@ def test_hooks_are_installed_with_torch(
         ("Clipping.install",),
         ("on_every_mode_switch",),
         ("on_every_no_grad",),
-        ("watch_saving",),
+        ("watch_checkpoints",),
         ("once", "torch._dynamo.callback"),
     ]
     assert peers.of("post") == posts

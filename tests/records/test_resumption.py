@@ -83,4 +83,4 @@ def test_recomputation_is_no_part_of_the_state() -> None:
     one: dict[str, Value] = {"micro_batch_size": 2, "activation_checkpointing": "full", "prefetch_factor": 2}
     assert has_same_state(one, {**one, "activation_checkpointing": "none", "prefetch_factor": 8})
     assert not has_same_state(one, {**one, "micro_batch_size": 4})
-    assert not has_same_state(one, {**one, "tp_degree": 2})
+    assert has_same_state(one, {**one, "tp_degree": 2})  # the first one may have had it, too

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,9 +60,9 @@ def config(batch: int, **others: Value) -> dict[str, Value]:
     return {"micro_batch_size": batch, "gradient_accumulation_steps": 16 // batch, **others}
 
 
-def measured(batch: int, *, program: str = "train.py", speed: float = 0.0, **others: Value) -> None:
+def measured(batch: int, *, program: str = "train.py", ranks: int = 1, speed: float = 0.0, **others: Value) -> None:
     done = Trial.completed(
-        workload={"program": program, "world_size": 1},
+        workload={"program": program, "world_size": ranks},
         config=config(batch, **others),
         tokens_per_second=speed or 1000.0 * batch,
     )
@@ -82,9 +83,7 @@ def saved(
         origin=origin,
         observed={**({SAVED_IN: (id_,)} if place else {}), SAVED_STEP: 40, **observed},
         arguments=digested_arguments((*TYPED, *words), key),
-        digests={
-            name: text_digest(text, key) for name, text in {**program_texts(Path("train.py")), KEY_ID: ""}.items()
-        },
+        digests={name: text_digest(text, key) for name, text in texts.items()},
         started_at=f"2026-01-{day:02}T00:00:00+00:00",
     )
     TrialStore("store").add(launch)
@@ -182,7 +181,11 @@ class TestPlanned:
         saved(2, place="runs/a", origin=Origin.USER)
         faster = planned("--recompute", "full", "--out", "runs/a").launch.script_args
         assert faster[:6] == (*TYPED, "--recompute", "none")
-        (folder / "space.toml").write_text(f'{BATCH_SIZES}{RECOMPUTE}[rewrite]\nresume = ["micro_batch_size"]\n')
+
+    def test_the_space_file_may_allow_more(self, folder: Path) -> None:
+        (folder / "space.toml").write_text(f'{BATCH_SIZES}[rewrite]\nresume = ["micro_batch_size"]\n')
+        fill("runs/a")
+        saved(2, place="runs/a", origin=Origin.USER)
         assert batch_of(planned("--out", "runs/a")) == 8
 
     def test_a_launch_that_failed_while_it_loaded_bans_nothing(self) -> None:
@@ -199,21 +202,15 @@ class Real:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SHOWN", str(folder / "shown"))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        for batch in (1, 2, 4, 8):
-            for world_size in (1, 2):
-                TrialStore("store").add(
-                    Trial.completed(
-                        workload={"program": "train_resumed.py", "world_size": world_size},
-                        config=config(batch),
-                        tokens_per_second=1e6 * batch,
-                    )
-                )
+        (folder / JOB.name).write_text(JOB.read_text())
+        for batch, ranks in product((1, 2, 4, 8), (1, 2)):
+            measured(batch, program=JOB.name, ranks=ranks)
 
     def launch(self, *words: str, mode: str = "rewrite", ranks: int = 1, **env: str) -> tuple[str, Trial]:
         """Return what a launch printed, and its record."""
         known = {trial.trial_id for trial in TrialStore("store")}
         ours = ["--cubicml-store", "store", "--cubicml-space", "space.toml", "--cubicml-mode", mode]
-        torchrun = ["--standalone", "--nproc_per_node", str(ranks), str(JOB), *TYPED]
+        torchrun = ["--standalone", "--nproc_per_node", str(ranks), JOB.name, *TYPED]
         done = subprocess.run(
             [sys.executable, "-m", "torchx_cubicml.cubicrun", *ours, *torchrun, *words],
             env={**os.environ, **env},
@@ -240,7 +237,7 @@ def real(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Real:
 def test_each_rank_goes_on_with_the_batch_that_a_rewritten_launch_began_with(real: Real) -> None:
     _, first = real.launch("--out", "out", ranks=2)
     for _ in range(3):
-        measured(1, program="train_resumed.py", speed=1e9)
+        measured(1, program=JOB.name, ranks=2, speed=1e6)
     said, second = real.launch("--out", "out", ranks=2)
     assert real.shown == [[0, 384, 8], [384, 768, 8]]
     assert f"goes on from step 12 of launch {first.trial_id}, keeping its batch and layout" in said

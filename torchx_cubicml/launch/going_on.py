@@ -14,12 +14,12 @@ from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
 from torchx_cubicml.launch.command_texts import program_path, recorded_variables
 from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.records.argument_words import argument_words
-from torchx_cubicml.records.resumption import digested, folder_id
+from torchx_cubicml.records.resumption import folder_id
 from torchx_cubicml.records.standard_names import NOT_OUTPUT_WORDS, OUTPUT_WORDS
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from torchx_cubicml.launch.launch import Launch
 
@@ -29,8 +29,9 @@ _MOST_DEPTH = 4
 _MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
 _MOST_CHARACTERS = 1024
 _OFF = frozenset({"", "false", "no", "n", "f", "none", "null", "0", "never", "off", "scratch"})
-_CHECKPOINT = frozenset({"checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "state"})
-_OF_LOADING = _CHECKPOINT | {"path", "dir", "from", "step", "iteration", "iter"}
+_OF_LOADING = frozenset({"checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "state", "path", "dir"})
+_OF_LOADING |= {"step", "iteration", "iter"}
+_INPUTS = frozenset(["pretrained", "weights", "model", "data", "dataset", "datasets", "tokenizer", "vocab", "config"])
 _OUTPUTS = frozenset(OUTPUT_WORDS) - {"load", "resume"}
 
 
@@ -57,7 +58,7 @@ class CommandPaths:
         stated = StatedSettings.of(launch)
         program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
         named = {*launch.env, *recorded_variables(program, environment)}
-        found = {name.lower(): environment[name] for name in named if name in environment}
+        found: dict[str, object] = {name.lower(): environment[name] for name in named if name in environment}
         found |= {name: each.value for name, each in {**stated.files, **stated.arguments}.items()}
         positional = {name: word for name, word in argument_words(launch.script_args).items() if " " in name}
         return cls(settings={**found, **positional}, start=os.path.realpath(start or Path.cwd()))
@@ -140,10 +141,6 @@ class ResumeSigns:
             job=job.scheduler_job_id if job.attempt[0] else "",
         )
 
-    def may_meet(self, known: Collection[str], keys: Collection[str]) -> bool:
-        """Return whether the command may go on with a training that saved in folders of these digests."""
-        return bool(self.says or self.job or not digested(self.places, keys).isdisjoint(known))
-
 
 def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:
     """Return the path of the checkpoint that a setting names, empty for one that the program finds; else ``None``.
@@ -151,10 +148,10 @@ def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:
     A path that does not exist, or an output folder without anything in it, is nothing to go on from.
     """
     text, parts = str(value).strip(), {*re.split(r"[^a-z]+", name.rpartition(".")[2].lower())}
-    if isinstance(value, tuple) or text.lower() in _OFF or parts & {"no", "not", "interval", "every", "pretrained"}:
+    if isinstance(value, tuple) or text.lower() in _OFF or parts & {"no", "not", "interval", "every"}:
         return None
-    by_name = not parts.isdisjoint({"resume", "continue"}) or parts in ({"restart"}, {"load"})
-    by_name |= bool(parts & {"load", "from", "restart"}) and not parts.isdisjoint(_OF_LOADING - {"from"})
+    loads = bool(parts & {"load", "from"}) and bool(parts & _OF_LOADING) and not parts & _INPUTS
+    by_name = loads or bool(parts & {"resume", "continue"}) or parts in ({"restart"}, {"load"})
     if not by_name and text.lower() != "resume":
         return None
     path = paths.path(text)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
@@ -30,6 +30,7 @@ from torchx_cubicml.recorder.logs.stream import LogLines
 from torchx_cubicml.recorder.model.pipeline import combine_stages
 from torchx_cubicml.recorder.process.assignment import known_at_start, read_assignment, trial_id_of
 from torchx_cubicml.recorder.process.console import notice, warn
+from torchx_cubicml.recorder.steps.checkpoint_calls import Checkpoints, writes_file
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
 from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
@@ -42,12 +43,10 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from torchx_cubicml.launch.going_on import CommandPaths
     from torchx_cubicml.recorder.apply.hooks import Hook
     from torchx_cubicml.recorder.process.assignment import Assignment
     from torchx_cubicml.recorder.process.run_program import Program
     from torchx_cubicml.recorder.ranks.peers import Peers, RankWork
-    from torchx_cubicml.recorder.steps.checkpoints import Checkpoints
     from torchx_cubicml.recorder.steps.training import Training
     from torchx_cubicml.records.measurement import Measurement
     from torchx_cubicml.records.values import Value
@@ -109,6 +108,7 @@ class Session:
         self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
         self._has_started_processes = False
+        self._checkpoints = Checkpoints()
 
     def begin(self, *, closes_at_exit: bool = True) -> None:
         """Report the start of the program, and install the hooks as soon as it imports torch.
@@ -200,7 +200,7 @@ class Session:
     def _on_torch(self) -> None:
         from torchx_cubicml.recorder.model.storage_reservation import watch_reservations
         from torchx_cubicml.recorder.ranks.peers import Peers
-        from torchx_cubicml.recorder.steps.checkpoints import watch_checkpoints
+        from torchx_cubicml.recorder.steps.checkpoint_calls import watch_checkpoints
         from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
         from torchx_cubicml.recorder.steps.evaluation_passes import on_every_mode_switch, on_every_no_grad
         from torchx_cubicml.recorder.steps.torch_hooks import hide_hooks_from_torchscript, make_tracing_test
@@ -215,6 +215,7 @@ class Session:
         self._training.on_unhooked_step = self._on_unhooked_step
         on_every_mode_switch(self.guarded(self._training.switched))
         on_every_no_grad(self._training.on_no_grad)
+        self._checkpoints = Checkpoints()  # by now the arguments are the program's
         watch_checkpoints(self._save, self._load, self.guarded)
         watch_reservations(partial(self._hook_facts.__setitem__, "reserved_share"), self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
@@ -229,20 +230,22 @@ class Session:
             return save()
         if self._attempt is not None and training.steps:
             self._attempt.saved()
+        self.guarded(training.count)()
         is_new: list[bool] = []
-        self.guarded(lambda: is_new.append(self._note_saving(save, training)))()
-        result = training.pauses.saving(save)
+
+        def noted() -> object:
+            self.guarded(lambda: is_new.append(self._note_saving(save, training.steps)))()
+            return save()
+
+        result = training.pauses.saving(noted)
         if any(is_new) and training.steps:  # the process may be killed before the next event
             self.guarded(self._report_progress)(training)
         return result
 
-    def _note_saving(self, save: Callable[[], object], training: Training) -> bool:
-        from torchx_cubicml.recorder.steps.checkpoints import writes_file
-
+    def _note_saving(self, save: Callable[[], object], steps: int) -> bool:
         if writes_file(save):
             self._hook_facts["saves_checkpoints"] = True
-        training.count()
-        is_new = self._assignment.leads and self._checkpoints.saving(save, steps=training.steps)
+        is_new = self._assignment.leads and self._checkpoints.saving(save, steps=steps)
         self._hook_facts |= self._checkpoints.facts
         return is_new
 
@@ -261,30 +264,9 @@ class Session:
         from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
 
         if begun_with_other_config(self._assignment.contract, second, self._checkpoints.facts):
-            self._start_as_typed()
-
-    def _start_as_typed(self) -> None:
-        """End this process before its first step: the launcher starts the command again as typed."""
-        self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
-        self.close()
-        os._exit(1)
-
-    @cached_property
-    def _checkpoints(self) -> Checkpoints:
-        from torchx_cubicml.recorder.steps.checkpoints import Checkpoints
-
-        return Checkpoints(self._find_paths)
-
-    def _find_paths(self, start: str) -> CommandPaths:
-        """Return the paths that the words of this process's command name."""
-        from torchx_cubicml.launch.going_on import CommandPaths
-        from torchx_cubicml.launch.launch import Launch
-
-        program = self._assignment.program
-        if program is None:
-            return CommandPaths({}, start)
-        command = Launch(program=program.name, is_module=program.is_module, script_args=program.arguments)
-        return CommandPaths.of(command, start)
+            self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
+            self.close()
+            os._exit(1)  # the launcher starts the command again as typed
 
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation

@@ -45,8 +45,8 @@ def touches_state(name: str) -> bool:
 
 
 def has_same_state(one: Config, other: Config) -> bool:
-    """Return whether a training that one config has begun may go on with another one."""
-    return all(one.get(name) == other.get(name) for name in {*one, *other} if touches_state(name))
+    """Return whether a training that one config has begun may go on with another one; unknown values do not count."""
+    return all(one[name] == other[name] for name in one.keys() & other.keys() if touches_state(name))
 
 
 def folder_id(path: str, *, is_named: bool = True) -> str:

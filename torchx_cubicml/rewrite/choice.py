@@ -18,9 +18,9 @@ from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import batch_parameters, can_change_batch, with_fixed_batch
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.arguments import text_digest
-from torchx_cubicml.records.resumption import SAVED_STEP, digested, savers, starts_anew
+from torchx_cubicml.records.resumption import SAVED_STEP, digested, has_same_state, savers, starts_anew
 from torchx_cubicml.records.suggestion import Suggestion
-from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
@@ -160,14 +160,16 @@ def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
     return bool(signs.says or signs.job or found), found[-1] if found else None
 
 
-def going_on_line(signs: ResumeSigns, earlier: Trial | None) -> str:
-    """Return the message that a launch goes on with an earlier training."""
+def going_on_line(case: DecisionContext, earlier: Trial | None, config: Config) -> str:
+    """Return the message that a launch goes on, with ``config``, with an earlier training."""
     if earlier is None:
-        said = signs.says or f"job {signs.job}"
+        said = case.signs.says or f"job {case.signs.job}"
         return f"goes on from a checkpoint ({said}) of no known launch: batch and layout stay as typed"
     step = earlier.observed.get(SAVED_STEP)
-    where = "" if step is None else f"step {step} of "
-    return f"goes on from {where}launch {earlier.trial_id}, keeping its batch and layout"
+    later = "" if earlier.state is State.COMPLETED else " or later"  # it may have been killed before it told
+    where = "" if step is None else f"step {step}{later} of "
+    kept = "keeping its batch and layout" if has_same_state(earlier.config, config) else "with the config as typed now"
+    return f"goes on from {where}launch {earlier.trial_id}, {kept}"
 
 
 def resumed_choice(case: DecisionContext, earlier: Trial) -> Choice | None:

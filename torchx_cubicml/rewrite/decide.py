@@ -10,7 +10,7 @@ from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.launch.same_training import observed_batch_line
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.resumption import folders
+from torchx_cubicml.records.resumption import digested, folders
 from torchx_cubicml.records.workload import (
     comparable_trials,
     expire_lost_trials,
@@ -114,8 +114,8 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     lines: tuple[str, ...] = ()
     if goes_on:
         path = cached = None  # they are of launches that begin anew
-        lines = (going_on_line(case.signs, earlier),)
         resumed = resumed_choice(case, earlier) if earlier is not None else None
+        lines = (going_on_line(case, earlier, case.current if resumed is None else resumed.config),)
         if resumed is not None:
             return Decision(choice=resumed, lines=(*first_few(reading.warnings), *lines))
         case = replace(case, goes_on=True)
@@ -144,6 +144,8 @@ def typed_over_line(case: DecisionContext, url: str, *, limits: DecisionLimits) 
     Raises:
         CubicMLError: see ``decide``.
     """
+    if split_url(url)[0] not in LOCAL_PROTOCOLS:  # a launch that is only recorded waits for no network
+        return ""
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
     case = replace(case, trials=reading.trials, digest_keys=_digest_keys(url, limits))
     _, earlier = earlier_launch(case)
@@ -262,7 +264,8 @@ def _unchanged(
         case.space, workload=case.workload, n_trials=cached.n_launched
     ):
         return None
-    if case.signs.may_meet(cached.folders, _digest_keys(url, limits) if cached.folders else ()):
+    signs, keys = case.signs, _digest_keys(url, limits) if cached.folders else ()
+    if signs.says or signs.job or not digested(signs.places, keys).isdisjoint(cached.folders):
         return None
     store = TrialStore(url)
     try:

@@ -310,12 +310,14 @@ def _typed_over_line(launch: Launch, contract: Contract, space: SearchSpace, opt
 
 
 def _context(launch: Launch, contract: Contract, space: SearchSpace) -> DecisionContext:
+    from torchx_cubicml.store.deadline import within
+
     return DecisionContext(
         space=with_rule_facts(launch, space),
         workload=contract.workload,
         current=contract.config,
         command=PresentCommand.of(launch, space),
-        signs=ResumeSigns.of(launch),
+        signs=within(READ_DEADLINE_S, lambda: ResumeSigns.of(launch), what="looking for checkpoints"),
     )
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from tests.recorder.bare import Counter, bare
-from torchx_cubicml.recorder.steps import checkpoints
-from torchx_cubicml.recorder.steps.checkpoints import watch_checkpoints
+from torchx_cubicml.recorder.steps import checkpoint_calls
+from torchx_cubicml.recorder.steps.checkpoint_calls import watch_checkpoints
 from torchx_cubicml.recorder.steps.evaluation_passes import EvaluationWatch, on_every_mode_switch, on_every_no_grad
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pause, Pauses, paused_s
 
@@ -319,7 +319,7 @@ def test_a_trainers_method_is_timed_once_it_is_imported(monkeypatch: pytest.Monk
     module = ModuleType("trainer_of_this_test")
     module.Trainer = Trainer
     monkeypatch.setattr(
-        checkpoints, "_FUNCTIONS", {module.__name__: ("Trainer.save_model", "Trainer.gone", "Gone.save")}
+        checkpoint_calls, "_FUNCTIONS", {module.__name__: ("Trainer.save_model", "Trainer.gone", "Gone.save")}
     )
     monkeypatch.setitem(sys.modules, module.__name__, module)
     watch_checkpoints(pauses.saving, lambda load: load(), bare)

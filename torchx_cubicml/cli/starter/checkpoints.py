@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.source_files import dotted, imported_names, parsed_modules
-from torchx_cubicml.recorder.steps.checkpoints import saving_names
+from torchx_cubicml.recorder.steps.checkpoint_calls import saving_names
 from torchx_cubicml.records.workload import is_same_program
 
 if TYPE_CHECKING:

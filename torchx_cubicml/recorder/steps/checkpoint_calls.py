@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ _FUNCTIONS = {
     "safetensors.torch": ("save_file", "save_model", "load_file", "load_model"),
     "transformers.trainer": ("Trainer._save_checkpoint", "Trainer.save_model"),
     "accelerate.accelerator": ("Accelerator.save_state", "Accelerator.save_model", "Accelerator.load_state"),
+    "lightning.fabric.fabric": ("Fabric.save", "Fabric.load"),
     "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
     "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
     "deepspeed.runtime.engine": ("DeepSpeedEngine.save_checkpoint", "DeepSpeedEngine.load_checkpoint"),
@@ -84,18 +85,13 @@ def _path(call: Callable[[], object]) -> str:
 
 
 class Checkpoints:
-    """Checkpoints that this process saves and loads.
+    """Checkpoints that this process saves and loads; made before the program changes its arguments or its folder."""
 
-    Args:
-        find_paths: returns the paths that the words of the command name; called once, with the working folder.
-    """
-
-    def __init__(self, find_paths: Callable[[str], CommandPaths]) -> None:
-        self._find_paths = partial(find_paths, str(Path.cwd()))
-        self._paths: CommandPaths | None = None
+    def __init__(self) -> None:
+        self._command, self._start = tuple(sys.argv), str(Path.cwd())
         self._began = time.time()
         self._read: list[str] = []  # ids of the places of the files read
-        self._has_read_state = False
+        self._has_read_bare_state = False  # of an optimizer that keeps none, such as plain SGD
         self._step: int | None = 0
         self._step_in_file: int | None = None
         self.facts: dict[str, Value] = {}
@@ -117,7 +113,7 @@ class Checkpoints:
             self.facts[SAVED_STEP] = self._step + steps
         before = self.facts.get(SAVED_IN)
         found = list(before) if isinstance(before, tuple) else []
-        root, *inner = self._places(path)
+        root, *inner = self.paths.places(path)
         later = [each for each in found[1:] if each not in inner] + inner
         self.facts[SAVED_IN] = (*(found[:1] or [root]), *later[-_MOST_FOLDERS:])
         return not {root, *inner}.issubset(found)
@@ -134,10 +130,10 @@ class Checkpoints:
         name = getattr(load.func, "__qualname__", "")
         if name.endswith(".load_state_dict"):
             state = load.args[1] if len(load.args) > 1 else load.keywords.get("state_dict")
-            is_past = self._has_read_state or (bool(self._read) and _has_content(state))
+            is_past = self._has_read_bare_state or (bool(self._read) and _has_content(state))
             return is_past and self._goes_on(_step_in(state))
         path = _path(load)
-        self._read += self._places(path) if path else ()
+        self._read += self.paths.places(path) if path else ()
         if name.endswith("load_checkpoint"):  # of a trainer: its first result is a step or a path, if it has found any
             first = result[0] if isinstance(result, tuple) and result else None
             is_past = bool(first) and not load.keywords.get("load_module_only")
@@ -146,7 +142,9 @@ class Checkpoints:
         entries = dict(_entries(target))
         if not any(map(_OPTIMIZER.search, entries)):
             return False
-        self._has_read_state = self.is_loading = True
+        self.is_loading = True
+        states = (value for value in (target, *entries.values()) if isinstance(value, dict) and "param_groups" in value)
+        self._has_read_bare_state |= not all(map(_has_content, states))
         steps = (value for key, value in entries.items() if key in _STEPS and type(value) is int)
         self._step_in_file = next(steps, None)
         return result is None and self._goes_on(None)  # in place
@@ -157,10 +155,13 @@ class Checkpoints:
         self.facts[LOADED_FROM] = tuple(dict.fromkeys(self._read))[-_MOST_FOLDERS:] or (folder_id(""),)
         return True
 
-    def _places(self, path: str) -> tuple[str, ...]:
-        if self._paths is None:
-            self._paths = self._find_paths()
-        return self._paths.places(path)
+    @cached_property
+    def paths(self) -> CommandPaths:
+        """Paths that the words of this process's command name."""
+        from torchx_cubicml.launch.going_on import CommandPaths
+        from torchx_cubicml.launch.launch import Launch
+
+        return CommandPaths.of(Launch(program=self._command[0], script_args=self._command[1:]), self._start)
 
 
 def _is_older(path: str, began: float) -> bool:
@@ -173,7 +174,8 @@ def _is_older(path: str, began: float) -> bool:
 
 
 def _entries(value: object, depth: int = _MOST_DEPTH) -> Iterator[tuple[str, object]]:
-    for key, each in islice(value.items(), _MOST_KEYS) if isinstance(value, dict) else ():
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in islice(items, _MOST_KEYS):
         yield str(key), each
         if depth > 1:
             yield from _entries(each, depth - 1)

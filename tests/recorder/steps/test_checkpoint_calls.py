@@ -14,8 +14,8 @@ import pytest
 
 from tests.recorder.bare import bare
 from torchx_cubicml.launch.going_on import CommandPaths
-from torchx_cubicml.recorder.steps import checkpoints as checkpoints_module
-from torchx_cubicml.recorder.steps.checkpoints import Checkpoints, saving_names, watch_checkpoints, writes_file
+from torchx_cubicml.recorder.steps import checkpoint_calls as checkpoints_module
+from torchx_cubicml.recorder.steps.checkpoint_calls import Checkpoints, saving_names, watch_checkpoints, writes_file
 from torchx_cubicml.records.resumption import LOADED_FROM, SAVED_IN, SAVED_STEP, STARTS_ANEW, folder_id
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class Program:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.seen = Checkpoints(lambda start: CommandPaths({"out": str(folder)}, start))
+        self.seen = Checkpoints()
+        self.seen.paths = CommandPaths({"out": str(folder)}, "/")
 
     def load(self, function: Callable[..., object], *args: object, **kwargs: object) -> Any:
         call = partial(function, *args, **kwargs)
@@ -175,6 +176,10 @@ def test_weights_alone_and_a_reload_in_memory_are_no_going_on(tmp_path: Path) ->
     program.load(torch.optim.Optimizer.load_state_dict, fresh, fresh.state_dict())  # as a library does
     assert LOADED_FROM not in program.facts
     assert not program.seen.is_loading
+    torch.save({"weights": model.state_dict(), "optimizer_states": [optimizer.state_dict()]}, tmp_path / "whole.pt")
+    program.load(torch.serialization.load, tmp_path / "whole.pt")  # for the weights alone
+    program.load(torch.optim.Optimizer.load_state_dict, fresh, fresh.state_dict())
+    assert LOADED_FROM not in program.facts
 
 
 def test_a_distributed_checkpoint_is_loaded_in_place(tmp_path: Path) -> None:

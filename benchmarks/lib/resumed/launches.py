@@ -1,4 +1,4 @@
-"""Launches of a generated training: whole, killed, again, and what each was seen to do."""
+"""Launches of a generated training: whole, killed and again, and the samples that each saw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a generated training tells its judge: the samples of each micro batch, and each checkpoint.
+"""Notes of a generated training for its judge: the samples of each micro batch, and each checkpoint.
 
 A copy lies beside each generated script, with a file ``label`` that names the launch, and ``hold`` with the step before
 which it waits to be killed.

@@ -57,7 +57,7 @@ _EVERY = 6  # one training in so many is also launched without us, and in an emp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one training.
+    """Outcome of one training.
 
     Args:
         training: as drawn.

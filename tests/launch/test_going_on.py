@@ -33,7 +33,6 @@ def command(*args: str, **env: str) -> Launch:
         ["--load", "old", "--save", "empty"],
         ["--init_from=resume"],
         ["trainer.resume_from=last", "trainer.output_dir=old"],
-        ["--checkpoint.load_step=400"],
         ["--continue_training", "--out_dir", "old"],
         ["--restart"],
         ["--load_state", "old/step-4/state.pt"],

@@ -266,7 +266,7 @@ def test_a_kept_decision_is_judged_again(filled: Place, monkeypatch: pytest.Monk
             choice = filled.decide().choice
             assert choice is not None
             assert choice.rejection_reason == reason
-    monkeypatch.setattr("torchx_cubicml.rewrite.choice.held", lambda _: ("micro_batch_size",))
+    monkeypatch.setattr("torchx_cubicml.rewrite.choice.held", lambda _, **__: ("micro_batch_size",))
     assert filled.decide().choice != choice
     assert filled.n_learned <= 2
 

@@ -18,6 +18,7 @@ from torchx_cubicml import advisor, settings
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.place_config import RewrittenLaunch, place_config
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.torchrun_command import TORCHRUN_WITH_SECOND_ATTEMPT
@@ -654,7 +655,8 @@ def test_a_decision_has_its_limits(
     rewritten = rewrite(LAUNCH, options)
     space = load_space(options.space)
     command = PresentCommand.of(LAUNCH, space)
-    case = DecisionContext(space=space, workload=WORKLOAD, current=CURRENT, command=command)
+    signs = ResumeSigns.of(LAUNCH)
+    case = DecisionContext(space=space, workload=WORKLOAD, current=CURRENT, command=command, signs=signs)
     limits = DecisionLimits(read_s=5.0, think_s=think_s, cache=cache_folder())
     assert asked == [(case, options.store, limits, UTC)]
     assert rewritten.lines[-2:] == (

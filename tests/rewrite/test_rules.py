@@ -478,3 +478,14 @@ def test_accumulation_keeps_the_batch_if_it_reads_a_declared_data_parallel_degre
     text += f'[parameters.gradient_accumulation_steps]\nflag = "--accum"\nderive = "global_batch_size / {rest}"\n'
     space = parse_space(f"[workload]\nmicro_batch_size = 2\n{text}", where="space.toml")
     assert space.derives_batch is is_kept
+
+
+def test_a_training_that_goes_on_holds_what_touches_its_state() -> None:
+    names = ("micro_batch_size", "tp_degree", "sharding_strategy", "activation_checkpointing", "prefetch_factor")
+    parameters = tuple(Parameter(name=name, choices=(1, 2)) for name in names)
+    held_of = [
+        held(SearchSpace(parameters=parameters, rewrite=RewriteRules(resume=resume)), goes_on=True)
+        for resume in ((), ("reshards",), ("micro_batch_size",))
+    ]
+    assert held_of == [names[:3], names[:1], names[1:3]]
+    assert held(SearchSpace(parameters=parameters)) == ()

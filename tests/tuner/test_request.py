@@ -36,3 +36,14 @@ def test_the_users_own_config_needs_a_price(tmp_path: Path) -> None:
 def test_a_scheduler_that_takes_no_command_cannot_be_tuned_on(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="aws_sagemaker starts the script by a launcher of its own"):
         prepare(replace(request(tmp_path, "fast"), scheduler="aws_sagemaker", scheduler_args=""))
+
+
+def test_a_tune_goes_on_with_no_training(tmp_path: Path) -> None:
+    asked = request(tmp_path, "fast")
+    resumed = replace(asked, component_args=(*asked.component_args, "--", "--resume"))
+    with pytest.raises(LaunchError, match="a tune compares trainings that begin anew, but resume goes on"):
+        prepare(resumed)
+    (tmp_path / "space.toml").write_text(
+        f'{PRICED_SPACE}\n[tune]\nargs = {{ "--out" = "{{scratch}}/{{launch_id}}" }}\n'
+    )
+    assert prepare(replace(resumed, scratch=str(tmp_path / "scratch"))).scratch  # nothing is there to go on with

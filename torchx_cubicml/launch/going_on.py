@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from torchx_cubicml.facts.named_places import NamedPlace, place_of, words_of
 from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
 from torchx_cubicml.launch.command_texts import program_path, recorded_variables
 from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.resumption import folder_id
-from torchx_cubicml.records.standard_names import NOT_OUTPUT_WORDS, OUTPUT_WORDS
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
@@ -28,11 +27,7 @@ _MOST_ENTRIES = 500  # of a folder
 _MOST_DEPTH = 4
 _MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
 _MOST_CHARACTERS = 1024
-_OFF = frozenset({"", "false", "no", "n", "f", "none", "null", "0", "never", "off", "scratch"})
-_OF_LOADING = frozenset({"checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "state", "path", "dir"})
-_OF_LOADING |= {"step", "iteration", "iter"}
-_INPUTS = frozenset(["pretrained", "weights", "model", "data", "dataset", "datasets", "tokenizer", "vocab", "config"])
-_OUTPUTS = frozenset(OUTPUT_WORDS) - {"load", "resume"}
+_ELSE = frozenset({"no", "not", "interval", "every"})  # words of names that say no more than when or whether not
 
 
 @dataclass(frozen=True)
@@ -147,24 +142,16 @@ def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:
 
     A path that does not exist, or an output folder without anything in it, is nothing to go on from.
     """
-    text, parts = str(value).strip(), {*re.split(r"[^a-z]+", name.rpartition(".")[2].lower())}
-    if isinstance(value, tuple) or text.lower() in _OFF or parts & {"no", "not", "interval", "every"}:
-        return None
-    loads = bool(parts & {"load", "from"}) and bool(parts & _OF_LOADING) and not parts & _INPUTS
-    by_name = loads or bool(parts & {"resume", "continue"}) or parts in ({"restart"}, {"load"})
-    if not by_name and text.lower() != "resume":
+    text, words = str(value).strip(), words_of(name)
+    is_said = place_of(name, text) is NamedPlace.RESUME and _ELSE.isdisjoint(words)
+    if isinstance(value, tuple) or not is_said:
         return None
     path = paths.path(text)
-    if by_name and ("/" in text or os.path.lexists(path)):
+    if "/" in text or os.path.lexists(path):
         return path if _holds_something(path) else None
-    outputs = [paths.path(str(each)) for key, each in paths.settings.items() if _is_output(key, each)]
-    is_empty = bool(outputs) and not any(map(_holds_something, outputs))
-    return None if is_empty else ""
-
-
-def _is_output(name: str, value: object) -> bool:
-    parts = {*re.split(r"[_.]", name)}
-    return isinstance(value, str) and not parts.isdisjoint(_OUTPUTS) and parts.isdisjoint(NOT_OUTPUT_WORDS)
+    named = ((key, str(each)) for key, each in paths.settings.items())
+    outputs = [paths.path(each) for key, each in named if place_of(key, each) is NamedPlace.OUTPUT]
+    return None if outputs and not any(map(_holds_something, outputs)) else ""
 
 
 def _holds_something(path: str, depth: int = _MOST_DEPTH) -> bool:

@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.recorder.attempt.early_failure import GOES_ON_AS_TYPED
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
-from torchx_cubicml.recorder.attempt.notes import AttemptNotes
+from torchx_cubicml.recorder.attempt.notes import GOES_ON_AS_TYPED, AttemptNotes
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.host.job_energy import JobEnergy
@@ -264,6 +263,7 @@ class Session:
         from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
 
         if begun_with_other_config(self._assignment.contract, second, self._checkpoints.facts):
+            self._attempt.goes_on()
             self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
             self.close()
             os._exit(1)  # the launcher starts the command again as typed

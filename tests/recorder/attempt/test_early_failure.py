@@ -25,6 +25,7 @@ def failure(attempt: Attempt, codes: dict[int, int], *, seconds: float = 20.0, k
         (Attempt(), {0: -9, 1: -15}, True, "ran out of memory"),
         (Attempt(), {0: -15, 1: -11}, False, "was ended by SIGSEGV"),
         (Attempt(), {0: -signal.SIGBUS}, True, "was ended by SIGBUS"),
+        (Attempt(goes_on="goes on"), {0: 1, 1: -15}, False, "goes on"),
     ],
 )
 def test_what_the_config_can_be_blamed_for_is_an_early_failure(

@@ -34,6 +34,7 @@ def test_rules_are_read() -> None:
         ("min_gain = true", r"rewrite.min_gain: must be a number"),
         ("min_fit = 1.1", r"rewrite.min_fit: must be a number from 0 to 1, got 1.1"),
         ('freeze = "tp_degree"', r"rewrite.freeze: must be a list"),
+        ('resume = ["tp"]', r"rewrite.resume: unknown parameter 'tp'; .*choose from tp_degree, reshards"),
         ('freeze = ["tp"]', r"rewrite.freeze: unknown parameter 'tp'; .*choose from tp_degree"),
         ("explore = 0.1", r"rewrite.explore: needs explore_budget_gpu_hours"),
         ("explore = 2\nexplore_budget_gpu_hours = 1", r"rewrite.explore: must be a number from 0 to 1"),

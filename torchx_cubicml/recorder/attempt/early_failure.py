@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 EARLY_S = 300.0  # after the first steps, a launch that has run for longer has done work that a new start would lose
 UNSEEN_S = 1800.0  # without measured steps: loading may take long, and steps of some programs cannot be seen
 OUT_OF_MEMORY = "ran out of memory"
-GOES_ON_AS_TYPED = "goes on with a training of another config"
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})  # NCCL's watchdog sends SIGABRT
 
 
@@ -50,8 +49,8 @@ class NodeReport:
     ) -> Self:
         """Return the report of a node.
 
-        The failure is of the config if a rank ran out of memory, ended by an error of the program, or crashed. A lost
-        host or a signal from outside is neither.
+        The failure is of the config if a rank went on with a training of another config, ran out of memory, ended by an
+        error of the program, or crashed. A lost host or a signal from outside is neither.
 
         Args:
             attempt: notes of its ranks.
@@ -62,7 +61,7 @@ class NodeReport:
         """
         states = {attempt.ends[rank] for rank in exit_codes if rank in attempt.ends}
         signals = {-code for code in exit_codes.values() if code < 0} | {ended_by}
-        failure = _failure(states, signals, host_killed_processes=host_killed_processes)
+        failure = attempt.goes_on or _failure(states, signals, host_killed_processes=host_killed_processes)
         return cls(failure=failure, stepped=attempt.stepped, saved=attempt.saved, seconds=seconds)
 
 
@@ -90,8 +89,6 @@ def early_failure(reports: Sequence[NodeReport]) -> str:
 def _failure(states: Collection[State], signals: Collection[int], *, host_killed_processes: bool) -> str:
     if State.OUT_OF_MEMORY in states or (host_killed_processes and signal.SIGKILL in signals):
         return OUT_OF_MEMORY
-    if State.STOPPED_EARLY in states:
-        return GOES_ON_AS_TYPED
     if State.USER_ERROR in states:
         return "failed"
     crash = next((number for number in sorted(signals) if number in _CRASHES), None)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.settings import JobEnvironment
 
 _STEPPED, _SAVED, _SECOND, _END, _NEW_PATHS, _RANK = "stepped", "saved", "second", "end-", "new-paths-", "rank-"
+_GOES_ON = "goes-on"
+GOES_ON_AS_TYPED = "goes on with a training of another config"
 _MOST_READ = 1 << 20  # characters of one note
 
 
@@ -66,6 +68,10 @@ class AttemptNotes:
         """Note that a checkpoint was saved, or may be from now on."""
         self._write(_SAVED, "")
 
+    def goes_on(self) -> None:
+        """Note that this rank ends because it goes on with a training of another config."""
+        self._write(_GOES_ON, GOES_ON_AS_TYPED)
+
     def ended(self, state: State) -> None:
         """Note the state in which this rank ends."""
         self._write(f"{_END}{self._rank}", state.value)
@@ -103,6 +109,7 @@ class Attempt:
         new_paths: absolute paths that the ranks made, in their order.
         second: encoded contract of the second attempt, where the job has rewritten the command; else empty.
         processes: processes of the ranks.
+        goes_on: that the launch goes on with a training of another config, in words; empty if it does not.
     """
 
     stepped: bool = False
@@ -111,6 +118,7 @@ class Attempt:
     new_paths: tuple[str, ...] = ()
     second: str = ""
     processes: tuple[RankProcess, ...] = ()
+    goes_on: str = ""
 
     @property
     def failed_ranks(self) -> dict[int, int]:
@@ -133,6 +141,7 @@ def read_attempt(path: str) -> Attempt:
         new_paths=tuple(dict.fromkeys(path for path in map(_path, lines) if path)),
         second="".join(_lines(folder / _SECOND)),
         processes=read_processes(path),
+        goes_on="".join(_lines(folder / _GOES_ON)),
     )
 
 

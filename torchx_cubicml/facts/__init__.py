@@ -1,0 +1,1 @@
+"""Registry of what names in a command mean; it depends on no other package."""

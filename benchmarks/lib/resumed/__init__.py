@@ -1,0 +1,1 @@
+"""Generated trainings that are killed and launched again, for ``resumed.py``."""

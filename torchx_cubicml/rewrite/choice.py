@@ -200,7 +200,7 @@ def resumed_choice(case: DecisionContext, earlier: Trial) -> Choice | None:
     names = held(case.space, goes_on=True)
     wanted = {**case.current, **{name: earlier.config[name] for name in names if name in earlier.config}}
     config = _from_own_literals(case, case.space, wanted)
-    if config is case.current or _changed_batch(case, config):
+    if config is case.current or case.changed_batch(config):
         return None
     suggestion = Suggestion(
         config=config,

@@ -89,6 +89,18 @@ def test_folders_that_hold_something_are_found(start: Path) -> None:
     assert own not in stated
 
 
+def test_an_output_that_holds_checkpoints_is_a_sign_whoever_saved_them(start: Path) -> None:
+    (start / "runs" / "step-8").mkdir(parents=True)
+    assert ResumeSigns.of(command("--out_dir", "runs")).holds == ""
+    (start / "runs" / "log.txt").write_text("a log")
+    assert ResumeSigns.of(command("--out_dir", "runs")).holds == ""
+    (start / "runs" / "step-8" / "epoch=1.ckpt").write_text("state")
+    assert ResumeSigns.of(command("--out_dir", "runs")).holds == "out_dir"
+    assert ResumeSigns.of(command(CHECKPOINT_DIR="runs")).holds == "checkpoint_dir"
+    assert ResumeSigns.of(command("--data_dir", "runs")).holds == ""
+    assert ResumeSigns.of(command("--out_dir", "s3://bucket/runs")).holds == ""
+
+
 def test_a_restarted_job_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     assert ResumeSigns.of(command()).job == ""

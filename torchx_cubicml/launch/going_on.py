@@ -27,6 +27,7 @@ _MOST_ENTRIES = 500  # of a folder
 _MOST_DEPTH = 4
 _MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
 _MOST_CHARACTERS = 1024
+_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".distcp", ".safetensors", ".bin", ".metadata")  # ends of files
 _ELSE = frozenset({"no", "not", "interval", "every"})  # words of names that say no more than when or whether not
 
 
@@ -64,6 +65,12 @@ class CommandPaths:
         texts = (str(value) for value in self.settings.values() if not isinstance(value, bool | tuple))
         words = dict.fromkeys(text for text in texts if 0 < len(text) <= _MOST_CHARACTERS and "\0" not in text)
         return {word: self.path(word) for word in islice(words, _MOST_WORDS)}
+
+    @cached_property
+    def outputs(self) -> Mapping[str, str]:
+        """Settings that name an output, with the real path of each."""
+        named = ((name, str(value)) for name, value in self.settings.items())
+        return {name: self.path(text) for name, text in named if place_of(name, text) is NamedPlace.OUTPUT}
 
     def path(self, word: str) -> str:
         """Return the real path that a word names; that of a remote place is the word itself."""
@@ -111,11 +118,13 @@ class ResumeSigns:
 
     Args:
         says: flag, key or variable that says so; empty without.
+        holds: flag, key or variable of an output that holds checkpoints, of whomever; empty without.
         places: ids of places that exist and may hold its checkpoints.
         job: scheduler's name of a job that was started before; empty of others.
     """
 
     says: str = ""
+    holds: str = ""
     places: frozenset[str] = frozenset()
     job: str = ""
 
@@ -130,8 +139,10 @@ class ResumeSigns:
                 says = says or name
                 stated |= set(map(str, [path, *list(Path(path).parents)[:_MOST_OUTER]])) if path else set()
         job = read_job_environment()
+        local = ((name, path) for name, path in paths.outputs.items() if "://" not in path)
         return cls(
             says=says,
+            holds=next((name for name, path in local if _holds_something(path, _CHECKPOINTS)), ""),
             places=frozenset(map(folder_id, stated) if stated else paths.found()),
             job=job.scheduler_job_id if job.attempt[0] else "",
         )
@@ -149,19 +160,18 @@ def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:
     path = paths.path(text)
     if "/" in text or os.path.lexists(path):
         return path if _holds_something(path) else None
-    named = ((key, str(each)) for key, each in paths.settings.items())
-    outputs = [paths.path(each) for key, each in named if place_of(key, each) is NamedPlace.OUTPUT]
+    outputs = paths.outputs.values()
     return None if outputs and not any(map(_holds_something, outputs)) else ""
 
 
-def _holds_something(path: str, depth: int = _MOST_DEPTH) -> bool:
-    """Return whether a path is a file with content, or a folder with one in it; a remote place may be one."""
+def _holds_something(path: str, ends: tuple[str, ...] = ("",), depth: int = _MOST_DEPTH) -> bool:
+    """Return whether a path is a file with content and one of ``ends``, or a folder with one; a remote place may be."""
     if "://" in path:
         return True
     try:
         if not os.path.isdir(path):  # noqa: PTH112 - pathlib adds nothing
-            return os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202
-        return depth > 0 and any(_holds_something(each, depth - 1) for each in _entries(path))
+            return path.endswith(ends) and os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202
+        return depth > 0 and any(_holds_something(each, ends, depth - 1) for each in _entries(path))
     except OSError:
         return False
 

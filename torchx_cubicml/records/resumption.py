@@ -71,10 +71,20 @@ def folders(trial: Trial, fact: str = SAVED_IN) -> tuple[str, ...]:
     return tuple(map(str, found)) if isinstance(found, tuple) else ()
 
 
-def savers(trials: Iterable[Trial], workload: Workload, places: Collection[str]) -> list[Trial]:
-    """Return the launches of the program that saved checkpoints in one of ``places`` (digests), the latest last."""
-    own = (trial for trial in trials if is_same_program(trial, workload) and not set(folders(trial)).isdisjoint(places))
-    return sorted(own, key=recency)
+def savers(trials: Iterable[Trial], workload: Workload, places: Collection[str] | None = None) -> list[Trial]:
+    """Return the launches of the program that saved checkpoints in one of ``places`` (digests; by default anywhere).
+
+    The latest comes last.
+    """
+    own = (trial for trial in trials if folders(trial) and is_same_program(trial, workload))
+    return sorted((each for each in own if places is None or not set(places).isdisjoint(folders(each))), key=recency)
+
+
+def saves_weights_alone(trials: Iterable[Trial], workload: Workload) -> bool:
+    """Return whether the latest launch of the program that saved anything saved nothing to go on from."""
+    own = (trial for trial in trials if trial.observed.get("saves_checkpoints") and is_same_program(trial, workload))
+    latest = max(own, key=recency, default=None)
+    return latest is not None and not folders(latest)
 
 
 def starts_anew(earlier: Sequence[Trial], arguments: Sequence[str], program: Collection[str]) -> bool:

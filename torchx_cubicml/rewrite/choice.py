@@ -18,7 +18,14 @@ from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import batch_lines, can_change_batch, kept_batch, with_fixed_batch
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.arguments import text_digest
-from torchx_cubicml.records.resumption import SAVED_STEP, digested, has_same_state, savers, starts_anew
+from torchx_cubicml.records.resumption import (
+    SAVED_STEP,
+    digested,
+    has_same_state,
+    savers,
+    saves_weights_alone,
+    starts_anew,
+)
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
@@ -164,17 +171,20 @@ def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
     found = savers(case.trials, case.workload, digested(signs.places, keys))
     if not found and signs.job:
         found = [trial for trial in case.trials if trial.observed.get("job_id") == signs.job]
-    if not (signs.says or signs.job):
-        code = case.command.texts.get(PROGRAM)
-        program = {text_digest(code, key) for key in keys} if code is not None else ()
-        found = [] if starts_anew(found, case.command.arguments, program) else found
-    return bool(signs.says or signs.job or found), found[-1] if found else None
+    if signs.says or signs.job:
+        return True, found[-1] if found else None
+    code, own = case.command.texts.get(PROGRAM), savers(case.trials, case.workload)
+    program = {text_digest(code, key) for key in keys} if code is not None else ()
+    if starts_anew(found or own, case.command.arguments, program):
+        return False, None
+    may_hold_training = bool(signs.holds) and not saves_weights_alone(case.trials, case.workload)
+    return bool(found) or may_hold_training, found[-1] if found else None
 
 
 def going_on_line(case: DecisionContext, earlier: Trial | None, config: Config) -> str:
     """Return the message that a launch goes on, with ``config``, with an earlier training."""
     if earlier is None:
-        said = case.signs.says or f"job {case.signs.job}"
+        said = case.signs.says or (f"job {case.signs.job}" if case.signs.job else f"in {case.signs.holds}")
         return f"goes on from a checkpoint ({said}) of no known launch: batch and layout stay as typed"
     step = earlier.observed.get(SAVED_STEP)
     later = "" if earlier.state is State.COMPLETED else " or later"  # it may have been killed before it told

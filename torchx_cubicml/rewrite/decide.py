@@ -265,7 +265,7 @@ def _unchanged(
     ):
         return None
     signs, keys = case.signs, _digest_keys(url, limits) if cached.folders else ()
-    if signs.says or signs.job or not digested(signs.places, keys).isdisjoint(cached.folders):
+    if signs.says or signs.holds or signs.job or not digested(signs.places, keys).isdisjoint(cached.folders):
         return None
     store = TrialStore(url)
     try:

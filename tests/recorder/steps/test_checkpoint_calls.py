@@ -161,7 +161,7 @@ def test_a_training_goes_on_where_an_optimizer_loads_its_state(tmp_path: Path, k
     assert LOADED_FROM not in program.facts
     program.load(torch.optim.Optimizer.load_state_dict, trained(kind, steps=0)[1], state["optim"])
     assert program.facts[LOADED_FROM] == (program.root,)
-    program.save(torch.serialization.save, {}, tmp_path / "later.pt", steps=5)
+    program.save(torch.serialization.save, {"step": 1}, tmp_path / "later.pt", steps=5)
     assert program.facts[SAVED_STEP] == step + 5
 
 
@@ -180,6 +180,24 @@ def test_weights_alone_and_a_reload_in_memory_are_no_going_on(tmp_path: Path) ->
     program.load(torch.serialization.load, tmp_path / "whole.pt")  # for the weights alone
     program.load(torch.optim.Optimizer.load_state_dict, fresh, fresh.state_dict())
     assert LOADED_FROM not in program.facts
+
+
+def test_only_what_a_training_can_go_on_from_is_a_checkpoint_of_it(tmp_path: Path) -> None:
+    import torch
+
+    program, (model, optimizer) = Program(tmp_path), trained()
+    weights = model.state_dict()
+    for content in (weights, {"model": weights, "arguments": {"steps": 30}}, [1, 2], model):
+        program.save(torch.serialization.save, content, tmp_path / "a.pt")
+        assert SAVED_IN not in program.facts
+    for content in (
+        {"MODEL_STATE": weights, "EPOCHS_RUN": 3},
+        [weights, optimizer.state_dict()],
+        optimizer.state_dict(),
+    ):
+        program = Program(tmp_path)
+        program.save(torch.serialization.save, content, tmp_path / "a.pt")
+        assert program.facts[SAVED_IN] == (program.root,)
 
 
 def test_a_distributed_checkpoint_is_loaded_in_place(tmp_path: Path) -> None:
@@ -220,10 +238,10 @@ def test_a_replaced_checkpoint_that_nothing_loaded_shows_a_new_training(tmp_path
     torch.save({}, file)
     program = Program(tmp_path)
     os.utime(file, (1, 1))
-    program.save(torch.serialization.save, {}, file, steps=0)
+    program.save(torch.serialization.save, {"step": 1}, file, steps=0)
     assert STARTS_ANEW not in program.facts  # what is written before the training is no checkpoint of it
     os.utime(file, (1, 1))
-    program.save(torch.serialization.save, {}, file)
+    program.save(torch.serialization.save, {"step": 1}, file)
     assert program.facts[STARTS_ANEW] is True
 
 
@@ -233,7 +251,7 @@ def test_the_latest_of_many_folders_are_kept(tmp_path: Path) -> None:
     program = Program(tmp_path)
     for number in range(40):
         (tmp_path / f"step-{number}").mkdir()
-        program.save(torch.serialization.save, {}, tmp_path / f"step-{number}" / "a.pt")
+        program.save(torch.serialization.save, {"step": 1}, tmp_path / f"step-{number}" / "a.pt")
     found = program.facts[SAVED_IN]
     assert isinstance(found, tuple)
     assert (len(found), found[0], found[-1]) == (17, program.root, folder_id(str(tmp_path / "step-39")))

@@ -48,6 +48,7 @@ _FUNCTIONS = {
 }
 _STEPS = frozenset({"step", "steps", "global_step", "iter", "iter_num", "iteration", "iterations"})
 _OPTIMIZER = re.compile(r"optim|param_groups")
+_PROGRESS = re.compile(r"(?i)(?:^|_)(?:epoch|step|iter)")
 _MOST_FOLDERS = 16
 _MOST_DEPTH = 3
 _MOST_KEYS = 256
@@ -70,6 +71,16 @@ def writes_file(save: Callable[[], object]) -> bool:
     """Return whether a saving call writes a file, as far as its arguments tell: ``torch.save`` may fill a buffer."""
     is_of_torch = isinstance(save, partial) and getattr(save.func, "__module__", "") == "torch.serialization"
     return not is_of_torch or bool(_path(save))
+
+
+def _is_of_training(save: Callable[[], object]) -> bool:
+    """Return whether a training may go on from what is saved: ``torch.save`` may hold weights or data alone."""
+    module = getattr(save.func, "__module__", "") if isinstance(save, partial) else ""
+    if module not in {"torch.serialization", "safetensors.torch"} or not isinstance(save, partial):
+        return True
+    content = next(iter((*save.args, *save.keywords.values())), None)
+    is_told = isinstance(content, dict) and any(_PROGRESS.search(str(key)) for key in content)
+    return is_told or any(_OPTIMIZER.search(key) for key, _ in _entries(content))
 
 
 def _path(call: Callable[[], object]) -> str:
@@ -105,7 +116,7 @@ class Checkpoints:
             steps: optimizer steps of this process so far.
         """
         path = _path(save)
-        if not path:
+        if not path or not _is_of_training(save):
             return False
         if steps and not self._read and _is_older(path, self._began):
             self.facts[STARTS_ANEW] = True

@@ -160,7 +160,6 @@ def launch(asked: int, ran: int | None, *, dp: int = 1, rounds: int = 1, caught:
         (launch(48, 12, dp=4, caught=True), [launch(32, 8, dp=4)], State.COMPLETED),  # the flag is of all ranks
         (launch(48, 48), [launch(24, 24)], State.COMPLETED),
     ],
-    ids=str,
 )
 def test_a_caught_failure_is_of_the_config_that_was_asked_for(trial: Trial, others: list[Trial], state: State) -> None:
     evidence = as_asked([*others, trial])[-1]
@@ -188,7 +187,6 @@ def test_a_caught_failure_is_of_the_config_that_was_asked_for(trial: Trial, othe
         (launch(40, 80), [launch(10, 10)], True),  # two views of each sample
         (launch(40, None), [launch(10, 10)], True),
     ],
-    ids=str,
 )
 def test_a_speed_is_of_the_batch_that_ran(trial: Trial, others: list[Trial], is_kept: bool) -> None:
     evidence = as_asked([trial, *others])

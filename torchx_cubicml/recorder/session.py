@@ -532,7 +532,7 @@ class Session:
                 self._peers.close()
             if self._reporter is not None:
                 self._reporter.close()
-        except Exception as error:  # noqa: BLE001 - as above, on the way out
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - as above, on the way out
             warn(f"the end of this launch was not recorded: {error}")
 
     def _disable_in_fork(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.process.import_path import unload_shadowed_modules
@@ -38,9 +39,10 @@ def main(arguments: Sequence[str], *, before: frozenset[str], path: Sequence[str
             session.exited(exit_)
         raise
     except BaseException as error:
-        if session is not None:
-            session.failed(error)
         hide_own_frames(error)
+        with suppress(KeyboardInterrupt):  # a second one, while the end is recorded
+            if session is not None:
+                session.failed(error)
         raise
     if session is not None:
         session.completed()

@@ -50,6 +50,19 @@ def test_torch_is_complete_when_its_listener_is_called(folder: Path) -> None:
     assert "TorchFinder" not in printed
 
 
+def test_a_question_for_torch_is_no_import(folder: Path) -> None:
+    """Libraries ask whether torch is there before they import it."""
+    ask = "import importlib.util as u; spec = u.find_spec('torch'); print(spec.loader.get_filename('torch')[-8:])\n"
+    assert run(f"{ask}{ask}import torch", folder) == "init__.py\ninit__.py\ncomplete True\n".replace(
+        "init__.py", "nit__.py"
+    )
+    failing = "try:\n    import torch\nexcept ImportError:\n    pass\n"
+    (folder / "torch" / "__init__.py").write_text(
+        "import sys\nif len(sys.argv) == 1:\n    sys.argv.append(1)\n    import no\nready = True\n"
+    )
+    assert run(f"{failing}import torch", folder) == "complete True\n"
+
+
 def test_a_failing_torch_raises_its_own_error(folder: Path) -> None:
     (folder / "torch" / "__init__.py").write_text("import no_such_library\n")
     assert "No module named 'no_such_library'" in run("import torch", folder)

@@ -122,7 +122,7 @@ def on_every_step(hook: Callable[..., None]) -> RemovableHandle:
 
 # Neither class derives from its abstract base: importing importlib.abc would cost every launch 10 ms.
 class _CallbackFinder:
-    """Meta path finder that wraps one module's loader, and removes itself when that module is requested."""
+    """Meta path finder that wraps one module's loader; it stays until the module is imported: others may only ask."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self._name = name
@@ -133,11 +133,19 @@ class _CallbackFinder:
     ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        sys.meta_path.remove(self)  # for this search
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallbackLoader(spec.loader, self._call)  # type: ignore[assignment]  # as above
+            spec.loader = _CallbackLoader(spec.loader, self._imported)  # type: ignore[assignment]  # as above
         return spec
+
+    def _imported(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._call()
 
 
 class _CallbackLoader:
@@ -146,6 +154,9 @@ class _CallbackLoader:
     def __init__(self, original: Loader, call: Callable[[], None]) -> None:
         self._original = original
         self._call = call
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._original, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._original.create_module(spec)

@@ -16,11 +16,12 @@ from torchx_cubicml.cli.base import (
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from rich.console import Console
 
     from torchx_cubicml.cli.checks.context import CheckContext
-    from torchx_cubicml.cli.checks.finding import CheckModule, Finding, Level
+    from torchx_cubicml.cli.checks.finding import Finding, Level
 
 _STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "wrong": "bold red"}
 _INDENT = " " * 9
@@ -55,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
     context, console = CheckContext(args=args), open_console()
     levels: list[Level] = []
     rows: list[dict[str, str]] = []
-    for module in all_checks():
-        finding = _finding(module, context)
+    for name, check in all_checks():
+        finding = _finding(check, context)
         levels.append(finding.level)
-        rows.append(finding.to_json(module.NAME))
+        rows.append(finding.to_json(name))
         if not args.json:
             _print(console, rows[-1])
     if args.json:
@@ -69,13 +70,13 @@ def run(args: argparse.Namespace) -> int:
     return int(Level.WRONG in levels)
 
 
-def _finding(module: CheckModule, context: CheckContext) -> Finding:
+def _finding(check: Callable[[CheckContext], Finding], context: CheckContext) -> Finding:
     """Return the finding of a check; one that fails is itself a finding."""
     from torchx_cubicml.cli.checks.finding import skipped, warning
     from torchx_cubicml.errors import CubicMLError
 
     try:
-        return module.check(context)
+        return check(context)
     except CubicMLError as error:
         return skipped(f"not possible: {error}")  # another check tells the cure
     except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others

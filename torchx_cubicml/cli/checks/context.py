@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.base import configured, split_command
 from torchx_cubicml.cli.component_command import is_launcher_command, with_scheduler
 from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError, StoreError
+from torchx_cubicml.launch import ComponentLaunch, workload_of
+from torchx_cubicml.launch.scheduler import recorded_scheduler, scheduler_of
 from torchx_cubicml.records.event import Event, fold_events
 from torchx_cubicml.settings import default_store_url, option
 from torchx_cubicml.store.backend import Presence
@@ -21,7 +23,6 @@ from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, open_backe
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
-    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.records.trial import Trial
 
 READ_DEADLINE_S = 60.0
@@ -64,6 +65,15 @@ class CheckContext:
         """
         return absolute_url(self._setting("store") or default_store_url(), for_launch=True)
 
+    @property
+    def is_local(self) -> bool:
+        """Return whether the store is a folder.
+
+        Raises:
+            StoreError: the URL is not legal.
+        """
+        return split_url(self.url)[0] in LOCAL_PROTOCOLS
+
     @cached_property
     def space_file(self) -> str:
         """Path of the space file; empty without one."""
@@ -80,9 +90,6 @@ class CheckContext:
     @cached_property
     def scheduler(self) -> str:
         """Scheduler of the options, else of ``.torchxconfig``, of the latest launch of the program, or of TorchX."""
-        from torchx_cubicml.launch import workload_of
-        from torchx_cubicml.launch.scheduler import recorded_scheduler, scheduler_of
-
         if self.args.scheduler:
             return str(self.args.scheduler)
         typed = self._parsed[0] if self.args.command and not self.is_torchrun else None
@@ -98,7 +105,7 @@ class CheckContext:
     def address_problem(self) -> str:
         """Reason why the store's URL cannot be used here: it is not legal, or lacks its client; empty without one."""
         try:
-            return "" if split_url(self.url)[0] in LOCAL_PROTOCOLS else write_obstacle(self.url)
+            return "" if self.is_local else write_obstacle(self.url)
         except StoreError as error:
             return str(error)
 
@@ -151,8 +158,6 @@ class CheckContext:
     @cached_property
     def _parsed(self) -> tuple[ComponentLaunch | None, str]:
         """Component of the command as typed, ``None`` with the reason where it cannot be read."""
-        from torchx_cubicml.launch import ComponentLaunch
-
         try:
             name, words = split_command(self.args.command)
             return ComponentLaunch.parse(name, words), ""

@@ -1,15 +1,11 @@
-"""Finding of one check, and the interface of the modules that check."""
+"""Finding of one check."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.records.redaction import mask, printable
-
-if TYPE_CHECKING:
-    from torchx_cubicml.cli.checks.context import CheckContext
 
 
 class Level(StrEnum):
@@ -38,18 +34,6 @@ class Finding:
     def to_json(self, name: str) -> dict[str, str]:
         """Return the finding of the check ``name`` as JSON, with secrets masked."""
         return {"check": name, "level": str(self.level), "found": shown(self.found), "cure": shown(self.cure)}
-
-
-class CheckModule(Protocol):
-    """Module of ``torchx_cubicml.cli.checks`` that checks one thing."""
-
-    NAME: str
-    """Name of the check, unique."""
-    PLACE: int
-    """Rank among the checks: lower ones run first."""
-
-    def check(self, context: CheckContext) -> Finding:
-        """Check one thing; an exception becomes a finding of its own. Nothing may be changed that stays."""
 
 
 def ok(found: str) -> Finding:

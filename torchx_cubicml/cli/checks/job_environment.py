@@ -1,4 +1,4 @@
-"""Check of the job: a job of a second, on the scheduler, tells its Python, its packages, its clock and the store."""
+"""Check of a job: one of a second, on the scheduler, tells its Python, its packages, its clock and the store."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, warning, wrong
-from torchx_cubicml.cli.checks.python_version import LEAST_PYTHON, LEAST_TORCH, is_older
-from torchx_cubicml.cli.checks.store_clock import MAX_OFFSET_S, clock_finding
-from torchx_cubicml.cli.checks.store_write import write_cure
+from torchx_cubicml.cli.checks.installation import LEAST_PYTHON, LEAST_TORCH, is_older
+from torchx_cubicml.cli.checks.store_place import MAX_OFFSET_S, clock_finding, write_cure
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.job_probe import JobReport, job_probe, job_report
 from torchx_cubicml.records.contract import CONTRACT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torchx_cubicml.cli.checks.context import CheckContext
-    from torchx_cubicml.launch.job_probe import JobReport
     from torchx_cubicml.tuner.scheduler.job_state import JobState
 
-NAME, PLACE = "job", 180
 _POLL_S, _LONGEST_POLL_S, _POLL_GROWTH = 0.2, 10.0, 1.5
 _LOG_WAIT_S = 15.0  # for the log of a job that has ended: a shared file system shows it late
 
 
-def check(context: CheckContext) -> Finding:
+def _job(context: CheckContext) -> Finding:
     """Submit the job and judge its report; without ``--job`` nothing is submitted."""
     if not context.args.job:
         return skipped("nothing is submitted; --job submits a job of one second and tells what it finds")
@@ -56,7 +54,6 @@ def _run(context: CheckContext) -> tuple[JobReport | None, str]:
     Raises:
         LaunchError: the scheduler rejects the job, or it does not end in time.
     """
-    from torchx_cubicml.launch.job_probe import job_probe, job_report
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
     args = context.args
@@ -149,3 +146,6 @@ def _version_here() -> str:
         return version("torchx-cubicml")
     except PackageNotFoundError:
         return ""
+
+
+CHECKS = {"job": _job}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import split_command
-from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, warning, wrong
+from torchx_cubicml.cli.checks.context import CheckContext, Finding, ok, skipped, warning, wrong
 from torchx_cubicml.cli.checks.store_content import OWN_FOLDERS
 from torchx_cubicml.cli.component_command import read_command
 from torchx_cubicml.errors import LaunchError, RecordError, SpaceError
@@ -23,8 +23,6 @@ from torchx_cubicml.space.toml import load_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torchx_cubicml.cli.checks.context import CheckContext
 
 _PAGE = "docs/messages.md lists each reason with its cure"
 

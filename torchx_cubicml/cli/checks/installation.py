@@ -8,12 +8,8 @@ import re
 import sys
 from importlib.metadata import PackageNotFoundError, distributions, entry_points, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.checks.finding import Finding, ok, warning, wrong
-
-if TYPE_CHECKING:
-    from torchx_cubicml.cli.checks.context import CheckContext
+from torchx_cubicml.cli.checks.context import CheckContext, Finding, ok, warning, wrong
 
 LEAST_PYTHON, LEAST_TORCH = (3, 11), (2, 4)
 """Oldest versions that are supported, as ``pyproject.toml`` states them."""
@@ -30,14 +26,20 @@ def _python(_: CheckContext) -> Finding:
     if sys.version_info < LEAST_PYTHON:
         return wrong(found, "use Python 3.11 or newer, and install the package there")
     for name in ("torchx-cubicml", "torch"):
-        try:
-            text = version(name)
-        except PackageNotFoundError:
+        if not (text := installed_version(name)):
             return wrong(f"{found}; {name} is not installed", f"{_PIP} install {name}")
         found += f", {name} {text}"
         if name == "torch" and is_older(text, LEAST_TORCH):
             return wrong(found, f"{_PIP} install 'torch>=2.4'")
     return ok(found)
+
+
+def installed_version(name: str) -> str:
+    """Return the version of an installed distribution; empty for one that is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def is_older(text: str, least: tuple[int, int]) -> bool:

@@ -6,11 +6,10 @@ import os
 import sys
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, warning, wrong
-from torchx_cubicml.cli.checks.installation import LEAST_PYTHON, LEAST_TORCH, is_older
+from torchx_cubicml.cli.checks.context import CheckContext, Finding, ok, skipped, warning, wrong
+from torchx_cubicml.cli.checks.installation import LEAST_PYTHON, LEAST_TORCH, installed_version, is_older
 from torchx_cubicml.cli.checks.store_place import MAX_OFFSET_S, clock_finding, write_cure
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import LaunchError
@@ -20,7 +19,6 @@ from torchx_cubicml.records.contract import CONTRACT_VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.cli.checks.context import CheckContext
     from torchx_cubicml.tuner.scheduler.job_state import JobState
 
 _POLL_S, _LONGEST_POLL_S, _POLL_GROWTH = 0.2, 10.0, 1.5
@@ -39,9 +37,8 @@ def _job(context: CheckContext) -> Finding:
     try:
         report, why = _run(context)
     except LaunchError as error:
-        return wrong(
-            str(error), "correct -s, -cfg or the command; a queue: give --timeout SECONDS, or another partition"
-        )
+        cure = "correct -s, -cfg or the command; a queue: give --timeout SECONDS, or another partition"
+        return wrong(str(error), cure)
     if report is None:
         found = f"the job on {context.scheduler} ended without a report{f': {why}' if why else ''}"
         return wrong(found, "see its log (torchx log); in a container, check that its image has sh and a Python")
@@ -107,7 +104,7 @@ def _verdict(context: CheckContext, report: JobReport, *, began: float, ended: f
     if abs(offset) > MAX_OFFSET_S:
         text, cure = clock_finding("the job's clock", offset)
         return wrong(f"{found}; {text}", cure)
-    here, there = _version_here(), report.versions.get("torchx-cubicml", "")
+    here, there = installed_version("torchx-cubicml"), report.versions.get("torchx-cubicml", "")
     if here and there and here != there:
         return warning(f"{found}; here it is torchx-cubicml {here}", "install one version here and in the job's image")
     written = "writes the store" if report.store is not None and report.store.is_written else "may write the store"
@@ -139,13 +136,6 @@ def _broken_store(context: CheckContext, report: JobReport, found: str) -> Findi
         text = f"{found}; the job sees no store at {context.url}, which exists here"
         return wrong(text, "use a shared folder or an object store (--store URL), or mount the folder in the job")
     return None
-
-
-def _version_here() -> str:
-    try:
-        return version("torchx-cubicml")
-    except PackageNotFoundError:
-        return ""
 
 
 CHECKS = {"job": _job}

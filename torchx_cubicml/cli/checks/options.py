@@ -5,9 +5,8 @@ from __future__ import annotations
 import configparser
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.checks.finding import Finding, ok, some, wrong
+from torchx_cubicml.cli.checks.context import CheckContext, Finding, ok, some, wrong
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.torchx_config import read_ini
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE
@@ -22,11 +21,9 @@ from torchx_cubicml.settings import (
     STARTER_VARIABLE,
     USER_OPTIONS,
     own_variables,
+    seconds_option,
 )
 from torchx_cubicml.space.toml.schema import closest
-
-if TYPE_CHECKING:
-    from torchx_cubicml.cli.checks.context import CheckContext
 
 _SECTION = "component:cubicml"
 _LEGAL = {f"{PREFIX}{name.upper()}": name for name in USER_OPTIONS}
@@ -93,20 +90,13 @@ def _illegal(name: str, value: str) -> str:
         return ""
     if name == "mode" and value not in MODES:
         return f"must be one of {', '.join(MODES)}"
-    if name.endswith("_deadline_s") and not _is_deadline(value):
+    if name.endswith("_deadline_s") and not seconds_option(name, 0.0):
         return "must be a number of seconds above 0 and below 3600 (the default applies)"
     if name in {KEEP_COMMAND, PRINT_TRIAL} and value.lower() not in _SWITCH:
         return f"must be one of {', '.join(_SWITCH)} (it counts as no)"
     if name == "public_prior" and value != "off" and not Path(value).is_file():
         return "must be off or name a file"
     return ""
-
-
-def _is_deadline(text: str) -> bool:
-    try:
-        return 0 < float(text) < 3600
-    except ValueError:
-        return False
 
 
 CHECKS = {".torchxconfig": _config, "environment": _environment}

@@ -7,8 +7,7 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.checks.context import READ_DEADLINE_S
-from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, some, warning, wrong
+from torchx_cubicml.cli.checks.context import READ_DEADLINE_S, CheckContext, Finding, ok, skipped, some, warning, wrong
 from torchx_cubicml.cli.checks.store_place import MAX_OFFSET_S
 from torchx_cubicml.records.event import TUNER, Event, EventKind
 from torchx_cubicml.records.iso_time import parse_time
@@ -26,8 +25,6 @@ from torchx_cubicml.store.trial_store import TrialStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from torchx_cubicml.cli.checks.context import CheckContext
 
 OWN_FOLDERS = "stores", "suggestions"  # of ``store.index_cache`` and ``rewrite.cache``: other files are not ours
 _KEPT_DAYS = 7  # that `history compact` leaves alone by default
@@ -103,11 +100,8 @@ def _ends(context: CheckContext) -> Finding:
     """Check trials that count as running by the time of their last event: killed jobs cannot record their end."""
     if context.stored.problem:
         return skipped(context.stored.problem)
-    last: dict[str, datetime] = {}
-    for event in context.stored.events.values():
-        time = parse_time(event.time)
-        if time is not None:
-            last[event.trial_id] = max(time, last.get(event.trial_id, time))
+    timed = ((event.trial_id, parse_time(event.time)) for event in context.stored.events.values())
+    last = dict(sorted((name, time) for name, time in timed if time is not None))
     now = datetime.now(UTC)
     running = [trial.trial_id for trial in context.trials if trial.state is State.RUNNING]
     silent = [name for name in running if name in last and now - last[name] > _SILENCE]
@@ -146,10 +140,8 @@ def _cache(context: CheckContext) -> Finding:
     if folder is None:
         return skipped("switched off, or there is no home directory")
     if obstacle := place_obstacle(folder):
-        cure = (
-            "set TORCHX_CUBICML_CACHE to a folder of your own, or to off; without it each launch reads the whole store"
-        )
-        return warning(f"cannot write to {folder}: {obstacle}", cure)
+        cure = "set TORCHX_CUBICML_CACHE to a folder of your own, or to off"
+        return warning(f"cannot write to {folder}: {obstacle}", f"{cure}; without it each launch reads the whole store")
     files = sorted(path for name in OWN_FOLDERS for path in (folder / name).glob("[!.]*.json"))
     bad = [path for path in files if read_cache(path) is None]
     if bad:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, warning, wrong
+from torchx_cubicml.cli.checks.context import CheckContext, Finding, ok, skipped, warning, wrong
 from torchx_cubicml.launch.scheduler import folder_doubt
 from torchx_cubicml.store.obstacle import nearest_existing
 from torchx_cubicml.store.url import split_url
-
-if TYPE_CHECKING:
-    from torchx_cubicml.cli.checks.context import CheckContext
 
 MAX_OFFSET_S = 60.0
 """Seconds by which two clocks may differ: far above a file system's ticks, far below what confuses a person."""

@@ -15,7 +15,7 @@ _MODULES = installation, options, store_place, store_content, command_health, jo
 
 
 def all_checks() -> list[tuple[str, Callable[[CheckContext], Finding]]]:
-    """Return the names and functions of the checks, in the order in which they run; none changes anything that stays."""
+    """Return the names and functions of the checks, in the order in which they run; none changes what stays."""
     return [pair for module in _MODULES for pair in module.CHECKS.items()]
 
 

@@ -1,4 +1,4 @@
-"""What a check is given, the options and what several checks need, found out once; and the finding that it returns."""
+"""Context of the checks: the options, and what several checks need, found out once; and the findings of checks."""
 
 from __future__ import annotations
 

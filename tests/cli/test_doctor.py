@@ -25,7 +25,7 @@ from torchx.specs import finder
 
 from torchx_cubicml import Trial, TrialStore
 from torchx_cubicml.cli import doctor
-from torchx_cubicml.cli.checks import all_checks, job_environment
+from torchx_cubicml.cli.checks import all_checks, job_environment, store_place
 from torchx_cubicml.cli.checks.context import CheckContext
 from torchx_cubicml.components.cubicml import cubicml
 from torchx_cubicml.errors import LaunchError
@@ -563,15 +563,15 @@ def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, caps
     def fails(context: object) -> None:
         raise ZeroDivisionError("by design")
 
-    monkeypatch.setattr("torchx_cubicml.cli.checks.store_space.check", fails)
+    monkeypatch.setitem(store_place.CHECKS, "store: space", fails)
     status, found = doctored(capsys=capsys)
     assert found["store: space"]["found"] == "the check failed: ZeroDivisionError: by design"
     assert (status, len(found)) == (0, len(all_checks()))
 
 
-def test_the_names_and_places_of_checks_are_unique() -> None:
-    modules = all_checks()
-    assert len({module.NAME for module in modules}) == len({module.PLACE for module in modules}) == len(modules)
+def test_the_names_of_checks_are_unique() -> None:
+    names = [name for name, _ in all_checks()]
+    assert len(set(names)) == len(names)
 
 
 def test_the_component_itself_is_no_command() -> None:
@@ -606,7 +606,7 @@ def test_the_version_of_torchx(
 ) -> None:
     distribution(folder / "packages", name, loaded)
     installed = [PathDistribution(path) for path in (folder / "packages").iterdir()]
-    monkeypatch.setattr("torchx_cubicml.cli.checks.torchx_version.distributions", lambda: installed)
+    monkeypatch.setattr("torchx_cubicml.cli.checks.installation.distributions", lambda: installed)
     monkeypatch.setattr("torchx.version.__version__", loaded)
     _, found = doctored(capsys=capsys)
     assert found["TorchX"]["level"] == level, found["TorchX"]
@@ -629,12 +629,12 @@ def test_a_store_of_many_old_objects(
 ) -> None:
     next((folder / "store" / "events").iterdir()).rename(folder / "store" / "events" / "2020-01-01")
     assert doctored(capsys=capsys)[1]["store: compaction"]["found"].startswith("30 objects older than 7 days")
-    monkeypatch.setattr("torchx_cubicml.cli.checks.store_compaction._MOST_LOCAL", 29)
+    monkeypatch.setattr("torchx_cubicml.cli.checks.store_content._MOST_LOCAL", 29)
     assert doctored(capsys=capsys)[1]["store: compaction"]["cure"] == "torchx cubicml history compact"
 
 
 def test_a_disk_that_is_nearly_full(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("torchx_cubicml.cli.checks.store_space._LEAST_BYTES", 2**80)
+    monkeypatch.setattr("torchx_cubicml.cli.checks.store_place._LEAST_BYTES", 2**80)
     row = doctored(capsys=capsys)[1]["store: space"]
     assert (row["level"], row["cure"][:10]) == ("warning", "free space")
     assert re.match(r"[\d.]+ MiB and [\d,]+ files are left", row["found"])
@@ -686,7 +686,7 @@ def test_the_known_options_are_those_of_the_component() -> None:
 def test_the_page_lists_each_check() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text()
     documented = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
-    assert [name for name in documented if not name.startswith("-")] == [module.NAME for module in all_checks()]
+    assert [name for name in documented if not name.startswith("-")] == [name for name, _ in all_checks()]
 
 
 def test_a_running_trial_that_reports_is_no_finding(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from torchx_cubicml.cli.checks.context import CheckContext
-    from torchx_cubicml.cli.checks.finding import CheckModule, Finding, Level
-
 _STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "wrong": "bold red"}
 _INDENT = " " * 9
 _MAX_TIMEOUT_S = 86_400.0
@@ -44,42 +41,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one finding per check; the exit status is 1 if something is wrong."""
-    from torchx_cubicml.cli.checks import all_checks
+    from torchx_cubicml.cli.checks import all_checks, finding_of
     from torchx_cubicml.cli.checks.context import CheckContext
-    from torchx_cubicml.cli.checks.finding import Level
     from torchx_cubicml.cli.terminal import open_console
     from torchx_cubicml.errors import LaunchError
 
     if args.command and split_command(args.command)[0] == "cubicml":
         raise LaunchError("give the command without `cubicml`, as in: doctor --space FILE -- dist.ddp -j 1x2 ...")
     context, console = CheckContext(args=args), open_console()
-    levels: list[Level] = []
     rows: list[dict[str, str]] = []
-    for module in all_checks():
-        finding = _finding(module, context)
-        levels.append(finding.level)
-        rows.append(finding.to_json(module.NAME))
+    for name, check in all_checks():
+        rows.append(finding_of(check, context).to_json(name))
         if not args.json:
             _print(console, rows[-1])
+    levels = [row["level"] for row in rows]
     if args.json:
         print_json(rows)
     else:
-        counts = [f"{levels.count(level)} {level}" for level in Level if level in levels]
+        counts = [f"{levels.count(level)} {level}" for level in _STYLES if level in levels]
         console.print(f"{len(levels)} checks: {', '.join(counts)}", soft_wrap=True)
-    return int(Level.WRONG in levels)
-
-
-def _finding(module: CheckModule, context: CheckContext) -> Finding:
-    """Return the finding of a check; one that fails is itself a finding."""
-    from torchx_cubicml.cli.checks.finding import skipped, warning
-    from torchx_cubicml.errors import CubicMLError
-
-    try:
-        return module.check(context)
-    except CubicMLError as error:
-        return skipped(f"not possible: {error}")  # another check tells the cure
-    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
-        return warning(f"the check failed: {type(error).__name__}: {error}", "report this line; the other checks count")
+    return int("wrong" in levels)
 
 
 def _print(console: Console, row: dict[str, str]) -> None:

@@ -1,17 +1,21 @@
-"""Context of the checks: the options, and what several checks need, found out once."""
+"""Context of the checks: the options, and what several checks need, found out once; and the findings of checks."""
 
 from __future__ import annotations
 
 import configparser
 from argparse import Namespace
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import configured, split_command
 from torchx_cubicml.cli.component_command import is_launcher_command, with_scheduler
 from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError, StoreError
+from torchx_cubicml.launch import ComponentLaunch, workload_of
+from torchx_cubicml.launch.scheduler import recorded_scheduler, scheduler_of
 from torchx_cubicml.records.event import Event, fold_events
+from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.settings import default_store_url, option
 from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.deadline import within
@@ -21,11 +25,72 @@ from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, open_backe
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
-    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.records.trial import Trial
 
 READ_DEADLINE_S = 60.0
 _PROBE_DEADLINE_S = 30.0
+
+
+class Level(StrEnum):
+    """Level of a finding."""
+
+    OK = "ok"
+    SKIPPED = "skipped"  # not checked, for the reason that the finding gives
+    WARNING = "warning"  # launches go on, and something is lost or doubtful
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Finding of one check.
+
+    Args:
+        level: its level.
+        found: text of what was found.
+        cure: text of what to do; empty where nothing need be done.
+    """
+
+    level: Level
+    found: str
+    cure: str = ""
+
+    def to_json(self, name: str) -> dict[str, str]:
+        """Return the finding of the check ``name`` as JSON, with secrets masked."""
+        return {"check": name, "level": str(self.level), "found": shown(self.found), "cure": shown(self.cure)}
+
+
+def ok(found: str) -> Finding:
+    """Return a finding that needs no cure."""
+    return Finding(level=Level.OK, found=found)
+
+
+def skipped(found: str) -> Finding:
+    """Return the finding of a check that was not made."""
+    return Finding(level=Level.SKIPPED, found=found)
+
+
+def warning(found: str, cure: str) -> Finding:
+    """Return a finding of something lost or doubtful."""
+    return Finding(level=Level.WARNING, found=found, cure=cure)
+
+
+def wrong(found: str, cure: str) -> Finding:
+    """Return a finding of something broken."""
+    return Finding(level=Level.WRONG, found=found, cure=cure)
+
+
+def shown(text: str) -> str:
+    """Return a text on one line, with secrets masked and control characters escaped."""
+    return printable(mask(" ".join(text.split())))
+
+
+def some(texts: list[str], *, most: int = 3) -> str:
+    """Return the first of some texts, and how many more there are.
+
+    >>> some(["a", "b", "c", "d", "e"]), some(["a"])
+    ('a; b; c and 2 more', 'a')
+    """
+    return "; ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +129,15 @@ class CheckContext:
         """
         return absolute_url(self._setting("store") or default_store_url(), for_launch=True)
 
+    @property
+    def is_local(self) -> bool:
+        """Return whether the store is a folder.
+
+        Raises:
+            StoreError: the URL is not legal.
+        """
+        return split_url(self.url)[0] in LOCAL_PROTOCOLS
+
     @cached_property
     def space_file(self) -> str:
         """Path of the space file; empty without one."""
@@ -80,9 +154,6 @@ class CheckContext:
     @cached_property
     def scheduler(self) -> str:
         """Scheduler of the options, else of ``.torchxconfig``, of the latest launch of the program, or of TorchX."""
-        from torchx_cubicml.launch import workload_of
-        from torchx_cubicml.launch.scheduler import recorded_scheduler, scheduler_of
-
         if self.args.scheduler:
             return str(self.args.scheduler)
         typed = self._parsed[0] if self.args.command and not self.is_torchrun else None
@@ -98,7 +169,7 @@ class CheckContext:
     def address_problem(self) -> str:
         """Reason why the store's URL cannot be used here: it is not legal, or lacks its client; empty without one."""
         try:
-            return "" if split_url(self.url)[0] in LOCAL_PROTOCOLS else write_obstacle(self.url)
+            return "" if self.is_local else write_obstacle(self.url)
         except StoreError as error:
             return str(error)
 
@@ -151,8 +222,6 @@ class CheckContext:
     @cached_property
     def _parsed(self) -> tuple[ComponentLaunch | None, str]:
         """Component of the command as typed, ``None`` with the reason where it cannot be read."""
-        from torchx_cubicml.launch import ComponentLaunch
-
         try:
             name, words = split_command(self.args.command)
             return ComponentLaunch.parse(name, words), ""

@@ -1,4 +1,4 @@
-"""Check of the job: a job of a second, on the scheduler, tells its Python, its packages, its clock and the store."""
+"""Check of a job: one of a second, on the scheduler, tells its Python, its packages, its clock and the store."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ import os
 import sys
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.checks.finding import Finding, ok, skipped, warning, wrong
-from torchx_cubicml.cli.checks.python_version import LEAST_PYTHON, LEAST_TORCH, is_older
-from torchx_cubicml.cli.checks.store_clock import MAX_OFFSET_S, clock_finding
-from torchx_cubicml.cli.checks.store_write import write_cure
+from torchx_cubicml.cli.checks.context import CheckContext, Finding, ok, skipped, warning, wrong
+from torchx_cubicml.cli.checks.installation import LEAST_PYTHON, LEAST_TORCH, installed_version, is_older
+from torchx_cubicml.cli.checks.store_place import MAX_OFFSET_S, clock_finding, write_cure
 from torchx_cubicml.cli.terminal import open_console, say
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.job_probe import JobReport, job_probe, job_report
 from torchx_cubicml.records.contract import CONTRACT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.cli.checks.context import CheckContext
-    from torchx_cubicml.launch.job_probe import JobReport
     from torchx_cubicml.tuner.scheduler.job_state import JobState
 
-NAME, PLACE = "job", 180
 _POLL_S, _LONGEST_POLL_S, _POLL_GROWTH = 0.2, 10.0, 1.5
 _LOG_WAIT_S = 15.0  # for the log of a job that has ended: a shared file system shows it late
 
 
-def check(context: CheckContext) -> Finding:
+def _job(context: CheckContext) -> Finding:
     """Submit the job and judge its report; without ``--job`` nothing is submitted."""
     if not context.args.job:
         return skipped("nothing is submitted; --job submits a job of one second and tells what it finds")
@@ -41,9 +37,8 @@ def check(context: CheckContext) -> Finding:
     try:
         report, why = _run(context)
     except LaunchError as error:
-        return wrong(
-            str(error), "correct -s, -cfg or the command; a queue: give --timeout SECONDS, or another partition"
-        )
+        cure = "correct -s, -cfg or the command; a queue: give --timeout SECONDS, or another partition"
+        return wrong(str(error), cure)
     if report is None:
         found = f"the job on {context.scheduler} ended without a report{f': {why}' if why else ''}"
         return wrong(found, "see its log (torchx log); in a container, check that its image has sh and a Python")
@@ -56,7 +51,6 @@ def _run(context: CheckContext) -> tuple[JobReport | None, str]:
     Raises:
         LaunchError: the scheduler rejects the job, or it does not end in time.
     """
-    from torchx_cubicml.launch.job_probe import job_probe, job_report
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
     args = context.args
@@ -110,7 +104,7 @@ def _verdict(context: CheckContext, report: JobReport, *, began: float, ended: f
     if abs(offset) > MAX_OFFSET_S:
         text, cure = clock_finding("the job's clock", offset)
         return wrong(f"{found}; {text}", cure)
-    here, there = _version_here(), report.versions.get("torchx-cubicml", "")
+    here, there = installed_version("torchx-cubicml"), report.versions.get("torchx-cubicml", "")
     if here and there and here != there:
         return warning(f"{found}; here it is torchx-cubicml {here}", "install one version here and in the job's image")
     written = "writes the store" if report.store is not None and report.store.is_written else "may write the store"
@@ -144,8 +138,4 @@ def _broken_store(context: CheckContext, report: JobReport, found: str) -> Findi
     return None
 
 
-def _version_here() -> str:
-    try:
-        return version("torchx-cubicml")
-    except PackageNotFoundError:
-        return ""
+CHECKS = {"job": _job}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.torchrun_command import LaunchCommand
 
 _LONGEST_FIRST_LINE = 4096  # bytes
+# As pip and uv write it where the path of Python is long.
+_BEHIND_SHELL = re.compile(r"""#!/bin/sh\n'''exec' ["']?([^"'\n]+)["']? "\$0" """)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)  # as env, docker run -e and others take it
 
 
@@ -45,9 +48,8 @@ def is_command(args: Sequence[str]) -> bool:
     word = args[1]
     if is_launcher(word) or word.endswith(".py"):
         return is_launcher(word)
-    path = Path(word)
-    if shutil.which(word) is not None or not path.exists() or path.is_dir():  # as a shell finds it
-        return not (path / "__main__.py").exists()
+    if shutil.which(word) is not None or not os.path.isfile(word):  # noqa: PTH113 - takes any word
+        return not os.path.exists(f"{word}/__main__.py")  # noqa: PTH110 - likewise
     return _first_line(word).startswith("#!") and not _names_python(word)
 
 
@@ -250,7 +252,6 @@ def python_of_script(word: str) -> str:
     first = _first_line(found)
     words = first.removeprefix("#!").split()
     named = shutil.which(words[-1]) if first.startswith("#!") and words and "python" in words[-1] else None
-    # pip and uv write a shell's name into the first line where the path of Python is long.
     beside = Path(found).parent / "python"
     if named is None and not beside.exists():
         raise LaunchError(f"the Python of {found} is not known")
@@ -258,11 +259,13 @@ def python_of_script(word: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    """Return the first line of a file; empty where it cannot be read."""
+    """Return the first line of a file, with Python where that is a shell that starts it; empty if it is not readable."""
     try:
-        return read_head(path, _LONGEST_FIRST_LINE).partition(b"\n")[0].decode(errors="replace").rstrip()
+        head = read_head(path, _LONGEST_FIRST_LINE).decode(errors="replace")
     except LaunchError:
         return ""
+    found = _BEHIND_SHELL.match(head)
+    return f"#!{found[1]}" if found else head.partition("\n")[0].rstrip()
 
 
 def _names_python(path: str) -> bool:

@@ -39,7 +39,7 @@ if __name__ == "__main__":
     sys.exit(main())
 """
 # As pip and uv write it where the path of Python is long.
-FAR_PYTHON = '#!/bin/sh\n\'\'\'exec\' "{python}" "$0" "$@"\n\' \'\'\'\n'
+FAR_PYTHON = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 TOOL = """
 import runpy, sys
 def main():

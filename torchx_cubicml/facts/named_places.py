@@ -34,6 +34,7 @@ def _set(words: str) -> frozenset[str]:
 # Words of names: what they tell, the first that tells something counting most.
 _RESUMES = _set("resume resuming resumed autoresume")
 _CONTINUES = _RESUMES | _set("restore restart continue load")
+_NEGATIONS = _set("no not dont never without skip ignore disable")
 _CACHES = _set("cache caches tmp temp scratch")
 _FIXED = _set("config configs cfg recipe from")
 _OUT = _set("out output outputs")
@@ -125,7 +126,7 @@ def place_of(name: str, value: str | None = None) -> NamedPlace:
     """
     section, _, key = name.strip("-+=").rpartition(".")
     last, outer, text = _parts(key), _parts(section), value or ""
-    if not last or _OFF.fullmatch(text):
+    if not last or last[0] in _NEGATIONS or _OFF.fullmatch(text):
         return NamedPlace.NONE
     known = _KNOWN.get("_".join(last), _KNOWN.get("_".join((*outer, *last))))
     place = known or _place_of_words(last, frozenset(outer), value)

@@ -23,7 +23,7 @@ from torchx_cubicml.launch.torchrun_command import (
     recorder_words,
     without_module_options,
 )
-from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.settings import KEEP_COMMAND, read_job_environment
 from torchx_cubicml.user_files import read_head, read_python
 
 if TYPE_CHECKING:
@@ -31,10 +31,38 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.torchrun_command import LaunchCommand
 
+FLAGS = "--cubicml-"
+"""Prefix of our options. No torchrun option begins so, and ours cannot pass for an abbreviation of one of its own."""
+DRY_RUN = "dryrun"
+OPTIONS, SWITCHES = ("space", "store", "mode"), (KEEP_COMMAND, DRY_RUN)
+"""Names of our options behind ``FLAGS``, and of those without a value."""
 _LONGEST_FIRST_LINE = 4096  # bytes
 # As pip and uv write it where the path of Python is long.
 _BEHIND_SHELL = re.compile(r"""#!/bin/sh\n'''exec' ["']?([^"'\n]+)["']? "\$0" """)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)  # as env, docker run -e and others take it
+
+
+def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split the arguments into our leading options and torchrun's arguments.
+
+    An unknown option with our prefix stays; ``usage_error`` refuses it.
+
+    >>> split_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
+    ({'mode': 'off', 'space': 's.toml'}, ['--nproc_per_node', '2', 'train.py'])
+    """
+    given: dict[str, str] = {}
+    rest = list(words)
+    while rest and rest[0].startswith(FLAGS):
+        name, joined, value = rest[0].removeprefix(FLAGS).partition("=")
+        if (switch := name.replace("-", "_")) in SWITCHES and not joined:
+            given[switch] = "yes"
+            rest = rest[1:]
+            continue
+        if name not in OPTIONS or not (joined or rest[1:]):
+            break
+        given[name] = value if joined else rest[1]
+        rest = rest[1 if joined else 2 :]
+    return given, rest
 
 
 def is_command(args: Sequence[str]) -> bool:

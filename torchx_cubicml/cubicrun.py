@@ -20,14 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.launchers.command_launch import (
-    DRY_RUN,
-    FLAGS,
-    OPTIONS,
-    SWITCHES,
-    is_command,
-    split_options,
-)
+from torchx_cubicml.launch.launchers.command_launch import DRY_RUN, FLAGS, OPTIONS, SWITCHES, is_command, split_options
 from torchx_cubicml.launch.messages import NOT_RECORDED, message_line
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
 from torchx_cubicml.records.trial import new_id

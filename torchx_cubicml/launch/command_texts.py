@@ -93,14 +93,8 @@ def recorded_variables(program: Path | None, environment: Iterable[str]) -> tupl
     """
     text = _text_of(program)
     mentioned = {first or second for first, second in _MENTIONED.findall(text or "")}
-    return tuple(
-        sorted(
-            name
-            for name in environment
-            if (name in mentioned or _TUNES_SPEED.fullmatch(name))
-            and not (_OF_THE_LAUNCHER.fullmatch(name) or names_secret(name))
-        )
-    )
+    wanted = (name for name in environment if name in mentioned or _TUNES_SPEED.fullmatch(name))
+    return tuple(sorted(name for name in wanted if not (_OF_THE_LAUNCHER.fullmatch(name) or names_secret(name))))
 
 
 def command_texts(

@@ -287,7 +287,7 @@ def python_of_script(word: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    """Return the first line of a file, with Python where that is a shell that starts it; empty if it is not readable."""
+    """Return the first line of a file, with Python for a shell that starts it; empty where it cannot be read."""
     try:
         head = read_head(path, _LONGEST_FIRST_LINE).decode(errors="replace")
     except LaunchError:

@@ -20,7 +20,8 @@ from torch.distributed.run import get_args_parser
 
 from tests.forked_programs import ForkedProgram
 from tests.spaces import BATCH_SIZES
-from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options, usage_error
+from torchx_cubicml.cubicrun import Plan, main, plan_launch, usage_error
+from torchx_cubicml.launch.launchers.command_launch import FLAGS, split_options
 from torchx_cubicml.records.contract import (
     CONTRACT_VARIABLE,
     SECOND_ATTEMPT_VARIABLE,

@@ -38,6 +38,8 @@ from tool_of_mine import main
 if __name__ == "__main__":
     sys.exit(main())
 """
+# As pip and uv write it where the path of Python is long.
+FAR_PYTHON = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 TOOL = """
 import runpy, sys
 def main():
@@ -52,6 +54,7 @@ FILES = {
     "again": '#!/bin/sh\neval "$*"\n',
     "train": f"#!{sys.executable}\n{SHOW}",
     "bin/tool": CONSOLE_SCRIPT.format(python=sys.executable),
+    "bin/far": CONSOLE_SCRIPT.replace("#!{python}\n", FAR_PYTHON).format(python=sys.executable),
     "lib/tool_of_mine.py": TOOL,
     "lib/sitecustomize.py": "import sys\nsys.of_the_user = 'site'\n",
     "space.toml": BATCH_SIZES,
@@ -71,6 +74,7 @@ RECORDED = (
     "./with python -m json.tool space.json",
     "./train x",
     "tool run show.py --lr 1",
+    "far run show.py --lr 1",
 )
 UNRECORDED = (
     "env A=1 tool run show.py",
@@ -158,6 +162,14 @@ def test_any_command_ends_as_without_us(folder: Path, line: str) -> None:
     if line in RECORDED:
         failed = State.USER_ERROR if status else State.COMPLETED
         assert [trial.state for trial in trials] == [failed]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("line", ["env A=1 cubicrun -- python show.py x", "./with cubicrun -- python show.py x"])
+def test_a_cubicrun_inside_records_the_launch(folder: Path, line: str) -> None:
+    status, output, _ = outcome(["cubicrun", "--", *line.split()])
+    assert (status, json.loads(output)[2].get("PYTHONPATH")) == (0, "lib")
+    assert [trial.state for trial in recorded(folder)] == [State.COMPLETED]
 
 
 @pytest.mark.launch

@@ -31,7 +31,8 @@ from tests.tune.cluster import FATES, SimulatedCluster, runner_of
 from torchx_cubicml import tuner
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS
 from torchx_cubicml.cli import CubicMLCommand
-from torchx_cubicml.cubicrun import plan_launch, split_options
+from torchx_cubicml.cubicrun import plan_launch
+from torchx_cubicml.launch.launchers.command_launch import split_options
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.launchers.command_launch import DRY_RUN, FLAGS, OPTIONS, SWITCHES, is_command, split_options
 from torchx_cubicml.launch.messages import NOT_RECORDED, message_line
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
 from torchx_cubicml.records.trial import new_id
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
 # torchrun's own messages bear the name that the user typed.
 _TORCHRUN = ("-c", "import sys; sys.argv[0] = 'cubicrun'; from torch.distributed.run import main; main()")
 _TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
-DRY_RUN = "dryrun"
 _IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
-FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
 USAGE = (
     "usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] "
     "[--cubicml-keep-command] [--cubicml-dryrun] TORCHRUN ARGUMENTS | -- COMMAND\n"
@@ -53,8 +52,6 @@ command and start nothing. Behind --, a COMMAND with another launcher (accelerat
 python) runs in place of torchrun. torchrun's own help follows.
 
 """
-_OPTIONS = ("space", "store", "mode")
-_SWITCHES = (KEEP_COMMAND, DRY_RUN)
 _PROBE_TIMEOUT_S = 30.0  # enough to start Python on a slow file system
 
 
@@ -115,29 +112,6 @@ def main() -> NoReturn:
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as a shell ends
 
 
-def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split the arguments into our leading options and torchrun's arguments.
-
-    An unknown option with our prefix stays; ``usage_error`` refuses it.
-
-    >>> split_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
-    ({'mode': 'off', 'space': 's.toml'}, ['--nproc_per_node', '2', 'train.py'])
-    """
-    given: dict[str, str] = {}
-    rest = list(words)
-    while rest and rest[0].startswith(FLAGS):
-        name, joined, value = rest[0].removeprefix(FLAGS).partition("=")
-        if (switch := name.replace("-", "_")) in _SWITCHES and not joined:
-            given[switch] = "yes"
-            rest = rest[1:]
-            continue
-        if name not in _OPTIONS or not (joined or rest[1:]):
-            break
-        given[name] = value if joined else rest[1]
-        rest = rest[1 if joined else 2 :]
-    return given, rest
-
-
 def usage_error(args: Sequence[str]) -> str:
     """Return the error in the words behind our options; empty without one.
 
@@ -152,11 +126,11 @@ def usage_error(args: Sequence[str]) -> str:
     if not option.startswith(FLAGS):
         return _launcher_hint(args)
     name = option.removeprefix(FLAGS)
-    if name in _OPTIONS:
+    if name in OPTIONS:
         return f"option {option} lacks its value"
-    if joined and name.replace("-", "_") in _SWITCHES:
+    if joined and name.replace("-", "_") in SWITCHES:
         return f"option {option} takes no value"
-    legal = ", ".join(f"{FLAGS}{each.replace('_', '-')}" for each in (*_OPTIONS, *_SWITCHES))
+    legal = ", ".join(f"{FLAGS}{each.replace('_', '-')}" for each in (*OPTIONS, *SWITCHES))
     return f"unknown option {option}; choose from {legal}"
 
 
@@ -218,8 +192,6 @@ def _shown_typed(args: Sequence[str]) -> tuple[str, ...]:
 
 def _typed_plan(args: Sequence[str]) -> Plan:
     """Return the plan that runs the user's own command."""
-    from torchx_cubicml.launch.launchers.command_launch import is_command
-
     return Plan(args=tuple(args[1:]), is_command=True) if is_command(args) else Plan(args=tuple(args))
 
 
@@ -274,7 +246,7 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_
     trial_id = _trial_id(launch, rewritten.contract) if command.starts_all else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     plan = Plan(
-        args=tuple(_wrapped(command, launch)),
+        args=tuple(command.with_launcher_of(launch).wrapped(launch.script_args, recorder=RECORDER)),
         env={**changes, CONTRACT_VARIABLE: contract},
         lines=lines,
     )
@@ -297,23 +269,12 @@ def _trial_id(launch: Launch, contract: Contract) -> str:
     return found or new_id("trial")
 
 
-def _wrapped(command: AnyLaunch, launch: Launch) -> list[str]:
-    """Return the words that run the program of a command under the recorder, with all that ``launch`` states."""
-    from torchx_cubicml.launch import TorchrunLaunch
-    from torchx_cubicml.launch.torchrun_command import RECORDER
-
-    if isinstance(command, TorchrunLaunch):
-        return command.wrapped(launch.script_args, recorder=RECORDER, nproc_per_node=launch.nproc_per_node)
-    return command.with_launcher_of(launch).wrapped(launch.script_args, recorder=RECORDER)
-
-
 def _unrecorded(command: AnyLaunch, launch: Launch) -> list[str]:
     """Return the words that a person would type for ``launch``, without the recorder."""
     from torchx_cubicml.launch import TorchrunLaunch
 
-    if isinstance(command, TorchrunLaunch):
-        return ["torchrun", *command.typed(launch.script_args, nproc_per_node=launch.nproc_per_node)]
-    return command.with_launcher_of(launch).typed(launch.script_args)
+    words = command.with_launcher_of(launch).typed(launch.script_args)
+    return ["torchrun", *words] if isinstance(command, TorchrunLaunch) else words
 
 
 def _needs_job(command: TorchrunLaunch, options: Options) -> bool:

@@ -12,7 +12,8 @@ import pytest
 from torchx.specs.finder import get_components
 
 from tests.spaces import BATCH_SIZES
-from torchx_cubicml.cubicrun import plan_launch, split_options
+from torchx_cubicml.cubicrun import plan_launch
+from torchx_cubicml.launch.launchers.command_launch import split_options
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, decode_contract
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.rewriter import Options, rewrite_component

@@ -234,7 +234,7 @@ def real(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Real:
 
 
 @pytest.mark.launch
-def test_each_rank_goes_on_with_the_batch_that_a_rewritten_launch_began_with(real: Real) -> None:
+def test_each_rank_goes_on_with_the_batch_of_a_rewritten_launch(real: Real) -> None:
     _, first = real.launch("--out", "out", ranks=2)
     for _ in range(3):
         measured(1, program=JOB.name, ranks=2, speed=1e6)

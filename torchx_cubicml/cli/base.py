@@ -11,9 +11,6 @@ from torchx_cubicml.cli.option_choices import ACQUISITION_NAMES, PREDICTOR_NAMES
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.settings import KEEP_COMMAND, default_store_url, is_on, option
 
-OURS = "--cubicml-"
-"""Prefix of the options of cubicrun that are not torchrun's."""
-_WITHOUT_VALUE = frozenset({"--cubicml-keep-command", "--cubicml-keep_command", "--cubicml-dryrun"})
 LATEST_SCHEDULER = "that of .torchxconfig, else of the program's latest launch, else of TorchX"
 """Words for the scheduler that ``launch.scheduler.recorded_scheduler`` helps to find."""
 _MAX_SEED_DIGITS = 18
@@ -196,18 +193,14 @@ def split_command(command: Sequence[str]) -> tuple[str, list[str]]:
     ('torchrun', ['--standalone', 'train.py'])
     """
     words = list(command[1:] if command[:1] == ["--"] else command)
-    words = _behind_cubicrun(words[1:]) if words[:1] == ["cubicrun"] else words
+    if words[:1] == ["cubicrun"]:
+        from torchx_cubicml.launch.launchers.command_launch import is_command, split_options
+
+        _, rest = split_options(words[1:])
+        words = rest[1:] if is_command(rest) else ["torchrun", *rest]
     if not words or words[0].startswith("-"):
         raise LaunchError("give a component after `--`, as in: -- dist.ddp -j 1x2 --script train.py -- ARGS")
     return words[0], words[1:]
-
-
-def _behind_cubicrun(words: list[str]) -> list[str]:
-    from torchx_cubicml.launch.launchers.command_launch import is_command
-
-    while words and words[0].startswith(OURS):
-        words = words[1 if "=" in words[0] or words[0] in _WITHOUT_VALUE else 2 :]
-    return words[1:] if is_command(words) else ["torchrun", *words]
 
 
 def print_json(payload: object) -> None:

@@ -45,9 +45,8 @@ def cubicrun_arguments(command: TorchrunLaunch | CommandLaunch, launch: Launch) 
     """Return the arguments of cubicrun that start a command with all that ``launch`` states."""
     from torchx_cubicml.launch import TorchrunLaunch
 
-    if isinstance(command, TorchrunLaunch):
-        return command.typed(launch.script_args, nproc_per_node=launch.nproc_per_node)
-    return ["--", *command.with_launcher_of(launch).typed(launch.script_args)]
+    words = command.with_launcher_of(launch).typed(launch.script_args)
+    return words if isinstance(command, TorchrunLaunch) else ["--", *words]
 
 
 def with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> ComponentLaunch:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import OURS, add_launch, add_store, split_command, store_url
+from torchx_cubicml.cli.base import add_launch, add_store, split_command, store_url
 from torchx_cubicml.cli.component_command import is_launcher_command, read_command
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _next_step(name: str, path: str) -> str:
         return f"torchx cubicml tune --space {path} ..."
     launch = "..." if name == "torchrun" else f"-- {name} ..."
     tune = f"torchx cubicml tune --space {path} -- {name} ..."
-    return f"{tune} (or launch as usual: cubicrun {OURS}space {path} {launch})"
+    return f"{tune} (or launch as usual: cubicrun --cubicml-space {path} {launch})"
 
 
 def _recorded(launch: Launch, args: argparse.Namespace) -> RecordedLaunches:

@@ -27,35 +27,37 @@ class NamedPlace(Enum):
     NONE = auto()  # a number, a switch, how often or how to save
 
 
-def _set(words: str) -> frozenset[str]:
+def word_set(words: str) -> frozenset[str]:
+    """Return the words of a text as a set."""
     return frozenset(words.split())
 
 
 # Words of names: what they tell, the first that tells something counting most.
-_RESUMES = _set("resume resuming resumed autoresume")
-_CONTINUES = _RESUMES | _set("restore restart continue load")
-_CACHES = _set("cache caches tmp temp scratch")
-_FIXED = _set("config configs cfg recipe from")
-_OUT = _set("out output outputs")
-_WRITES = _OUT | _set(
+_RESUMES = word_set("resume resuming resumed autoresume")
+_CONTINUES = _RESUMES | word_set("restore restart continue load")
+_NEGATIONS = word_set("no not dont never without skip ignore disable")
+_CACHES = word_set("cache caches tmp temp scratch")
+_FIXED = word_set("config configs cfg recipe from")
+_OUT = word_set("out output outputs")
+_WRITES = _OUT | word_set(
     "save saves saving dump dumps export result results artifact artifacts push hub "
     "log logs logging tensorboard tb wandb mlflow"
 )
-_READS = _set(
+_READS = word_set(
     "data dataset datasets input inputs init initial pretrained finetune weights tokenizer model base teacher vocab"
 )
-_SPLITS = _set("train training val valid validation eval evaluation test")  # no sections: train.run_dir is written
-_STATES = _set("checkpoint checkpoints ckpt ckpts snapshot snapshots")
-_RUNS = _set("run runs exp exps experiment experiments")
-_FILED = _set(
+_SPLITS = word_set("train training val valid validation eval evaluation test")  # no sections: train.run_dir is written
+_STATES = word_set("checkpoint checkpoints ckpt ckpts snapshot snapshots")
+_RUNS = word_set("run runs exp exps experiment experiments")
+_FILED = word_set(
     "saved job work working project profile profiler profiling trace traces tracker trackers tracking metrics report "
     "outcome sweep hydra"
 )
 RUN_WORDS = _WRITES | _STATES | _RUNS | _FILED
 """Words of names that tell of a run or of what it writes."""
 
-_PATHS = _set("dir dirs dirname dirpath directory folder path root file filename prefix to")
-_NAMES = _set("name id tag tags group project entity suffix uri url")
+_PATHS = word_set("dir dirs dirname dirpath directory folder path root file filename prefix to")
+_NAMES = word_set("name id tag tags group project entity suffix uri url")
 _INPUTS = _FIXED | _READS
 _KNOWN = {
     "default_root_dir": NamedPlace.OUTPUT,  # Lightning
@@ -125,7 +127,7 @@ def place_of(name: str, value: str | None = None) -> NamedPlace:
     """
     section, _, key = name.strip("-+=").rpartition(".")
     last, outer, text = _parts(key), _parts(section), value or ""
-    if not last or _OFF.fullmatch(text):
+    if not last or last[0] in _NEGATIONS or _OFF.fullmatch(text):
         return NamedPlace.NONE
     known = _KNOWN.get("_".join(last), _KNOWN.get("_".join((*outer, *last))))
     place = known or _place_of_words(last, frozenset(outer), value)

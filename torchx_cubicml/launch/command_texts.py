@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.checkout import commit_of
-from torchx_cubicml.launch.config_text import is_document, parse_document
+from torchx_cubicml.launch.config_text import flat_keys, is_document, parse_document
 from torchx_cubicml.launch.program_parts import program_parts
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.provenance import COMMIT, SPACE
 from torchx_cubicml.records.redaction import names_secret
-from torchx_cubicml.user_files import read_text
+from torchx_cubicml.user_files import MAX_BYTES, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torchx_cubicml.records.values import Value
 
@@ -73,11 +73,9 @@ def user_program(name: str, arguments: Sequence[str]) -> str:
         name: path of the script that Python runs.
         arguments: of the script.
     """
-    path = program_path(name, is_module=False)
-    text = (
-        "" if path is None or name.endswith(".py") or path.stat().st_size > _MOST_OF_CONSOLE_SCRIPT else _text_of(path)
-    )
-    if path is None or not text or not _RUNS_ENTRY_POINT.search(text):
+    path = None if name.endswith(".py") else program_path(name, is_module=False)
+    text = _text_of(path, most=_MOST_OF_CONSOLE_SCRIPT)
+    if path is None or text is None or not _RUNS_ENTRY_POINT.search(text):
         return name
     ran = next((word for word in arguments if word.endswith(".py") and program_path(word, is_module=False)), "")
     return ran or " ".join([path.name, *takewhile(lambda word: not word.startswith("-"), arguments)][:3])
@@ -93,16 +91,10 @@ def recorded_variables(program: Path | None, environment: Iterable[str]) -> tupl
         program: file of the program; ``None`` where unknown.
         environment: names of the variables that the command sets.
     """
-    text = _text_of(program) if program is not None else None
+    text = _text_of(program)
     mentioned = {first or second for first, second in _MENTIONED.findall(text or "")}
-    return tuple(
-        sorted(
-            name
-            for name in environment
-            if (name in mentioned or _TUNES_SPEED.fullmatch(name))
-            and not (_OF_THE_LAUNCHER.fullmatch(name) or names_secret(name))
-        )
-    )
+    wanted = (name for name in environment if name in mentioned or _TUNES_SPEED.fullmatch(name))
+    return tuple(sorted(name for name in wanted if not (_OF_THE_LAUNCHER.fullmatch(name) or names_secret(name))))
 
 
 def command_texts(
@@ -152,7 +144,7 @@ def launcher_provenance(program: Path | None, space: str = "") -> dict[str, Valu
 
 def program_texts(program: Path | None) -> dict[str, str]:
     """Return the texts of a program's file as ``command_texts`` does; none if it is unknown or cannot be read."""
-    content = _text_of(program) if program is not None else None
+    content = _text_of(program)
     parts = program_parts(content) if content is not None else {}
     return {f"{PROGRAM}:{name}" if name else PROGRAM: text for name, text in parts.items() if not names_secret(name)}
 
@@ -172,7 +164,8 @@ def _file_texts(content: str, path: str, *, room: int) -> list[tuple[str, str]]:
         if path.endswith(".py"):
             texts = [(name or _WHOLE, text) for name, text in program_parts(content).items()]
         else:
-            texts = list(_flat(parse_document(content, path=path), ""))
+            keys = flat_keys(parse_document(content, path=path))
+            texts = [(name, json.dumps(value, default=str, sort_keys=True)) for name, value in keys]
     except (LaunchError, RecursionError):
         return [(_WHOLE, content)]
     found = [(name, text) for name, text in texts if not names_secret(name)]
@@ -180,16 +173,9 @@ def _file_texts(content: str, path: str, *, room: int) -> list[tuple[str, str]]:
     return found if is_bounded else [(_WHOLE, content)]
 
 
-def _flat(value: object, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _flat(inner, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, json.dumps(value, default=str, sort_keys=True)
-
-
-def _text_of(path: Path) -> str | None:
+def _text_of(path: Path | None, *, most: int = MAX_BYTES) -> str | None:
+    """Return the text of a file; ``None`` where it is unknown, cannot be read, or has more than ``most`` bytes."""
     try:
-        return read_text(path, errors="surrogateescape")
+        return None if path is None else read_text(path, most=most, errors="surrogateescape")
     except LaunchError:
         return None

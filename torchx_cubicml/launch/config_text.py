@@ -12,7 +12,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.user_files import MAX_DEPTH, parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from yaml.nodes import MappingNode, Node
 
@@ -223,6 +223,15 @@ def _check_depth(value: object, depth: int = 0) -> None:
         raise ValueError(f"more than {MAX_DEPTH} tables and lists are inside one another")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_depth(inner, depth + 1)
+
+
+def flat_keys(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the keys of nested tables, with dots between their names, and their values; an empty table is a value."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from flat_keys(inner, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, value
 
 
 def value_at(document: Document, key: Key) -> object:

@@ -91,6 +91,21 @@ def imported_names(tree: ast.Module) -> dict[str, str]:
     return names
 
 
+def imports_package(launch: Launch, package: str) -> bool:
+    """Return whether the program's source imports a package.
+
+    >>> from torchx_cubicml.launch import Launch
+    >>> imports_package(Launch(program="not/here.py"), "torch")
+    False
+    """
+    for node in (node for _, tree in parsed_modules(launch) for node in nodes_of(tree)):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        if any(name.partition(".")[0] == package for name in names):
+            return True
+    return False
+
+
 def dotted(node: ast.expr) -> str:
     """Return the dotted name that an expression is; empty for any other expression."""
     if isinstance(node, ast.Name):

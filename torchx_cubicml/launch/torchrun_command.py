@@ -347,31 +347,28 @@ class TorchrunLaunch:
         """Return whether this command alone starts all processes of the job."""
         return self.parts.nnodes == 1
 
-    def wrapped(self, script_args: Sequence[str], *, recorder: str, nproc_per_node: int | None = None) -> list[str]:
+    def with_launcher_of(self, launch: Launch) -> Self:
+        """Return the command with the number of processes per node of ``launch``."""
+        if launch.nproc_per_node in {None, self.parts.nproc_per_node}:
+            return self
+        words = with_option(self.args, self.parts.args_start, "nproc_per_node", str(launch.nproc_per_node))
+        return self.parse(words, env=self.env)
+
+    def wrapped(self, script_args: Sequence[str], *, recorder: str) -> list[str]:
         """Return the arguments of ``torchrun`` that run the program under the module ``recorder``.
 
         Args:
             script_args: arguments of the program.
             recorder: name of the module.
-            nproc_per_node: processes per node; ``None`` for the typed number.
         """
         parts = self.parts
         options = without_module_options(self.args, 0, parts)
-        if nproc_per_node not in {None, parts.nproc_per_node}:
-            options = with_option(options, len(options), "nproc_per_node", str(nproc_per_node))
         arguments = respell(self._script_words, script_args, spell=with_macro_escape)
         return [*options, *recorder_words(parts, recorder), parts.program, *arguments]
 
-    def typed(self, script_args: Sequence[str], *, nproc_per_node: int | None = None) -> list[str]:
-        """Return the arguments of ``torchrun`` that run the program with other arguments, unrecorded.
-
-        Args:
-            script_args: arguments of the program.
-            nproc_per_node: processes per node; ``None`` for the typed number.
-        """
+    def typed(self, script_args: Sequence[str]) -> list[str]:
+        """Return the arguments of ``torchrun`` that run the program with other arguments, unrecorded."""
         head = self.args[: self.parts.args_start]
-        if nproc_per_node not in {None, self.parts.nproc_per_node}:
-            head = with_option(head, len(head), "nproc_per_node", str(nproc_per_node))
         return [*head, *respell(self._script_words, script_args, spell=with_macro_escape)]
 
     def python(self, *, torchrun_python: Sequence[str]) -> tuple[str, ...]:

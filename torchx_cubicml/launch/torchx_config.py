@@ -52,4 +52,5 @@ def _files() -> list[Path]:
     stated = child_environment({}).get("TORCHXCONFIG")
     if stated is not None:
         return [Path(stated)]
-    return [path for folder in (Path.home(), Path.cwd()) if os.access(path := folder / _FILE, os.R_OK)]
+    folders = (os.path.expanduser("~"), Path.cwd())  # noqa: PTH111 - a user without a home has no file there
+    return [path for folder in folders if os.access(path := Path(folder, _FILE), os.R_OK)]

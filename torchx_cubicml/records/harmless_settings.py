@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.facts.named_places import RUN_WORDS, NamedPlace, place_of, words_of
+from torchx_cubicml.facts.named_places import RUN_WORDS, NamedPlace, place_of, word_set, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,16 +22,8 @@ _WHOLE = frozenset(
         *("max_train_steps", "num_train_steps", "num_training_steps", "max_training_steps", "total_iters"),
         *("iters", "iterations", "max_iters", "num_iters", "n_iters", "train_iters", "num_iterations"),
         *("max_iterations", "total_iterations", "epoch", "epochs", "max_epochs", "min_epochs", "num_epochs"),
-        *(
-            "n_epochs",
-            "num_updates",
-            "max_updates",
-            "num_train_epochs",
-            "nb_epochs",
-            "train_epochs",
-            "total_epochs",
-            "train_samples",
-        ),
+        *("n_epochs", "num_updates", "max_updates", "num_train_epochs", "nb_epochs", "train_epochs"),
+        *("total_epochs", "train_samples"),
         *("lr", "learning_rate", "min_lr", "max_lr", "base_lr", "peak_lr", "init_lr", "end_lr", "final_lr"),
         *("blr", "lrf", "lr0", "weight_decay", "wd", "beta", "beta1", "beta2", "betas", "eps", "epsilon"),
         *("adam_beta1", "adam_beta2", "adam_eps", "adam_epsilon", "gamma", "decay"),
@@ -44,30 +36,22 @@ _WHOLE = frozenset(
 Dropout, label smoothing and momentum do: each has a value that leaves out a kernel or a buffer.
 """
 
-_LABELS = frozenset(
-    {
-        *("name", "project", "group", "entity", "tag", "tags", "description", "title", "user", "id", "uuid", "dir"),
-        *("folder", "save", "results", "o", "dirname"),
-    }
+_LABELS = word_set(
+    "name project group entity tag tags description title user id uuid dir folder save results o dirname"
 )
 """Names that are harmless alone or in a section of ``_RUN_SECTIONS``: ``--name``, ``run.name=``, no ``model.name=``."""
 
 _RUN_SECTIONS = RUN_WORDS | {"meta", "metadata"}
 
-_PARTS = frozenset(
-    {
-        *("log", "logs", "logger", "loggers", "logging", "loglevel", "wandb", "tensorboard", "mlflow"),
-        *("neptune", "comet", "aim", "trackio", "lr", "print", "progress"),
-    }
+_PARTS = word_set(
+    "log logs logger loggers logging loglevel wandb tensorboard mlflow neptune comet aim trackio lr print progress"
 )
 """Parts of a name, or of its section, any of which makes it harmless if no part is in ``_SIZES``."""
 
 _ALWAYS = frozenset({"seed", "seeds", "warmup"})
 """Parts of a name, any of which makes it harmless whatever the others are."""
 
-_EVENTS = frozenset(
-    {"log", "logging", "save", "saving", "eval", "evaluation", "print", "ckpt", "checkpoint", "checkpoints"}
-)
+_EVENTS = word_set("log logging save saving eval evaluation print ckpt checkpoint checkpoints")
 _CADENCES = frozenset({"every", "interval", "freq", "frequency", "steps", "epochs", "iters", "limit", "strategy"})
 _OF_CADENCE = _EVENTS | _CADENCES | {"n", "num", "per", "step", "epoch", "iter", "total", "model", "state", "metrics"}
 """Names of these parts alone say how often something is logged, saved or evaluated: ``save_every_n_steps``."""
@@ -75,14 +59,11 @@ _OF_CADENCE = _EVENTS | _CADENCES | {"n", "num", "per", "step", "epoch", "iter",
 _PLACES = frozenset({NamedPlace.OUTPUT, NamedPlace.LABEL, NamedPlace.CACHE})
 """Verdicts on a name that make it harmless: where a program writes, and under which name."""
 
-_SIZES = frozenset(
-    {
-        *("model", "layer", "layers", "hidden", "dim", "size", "batch", "seq", "sequence", "len", "length", "head"),
-        *("heads", "width", "depth", "vocab", "precision", "dtype", "activation", "activations", "gradient", "grad"),
-        *("recompute", "recomputation", "checkpointing", "offload", "compile", "attention", "attn", "fsdp", "shard"),
-        *("sharding", "parallel", "worker", "workers", "accumulation", "accum", "eval", "validation", "val", "ratio"),
-        *("data", "dataset", "image", "img", "res", "resolution", "patch", "expert", "experts", "pretrained"),
-    }
+_SIZES = word_set(
+    "model layer layers hidden dim size batch seq sequence len length head heads width depth vocab precision "
+    "dtype activation activations gradient grad recompute recomputation checkpointing offload compile attention "
+    "attn fsdp shard sharding parallel worker workers accumulation accum eval validation val ratio data dataset "
+    "image img res resolution patch expert experts pretrained"
 )
 """Parts of a name that tell of the work of a step."""
 

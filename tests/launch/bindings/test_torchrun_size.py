@@ -116,9 +116,9 @@ def test_cubicrun_starts_as_many_processes(args: list[str], expected: list[str])
     own = read_config(command.launch, sizes)[1]
     assert own == {"nproc_per_node": own["nproc_per_node"], "world_size": own["nproc_per_node"]}
     written = write_config(command.launch, sizes, {"nproc_per_node": 8, "world_size": 8})
-    wrapped = command.wrapped(written.script_args, recorder="recorder", nproc_per_node=written.nproc_per_node)
+    wrapped = command.with_launcher_of(written).wrapped(written.script_args, recorder="recorder")
     assert wrapped[: len(expected)] == expected
-    as_typed = command.wrapped(SCRIPT, recorder="recorder", nproc_per_node=command.launch.nproc_per_node)
+    as_typed = command.with_launcher_of(command.launch).wrapped(SCRIPT, recorder="recorder")
     assert as_typed == command.wrapped(SCRIPT, recorder="recorder")
 
 

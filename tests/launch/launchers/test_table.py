@@ -286,6 +286,7 @@ def test_a_script_behind_two_hyphens_stays_torchruns() -> None:
     assert not is_command(["--", "train.py"])
     assert not is_command(["--nproc_per_node", "2", "--", "python"])
     assert is_command(["--", "python", "train.py"])
+    assert is_command(["--", "no-name-of-a-file" * 20])
 
 
 def test_the_python_of_a_script_is_found(folder: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.toml_text import toml
-from torchx_cubicml.launch.source_files import parsed_modules
+from torchx_cubicml.launch.source_files import imports_package
 from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
 from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS
 from torchx_cubicml.space.trainers import SHARDING_STRATEGIES
@@ -27,7 +26,7 @@ def table_lines(launch: Launch, flags: Sequence[ScriptFlag]) -> list[str]:
         launch: the command.
         flags: flags of the command and of its script; one of them may state the sharding.
     """
-    if not any(_imports_torchrec(tree) for _, tree in parsed_modules(launch)):
+    if not imports_package(launch, "torchrec"):
         return []
     flag = next((each for each in flags if _states_sharding(each)), None)
     stated = (flag.value or "").split(",") if flag is not None else []
@@ -50,12 +49,3 @@ def _states_sharding(flag: ScriptFlag) -> bool:
     """Return whether a flag states how tables are sharded: its values are not those of FSDP."""
     values = {*(flag.value or "").split(","), *flag.choices}
     return flag.meaning == "sharding_strategy" and not flag.file and values.isdisjoint(SHARDING_STRATEGIES)
-
-
-def _imports_torchrec(tree: ast.Module) -> bool:
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-        if any(name.partition(".")[0] == "torchrec" for name in names):
-            return True
-    return False

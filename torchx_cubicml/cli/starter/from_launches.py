@@ -60,11 +60,8 @@ class RecordedLaunches:
     def of(cls, launch: Launch, trials: Iterable[Trial], keys: Sequence[str] = ()) -> RecordedLaunches:
         """Return the latest launches of the command's program that recorded their arguments and observed facts."""
         workload = workload_of(launch)
-        found = [
-            trial
-            for trial in trials
-            if trial.arguments is not None and trial.observed and is_same_program(trial, workload)
-        ]
+        own = (trial for trial in trials if is_same_program(trial, workload))
+        found = [trial for trial in own if trial.arguments is not None and trial.observed]
         latest = tuple(sorted(found, key=recency)[-_MAX_LAUNCHES:])
         return cls(trials=latest, keys=tuple(keys), is_alone=launch.world_size == 1)
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import re
 
+from torchx_cubicml.facts.named_places import word_set
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
 
 DATA_WORKERS = "data_workers"
-_WORKERS = frozenset(
-    {
-        *("num_workers", "n_workers", "nworkers", "workers", "data_workers", "dataloader_workers", "loader_workers"),
-        *("data_loader_workers", "dataloader_num_workers", "num_data_workers", "num_dataloader_workers"),
-    }
+_WORKERS = word_set(
+    "num_workers n_workers nworkers workers data_workers dataloader_workers loader_workers data_loader_workers "
+    "dataloader_num_workers num_data_workers num_dataloader_workers"
 )
-_EVALUATION = frozenset({"eval", "evaluation", "evaluator", "val", "valid", "validation", "test", "inference"})
-_TRAINED = frozenset({"model", "network", "net", "data", "dataset", "optim", "optimizer", "scheduler", "loss", "hydra"})
-_SPEED = frozenset(
-    {
-        *("workers", "prefetch", "pin", "persistent", "bucket", "fused", "foreach", "channels", "flash", "offload"),
-        *("overlap", "threads", "reshard", "prefetching", "cudnn", "benchmark", "graphs", "sync", "async"),
-    }
+_EVALUATION = word_set("eval evaluation evaluator val valid validation test inference")
+_TRAINED = word_set("model network net data dataset optim optimizer scheduler loss hydra")
+_SPEED = word_set(
+    "workers prefetch pin persistent bucket fused foreach channels flash offload overlap threads reshard "
+    "prefetching cudnn benchmark graphs sync async"
 )
 """Parts of a name that tell of speed; a key of a listed config is offered only with one of them."""
-_OF_MODEL = frozenset(
-    {"classes", "depth", "width", "dim", "hidden", "heads", "layers", "vocab", "patch", "img", "chans"}
-)
+_OF_MODEL = word_set("classes depth width dim hidden heads layers vocab patch img chans")
 """Parts of a name that tell of the model or its input, unless another part tells of speed."""
 
 

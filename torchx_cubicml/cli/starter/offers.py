@@ -38,11 +38,8 @@ def offered_flags(flags: Sequence[ScriptFlag]) -> list[ScriptFlag]:
     found = [
         flag
         for flag in flags
-        if not flag.meaning
-        and not flag.evidence
-        and not flag.destination
-        and not flag.file
-        and flag.value
+        if flag.value
+        and not (flag.meaning or flag.evidence or flag.destination or flag.file)
         and may_change_speed_alone(flag.name, flag.value, is_typed=flag.present is not None)
     ]
     return sorted(found, key=lambda flag: flag.present is None)[:_MAX_OFFERS]

@@ -66,16 +66,6 @@ def output_variables(launch: Launch) -> list[ScriptFlag]:
     ]
 
 
-def imports_wandb(launch: Launch) -> bool:
-    """Return whether the program's source imports the client of Weights & Biases."""
-    nodes = (node for _, tree in parsed_modules(launch) for node in ast.walk(tree))
-    return any(
-        (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "wandb" for alias in node.names))
-        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "wandb")
-        for node in nodes
-    )
-
-
 def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = "") -> tuple[str, ...]:
     """Return the probable output, resume or logging destinations that ``[tune]`` does not redirect.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.from_help import MAX_HELP
 from torchx_cubicml.cli.starter.from_keys import is_hydra
+from torchx_cubicml.launch.command_texts import program_path
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.user_files import read_text
 
@@ -60,13 +60,11 @@ def script_help(launch: Launch, *, report: Callable[[str], object] = lambda reas
 
 def source_of(launch: Launch) -> tuple[str, str]:
     """Return the source text of the program, and the cause where it is unavailable."""
-    path = Path(*launch.program.split(".")) if launch.is_module else Path(launch.program)
     try:
-        places = [path.with_name(f"{path.name}.py"), path / "__main__.py"] if launch.is_module else [path]
-        found = next((place for place in places if place.is_file()), None)
-        if not launch.program or found is None:
+        path = program_path(launch.program, is_module=launch.is_module)
+        if path is None:
             return "", f"{launch.program or 'the program'} not found here"
-        return read_text(found, errors="replace"), ""
+        return read_text(path, errors="replace"), ""
     except (OSError, ValueError) as error:
         return "", f"cannot read {launch.program} ({error})"
 

@@ -19,7 +19,6 @@ from torchx_cubicml.cli.starter.meanings import meaning_of
 from torchx_cubicml.cli.starter.mesh_offers import mesh_lines
 from torchx_cubicml.cli.starter.offers import offer_lines, offered_flags, variable_lines
 from torchx_cubicml.cli.starter.outputs import (
-    imports_wandb,
     is_destination,
     is_offered_destination,
     is_path_key,
@@ -39,7 +38,7 @@ from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
 from torchx_cubicml.launch.command_facts.argument_files import with_file_arguments
 from torchx_cubicml.launch.command_facts.source_literals import declared_flags, parser_flags
 from torchx_cubicml.launch.scheduler import program_environment
-from torchx_cubicml.launch.source_files import source_files
+from torchx_cubicml.launch.source_files import imports_package, source_files
 from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
     flags = _with_other_sources(_script_flags(launch, help_text, source), launch)
     variables = output_variables(launch)
     words = (*flags_in(launch.script_args), *typed_keys(launch.script_args), *launch.env)
-    uses_wandb = any("wandb" in word.lower() for word in words) or imports_wandb(launch)
+    uses_wandb = any("wandb" in word.lower() for word in words) or imports_package(launch, "wandb")
     saving = saving_call(launch)
     trainer = detect_trainer(launch, source)
     remarks = hydra_remarks(help_text, launch.script_args) if is_hydra(source) else []

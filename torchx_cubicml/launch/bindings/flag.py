@@ -21,9 +21,7 @@ from torchx_cubicml.launch.bindings.argv import (
     usual_form,
     write_value,
 )
-from torchx_cubicml.launch.bindings.argv import (
-    replace as replace_words,
-)
+from torchx_cubicml.launch.bindings.argv import replace as replace_words
 from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding
 from torchx_cubicml.launch.bindings.hydra import is_key, is_one_value, quoted_like, unquoted
 from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value, texts_of

@@ -59,14 +59,8 @@ _PUBLISHED: Mapping[str, tuple[str, Sizes]] = {
         "llama",
         {"n_layers": 80, "d_model": 8192, "n_heads": 64, "n_kv_heads": 8, "d_ff": 28672, "vocab_size": 128256},
     ),
-    "llama-3.2-1b": (
-        "llama",
-        {**_sizes(16, 2048, 32, 128256, n_kv_heads=8, d_ff=8192), "tied_embeddings": True},
-    ),
-    "llama-3.2-3b": (
-        "llama",
-        {**_sizes(28, 3072, 24, 128256, n_kv_heads=8, d_ff=8192), "tied_embeddings": True},
-    ),
+    "llama-3.2-1b": ("llama", {**_sizes(16, 2048, 32, 128256, n_kv_heads=8, d_ff=8192), "tied_embeddings": True}),
+    "llama-3.2-3b": ("llama", {**_sizes(28, 3072, 24, 128256, n_kv_heads=8, d_ff=8192), "tied_embeddings": True}),
     "mistral-7b": ("mistral", {}),
     "qwen2.5-0.5b": ("qwen2", {**_sizes(24, 896, 14, 151936, n_kv_heads=2, d_ff=4864), "tied_embeddings": True}),
     "qwen2.5-1.5b": ("qwen2", {**_sizes(28, 1536, 12, 151936, n_kv_heads=2, d_ff=8960), "tied_embeddings": True}),

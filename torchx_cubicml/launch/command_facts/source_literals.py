@@ -171,8 +171,12 @@ def parser_flags(tree: ast.Module) -> Mapping[str, ParserFlag]:
 
 
 def bare_name(flag: str) -> str:
-    """Return the name of a flag as ``parser_flags`` has it, with underscores and without dashes."""
-    return flag.strip("-=").replace("-", "_").lower()
+    """Return the name of a flag or key as ``parser_flags`` has it, without what its spelling adds.
+
+    >>> bare_name("--Hidden-Size"), bare_name("+model.n-layers=")
+    ('hidden_size', 'model.n_layers')
+    """
+    return flag.strip("-+=").replace("-", "_").lower()
 
 
 def declared_flags(launch: Launch) -> Mapping[str, ParserFlag]:
@@ -240,8 +244,8 @@ def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
     default = literal(options["default"], known) if "default" in options else None
     if switched is not None and "default" not in options:
         default = not switched
-    kind = options.get("type")
-    if isinstance(kind, ast.Name) and kind.id in {"int", "float"}:
+    kind = getattr(options.get("type"), "id", "")
+    if kind in {"int", "float"}:
         default = None if isinstance(default, str) else int(default) if isinstance(default, bool) else default
     choices = literal(options.get("choices"), known)
     stated = options.get("default")
@@ -251,8 +255,7 @@ def _parser_flag(node: ast.Call, known: Mapping[str, object]) -> ParserFlag:
         takes_value=None if any(each.arg is None for each in node.keywords) else _TAKES_VALUE.get(action),
         has_no_default=is_none and default is None,
         choices=choices if isinstance(choices, tuple) else (),
-        has_own_type=kind is not None
-        and not (isinstance(kind, ast.Name) and kind.id in {"int", "float", "str", "bool"}),
+        has_own_type="type" in options and kind not in {"int", "float", "str", "bool"},
     )
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.facts.named_places import NamedPlace, place_of
 from torchx_cubicml.launch.bindings.spelling import number
-from torchx_cubicml.launch.command_facts.source_literals import module_constants
-from torchx_cubicml.launch.config_text import is_document, parse_document
+from torchx_cubicml.launch.command_facts.source_literals import bare_name, module_constants
+from torchx_cubicml.launch.config_text import flat_keys, is_document, parse_document
 from torchx_cubicml.records.argument_words import argument_words, names_as_typed
 from torchx_cubicml.user_files import read_text
 
@@ -81,7 +81,7 @@ class StatedSettings:
                 # An earlier argument gives way to a Python file of other values, as in nanoGPT.
                 arguments = {each: value for each, value in arguments.items() if each not in found}
                 continue
-            plain = _plain(name)
+            plain = bare_name(name)
             typed = names.get(name, name).rstrip("=")
             if re.match(r"no_|.*\.no_", plain) and not text:
                 arguments[plain.replace("no_", "", 1)] = Setting(value=False, source=typed)
@@ -137,7 +137,7 @@ def _pairs(arguments: Sequence[str]) -> dict[str, Setting]:
     found = {}
     for flag, value in pairwise(arguments):
         if flag.startswith("--") and flag.endswith(("overrides", "kwargs")) and "=" in value[1:]:
-            found[_plain(flag)] = Setting(value=value, source=flag)
+            found[bare_name(flag)] = Setting(value=value, source=flag)
     return found
 
 
@@ -167,19 +167,10 @@ def read_document(path: Path) -> Mapping[str, object]:
     return {str(name): value for name, value in document.items()}
 
 
-def flat_keys(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the keys of nested tables, with dots between their names, and their values."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from flat_keys(inner, f"{prefix}.{name}" if prefix else str(name))
-    else:
-        yield prefix, value
-
-
 def _file_settings(path: Path) -> Iterator[tuple[str, Setting]]:
     if path.suffix == ".py":
         for name, constant in module_constants(path).items():
-            yield _plain(name), Setting(value=constant, source=f"{name} in {path}")
+            yield bare_name(name), Setting(value=constant, source=f"{name} in {path}")
         return
     for count, (key, value) in enumerate(flat_keys(read_document(path))):
         if count >= _MOST_KEYS:
@@ -187,18 +178,9 @@ def _file_settings(path: Path) -> Iterator[tuple[str, Setting]]:
         if isinstance(value, list):
             entries = tuple(each for each in value if isinstance(each, int | float | str))
             if len(entries) == len(value):
-                yield _plain(key), Setting(value=entries, source=f"{key} in {path}")
+                yield bare_name(key), Setting(value=entries, source=f"{key} in {path}")
         elif isinstance(value, int | float | str):
-            yield _plain(key), Setting(value=value, source=f"{key} in {path}")
-
-
-def _plain(name: str) -> str:
-    """Return a name without what its spelling adds.
-
-    >>> _plain("--Hidden-Size"), _plain("+model.n-layers=")
-    ('hidden_size', 'model.n_layers')
-    """
-    return name.strip("-+=").replace("-", "_").lower()
+            yield bare_name(key), Setting(value=value, source=f"{key} in {path}")
 
 
 def typed_value(text: str) -> Scalar | tuple[Scalar, ...]:
@@ -207,7 +189,5 @@ def typed_value(text: str) -> Scalar | tuple[Scalar, ...]:
     >>> [typed_value(text) for text in ("12", "1e-3", "True", "bf16", "512-256")]
     [12, 0.001, True, 'bf16', '512-256']
     """
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
     value = number(text)
-    return text if value is None else value
+    return _WORDS.get(text.lower(), text if value is None else value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from torchx_cubicml.launch.torchrun_command import (
     recorder_words,
     without_module_options,
 )
-from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.settings import KEEP_COMMAND, read_job_environment
 from torchx_cubicml.user_files import read_head, read_python
 
 if TYPE_CHECKING:
@@ -30,8 +31,38 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.torchrun_command import LaunchCommand
 
+FLAGS = "--cubicml-"
+"""Prefix of our options. No torchrun option begins so, and ours cannot pass for an abbreviation of one of its own."""
+DRY_RUN = "dryrun"
+OPTIONS, SWITCHES = ("space", "store", "mode"), (KEEP_COMMAND, DRY_RUN)
+"""Names of our options behind ``FLAGS``, and of those without a value."""
 _LONGEST_FIRST_LINE = 4096  # bytes
+# As pip and uv write it where the path of Python is long.
+_BEHIND_SHELL = re.compile(r"""#!/bin/sh\n'''exec' ["']?([^"'\n]+)["']? "\$0" """)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)  # as env, docker run -e and others take it
+
+
+def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split the arguments into our leading options and torchrun's arguments.
+
+    An unknown option with our prefix stays; ``usage_error`` refuses it.
+
+    >>> split_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
+    ({'mode': 'off', 'space': 's.toml'}, ['--nproc_per_node', '2', 'train.py'])
+    """
+    given: dict[str, str] = {}
+    rest = list(words)
+    while rest and rest[0].startswith(FLAGS):
+        name, joined, value = rest[0].removeprefix(FLAGS).partition("=")
+        if (switch := name.replace("-", "_")) in SWITCHES and not joined:
+            given[switch] = "yes"
+            rest = rest[1:]
+            continue
+        if name not in OPTIONS or not (joined or rest[1:]):
+            break
+        given[name] = value if joined else rest[1]
+        rest = rest[1 if joined else 2 :]
+    return given, rest
 
 
 def is_command(args: Sequence[str]) -> bool:
@@ -45,9 +76,8 @@ def is_command(args: Sequence[str]) -> bool:
     word = args[1]
     if is_launcher(word) or word.endswith(".py"):
         return is_launcher(word)
-    path = Path(word)
-    if shutil.which(word) is not None or not path.exists() or path.is_dir():  # as a shell finds it
-        return not (path / "__main__.py").exists()
+    if shutil.which(word) is not None or not os.path.isfile(word):  # noqa: PTH113 - takes any word
+        return not os.path.exists(f"{word}/__main__.py")  # noqa: PTH110 - likewise
     return _first_line(word).startswith("#!") and not _names_python(word)
 
 
@@ -250,7 +280,6 @@ def python_of_script(word: str) -> str:
     first = _first_line(found)
     words = first.removeprefix("#!").split()
     named = shutil.which(words[-1]) if first.startswith("#!") and words and "python" in words[-1] else None
-    # pip and uv write a shell's name into the first line where the path of Python is long.
     beside = Path(found).parent / "python"
     if named is None and not beside.exists():
         raise LaunchError(f"the Python of {found} is not known")
@@ -258,11 +287,13 @@ def python_of_script(word: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    """Return the first line of a file; empty where it cannot be read."""
+    """Return the first line of a file, with Python for a shell that starts it; empty where it cannot be read."""
     try:
-        return read_head(path, _LONGEST_FIRST_LINE).partition(b"\n")[0].decode(errors="replace").rstrip()
+        head = read_head(path, _LONGEST_FIRST_LINE).decode(errors="replace")
     except LaunchError:
         return ""
+    found = _BEHIND_SHELL.match(head)
+    return f"#!{found[1]}" if found else head.partition("\n")[0].rstrip()
 
 
 def _names_python(path: str) -> bool:

@@ -64,7 +64,7 @@ class ParsedArguments:
         if len(names) < len(positional) or UNKNOWN_NAMES in keywords:
             self._misses_names = True
             return
-        flags = [_plain(each) for each in names if each.startswith("--")]
+        flags = [each.lstrip("-").replace("-", "_") for each in names if each.startswith("--")]
         if not flags:
             return
         action, default, kind = str(keywords.get("action")), keywords.get("default"), keywords.get("type")
@@ -94,10 +94,6 @@ class ParsedArguments:
             stated = {name: setting.value for name, setting in self._settings.arguments.items()}
             attributes = {**stated, **attributes, UNKNOWN_NAMES: UNKNOWN}
         return Instance(attributes=attributes)
-
-
-def _plain(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
 
 
 def _adds_unnamed_flags(tree: ast.Module) -> bool:

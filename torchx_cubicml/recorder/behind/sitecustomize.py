@@ -6,29 +6,34 @@ import sys
 
 _VARIABLE = "TORCHX_CUBICML_BEHIND"
 _FOLDER = os.path.dirname(__file__)
+_WORDS = getattr(sys, "orig_argv", [])
 
 
 def _start(plan):
     """Replace this process with the recorded command if it is the launch; else return."""
-    words, typed = getattr(sys, "orig_argv", []), plan["typed"]
-    at = len(words) - len(typed)
-    head = words[: at - 1] if plan["script"] else words[:at]
-    if not head or words[at:] != typed or not all(word.startswith("-") for word in head[1:]):
+    typed = plan["typed"]
+    at = len(_WORDS) - len(typed)
+    head = _WORDS[: at - 1] if plan["script"] else _WORDS[:at]
+    if not head or _WORDS[at:] != typed or not all(word.startswith("-") for word in head[1:]):
         return
-    script = words[len(head) : at]
+    script = _WORDS[len(head) : at]
     if script and os.path.basename(script[0]) != plan["script"]:
         return
-    environment = dict(os.environ)
-    del environment[_VARIABLE]
-    places = environment.pop("PYTHONPATH").split(os.pathsep)
-    places.remove(_FOLDER)
-    if places:
-        environment["PYTHONPATH"] = os.pathsep.join(places)
-    environment.update(plan["variables"])
+    _forget()
+    environment = dict(os.environ, **plan["variables"])
     recorded = [script[0] if word is None else word for word in plan["recorded"]]
     from torchx_cubicml.recorder.behind import become
 
-    become([*head, *recorded], environment, version=plan["version"])
+    become(head + recorded, environment, version=plan["version"])
+
+
+def _forget():
+    """Remove our variables from the environment."""
+    del os.environ[_VARIABLE]
+    places = os.environ.pop("PYTHONPATH").split(os.pathsep)
+    places.remove(_FOLDER)
+    if places:
+        os.environ["PYTHONPATH"] = os.pathsep.join(places)
 
 
 def _load_next():
@@ -46,7 +51,9 @@ def _load_next():
 if __name__ == "sitecustomize":
     sys.path[:] = [place for place in sys.path if place != _FOLDER]
     try:
-        if _VARIABLE in os.environ:
+        if _VARIABLE in os.environ and "cubicrun" in map(os.path.basename, _WORDS[1:2]):
+            _forget()  # it records the launch itself
+        elif _VARIABLE in os.environ:
             _start(json.loads(os.environ[_VARIABLE]))
     except Exception as error:
         sys.stderr.write(

@@ -500,11 +500,8 @@ class Training:
         self._earlier.end(self._current, steps=self.steps, uninspected=self._count_only.begun)
         if self._caught and self._earlier.steps - self._steps_before <= _STEPS_TO_DEFER:
             self._earlier.longest = None  # it ran out of memory, so what follows ran in its place
-        self._inspection, self._times, self._work_change = (
-            self._new_inspection(),
-            StepTimes(self._start_up),
-            WorkChange(),
-        )
+        self._inspection, self._work_change = self._new_inspection(), WorkChange()
+        self._times = StepTimes(self._start_up)
 
     def _begin_another_of_model(self) -> bool:
         """Begin another training of the same model by the leading optimizer, unless too many were inspected."""

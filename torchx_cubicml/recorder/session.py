@@ -482,14 +482,10 @@ class Session:
         if self._reporter is None and state is not State.COMPLETED:
             self._reporter = self._failure_reporter()
         if self._reporter is not None:
-            if state is not State.COMPLETED and self._is_loading:
+            has_begun = self._training is None or self._training.steps > 0
+            if state is not State.COMPLETED and not has_begun and self._checkpoints.was_loading(reason):
                 self._reporter.learn({LOAD_FAILED: True}, None)
             self._reporter.ended(state, reason, is_starter=self._only_starts_ranks)
-
-    @property
-    def _is_loading(self) -> bool:
-        """True from the first load of a checkpoint until the first step."""
-        return self._training is not None and not self._training.steps and self._checkpoints.is_loading
 
     @property
     def _only_starts_ranks(self) -> bool:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from functools import cached_property, partial, wraps
 from itertools import islice
 from pathlib import Path
@@ -46,6 +47,7 @@ _FUNCTIONS = {
     "torchrec.optim.keyed": ("KeyedOptimizer.load_state_dict",),
     "torchdata.stateful_dataloader.stateful_dataloader": ("StatefulDataLoader.load_state_dict",),
 }
+_OF_WEIGHTS = frozenset({"save_model", "save_file"})
 _STEPS = frozenset({"step", "steps", "global_step", "iter", "iter_num", "iteration", "iterations"})
 _OPTIMIZER = re.compile(r"optim|param_groups")
 _PROGRESS = re.compile(r"(?i)(?:^|_)(?:epoch|step|iter)")
@@ -75,8 +77,9 @@ def writes_file(save: Callable[[], object]) -> bool:
 
 def _is_of_training(save: Callable[[], object]) -> bool:
     """Return whether a training may go on from what is saved: ``torch.save`` may hold weights or data alone."""
-    module = getattr(save.func, "__module__", "") if isinstance(save, partial) else ""
-    if module not in {"torch.serialization", "safetensors.torch"} or not isinstance(save, partial):
+    if not isinstance(save, partial) or save.func.__name__ in _OF_WEIGHTS:
+        return not isinstance(save, partial)
+    if getattr(save.func, "__module__", "") != "torch.serialization":
         return True
     content = next(iter((*save.args, *save.keywords.values())), None)
     is_told = isinstance(content, dict) and any(_PROGRESS.search(str(key)) for key in content)
@@ -103,8 +106,10 @@ class Checkpoints:
         self._began = time.time()
         self._read: list[str] = []  # ids of the places of the files read
         self._has_read_bare_state = False  # of an optimizer that keeps none, such as plain SGD
+        self._saved: tuple[str, ...] = ()  # ids of the places of the files saved
         self._step: int | None = 0
         self._step_in_file: int | None = None
+        self._failure = ""  # type of an error while a checkpoint was loaded, which the program may catch
         self.facts: dict[str, Value] = {}
         self.is_loading = False
 
@@ -118,23 +123,30 @@ class Checkpoints:
         path = _path(save)
         if not path or not _is_of_training(save):
             return False
-        if steps and not self._read and _is_older(path, self._began):
+        places = self.paths.places(path)
+        is_unread = LOADED_FROM not in self.facts and set(places).isdisjoint(self._read)
+        if steps and is_unread and _is_beside_older(path, self._began):
             self.facts[STARTS_ANEW] = True
         if self._step is not None:
             self.facts[SAVED_STEP] = self._step + steps
-        before = self.facts.get(SAVED_IN)
-        found = list(before) if isinstance(before, tuple) else []
-        root, *inner = self.paths.places(path)
-        later = [each for each in found[1:] if each not in inner] + inner
-        self.facts[SAVED_IN] = (*(found[:1] or [root]), *later[-_MOST_FOLDERS:])
-        return not {root, *inner}.issubset(found)
+        is_new = not set(places).issubset(self._saved)
+        first, *earlier = self._saved or places
+        earlier = [each for each in earlier if each not in places] + [each for each in places if each != first]
+        self._saved = self.facts[SAVED_IN] = (first, *earlier[-_MOST_FOLDERS:])
+        return is_new
 
     def load(self, load: Callable[[], object]) -> object:
         """Make a call that loads, before the first step, and return its result."""
-        was_loading, self.is_loading = self.is_loading, True
-        result = load()
-        self.is_loading = was_loading
-        return result
+        try:
+            return load()
+        except Exception as error:
+            self._failure = type(error).__name__
+            raise
+
+    def was_loading(self, reason: str) -> bool:
+        """Return whether a process that ends for a reason, before its first step, has failed to load a checkpoint."""
+        is_cause = self._failure in reason or reason.startswith("exit status")
+        return self.is_loading or (bool(self._failure) and is_cause)
 
     def loaded(self, load: partial[object], result: object) -> bool:
         """Note a call that has loaded, before the first step; return whether it shows that the training goes on."""
@@ -175,13 +187,14 @@ class Checkpoints:
         return CommandPaths.of(Launch(program=self._command[0], script_args=self._command[1:]), self._start)
 
 
-def _is_older(path: str, began: float) -> bool:
-    """Return whether a checkpoint stands at a path that was there before this process."""
-    try:
-        file = Path(path, ".metadata") if Path(path).is_dir() else Path(path)
-        return file.stat().st_mtime < began
-    except OSError:
-        return False
+def _is_beside_older(path: str, began: float) -> bool:
+    """Return whether a checkpoint from before this process stands at a path, or beside it with an ending of its name."""
+    file = Path(path, ".metadata") if Path(path).is_dir() else Path(path)
+    with suppress(OSError):
+        beside = islice(file.parent.iterdir(), _MOST_KEYS)
+        alike = (each for each in beside if each == file or not set(file.suffixes).isdisjoint(each.suffixes))
+        return any(each.stat().st_mtime < began for each in alike)
+    return False
 
 
 def _entries(value: object, depth: int = _MOST_DEPTH) -> Iterator[tuple[str, object]]:

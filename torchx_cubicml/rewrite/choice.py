@@ -28,7 +28,7 @@ from torchx_cubicml.records.resumption import (
 )
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
+from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over, recency
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
     expected_device_hours,
@@ -170,7 +170,8 @@ def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
     signs, keys = case.signs, case.digest_keys
     found = savers(case.trials, case.workload, digested(signs.places, keys))
     if not found and signs.job:
-        found = [trial for trial in case.trials if trial.observed.get("job_id") == signs.job]
+        of_job = (trial for trial in case.trials if trial.observed.get("job_id") == signs.job)
+        found = sorted((trial for trial in of_job if is_same_program(trial, case.workload)), key=recency)
     if signs.says or signs.job:
         return True, found[-1] if found else None
     code, own = case.command.texts.get(PROGRAM), savers(case.trials, case.workload)
@@ -193,7 +194,7 @@ def going_on_line(case: DecisionContext, earlier: Trial | None, config: Config) 
     return f"goes on from {where}launch {earlier.trial_id}, {kept}"
 
 
-def resumed_choice(case: DecisionContext, earlier: Trial) -> Choice | None:
+def resumed_choice(case: DecisionContext, earlier: Trial | None) -> Choice | None:
     """Return the config of the launch whose checkpoint this one loads; ``None`` if the command stays as typed.
 
     It stays where the earlier launch ran as typed, too, and where the user has since typed another batch or job.
@@ -202,24 +203,21 @@ def resumed_choice(case: DecisionContext, earlier: Trial) -> Choice | None:
         SpaceError: a value of the earlier config is none of the space.
         LaunchError: the earlier config may not run.
     """
+    if earlier is None or earlier.origin is Origin.USER:
+        return None
     (earlier,) = migrated_trials(
         [earlier], case.space, workload=case.workload, current=case.current, digest_keys=case.digest_keys
     )
-    if earlier.origin is Origin.USER or not is_same_workload(earlier, case.workload):
+    if not is_same_workload(earlier, case.workload):
         return None
     names = held(case.space, goes_on=True)
     wanted = {**case.current, **{name: earlier.config[name] for name in names if name in earlier.config}}
     config = _from_own_literals(case, case.space, wanted)
     if config is case.current or case.changed_batch(config):
         return None
+    reason = f"goes on from {earlier.trial_id}"
     suggestion = Suggestion(
-        config=config,
-        throughput=None,
-        low=None,
-        high=None,
-        probability_to_fit=1.0,
-        reason=f"goes on from {earlier.trial_id}",
-        n_trials=0,
+        config=config, throughput=None, low=None, high=None, probability_to_fit=1.0, reason=reason, n_trials=0
     )
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, resumes=earlier.trial_id)
 

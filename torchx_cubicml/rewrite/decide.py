@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.resumption import digested, folders
-from torchx_cubicml.records.workload import (
-    comparable_trials,
-    expire_lost_trials,
-    is_informative,
-    is_same_program,
-    is_same_workload,
-)
+from torchx_cubicml.records.resumption import digested, folders, savers
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import (
     advise,
@@ -109,11 +103,11 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
 
     keys = _digest_keys(url, left())
     case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, left()), digest_keys=keys)
-    goes_on, earlier = earlier_launch(case)
     lines: tuple[str, ...] = ()
+    goes_on, earlier = earlier_launch(case)
     if goes_on:
         path = cached = None  # they are of launches that begin anew
-        resumed = resumed_choice(case, earlier) if earlier is not None else None
+        resumed = resumed_choice(case, earlier)
         lines = (going_on_line(case, earlier, case.current if resumed is None else resumed.config),)
         if resumed is not None:
             return Decision(choice=resumed, lines=(*first_few(reading.warnings), *lines))
@@ -121,13 +115,12 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     chosen = within(
         limits.think_s, lambda: _choose(case.migrated(), cached, now, reading.trials), what="choosing a config"
     )
-    own = (trial for trial in reading.trials if is_same_program(trial, case.workload))
-    folders_of_own = sorted({folder for trial in own for folder in folders(trial)})
+    saved_in = {folder for trial in savers(reading.trials, case.workload) for folder in folders(trial)}
     fresh = replace(
         chosen.cached,
         store=fingerprint_of(reading.directories),
         warnings=reading.warnings,
-        folders=tuple(folders_of_own),
+        folders=tuple(sorted(saved_in)),
         lines=(*lines, *chosen.cached.lines),
     )
     if path is not None:
@@ -137,24 +130,23 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     return _decision(fresh, case, note=chosen.note)
 
 
-def typed_over_line(case: DecisionContext, url: str, *, limits: DecisionLimits) -> str:
-    """Return a warning if a launch that stays as typed goes on with a training of another config; empty if not.
+def typed_over_lines(case: DecisionContext, url: str, *, limits: DecisionLimits) -> tuple[str, ...]:
+    """Return a warning if a launch that stays as typed goes on with a training of another config.
 
     Raises:
         CubicMLError: see ``decide``.
     """
     if split_url(url)[0] not in LOCAL_PROTOCOLS:  # a launch that is only recorded waits for no network
-        return ""
+        return ()
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
     case = replace(case, trials=reading.trials, digest_keys=_digest_keys(url, limits))
     _, earlier = earlier_launch(case)
-    choice = resumed_choice(case, earlier) if earlier is not None else None
-    if earlier is None or choice is None:
-        return ""
-    changes = ", ".join(
-        f"{name} {choice.config[name]}" for name in choice.config if choice.config[name] != case.current.get(name)
-    )
-    return f"goes on from launch {earlier.trial_id}, which ran with {changes}; this launch runs as typed all the same"
+    choice = resumed_choice(case, earlier)
+    if choice is None:
+        return ()
+    differing = (f"{name} {value}" for name, value in choice.config.items() if value != case.current.get(name))
+    ran = f"goes on from launch {choice.resumes}, which ran with {', '.join(differing)}"
+    return (f"{ran}; this launch runs as typed all the same",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,4 +80,6 @@ def test_work_that_a_new_start_would_lose_is_kept() -> None:
 
 def test_a_launch_that_ends_to_go_on_as_typed_is_never_late() -> None:
     attempt = Attempt(goes_on=GOES_ON_AS_TYPED, saved=True)
-    assert failure(attempt, {0: 1}, seconds=2 * UNSEEN_S).startswith(GOES_ON_AS_TYPED), "a checkpoint may load for hours"
+    assert failure(attempt, {0: 1}, seconds=2 * UNSEEN_S).startswith(GOES_ON_AS_TYPED), (
+        "a checkpoint may load for hours"
+    )

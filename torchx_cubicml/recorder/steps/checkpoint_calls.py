@@ -69,26 +69,27 @@ def _is_loading(path: str) -> bool:
     return "load" in path.rpartition(".")[2]
 
 
-def writes_file(save: Callable[[], object]) -> bool:
+def writes_file(save: partial[object]) -> bool:
     """Return whether a saving call writes a file, as far as its arguments tell: ``torch.save`` may fill a buffer."""
-    is_of_torch = isinstance(save, partial) and getattr(save.func, "__module__", "") == "torch.serialization"
-    return not is_of_torch or bool(_path(save))
+    return not _is_of_torch(save) or bool(_path(save))
 
 
-def _is_of_training(save: Callable[[], object]) -> bool:
+def _is_of_torch(save: partial[object]) -> bool:
+    return getattr(save.func, "__module__", "") == "torch.serialization"
+
+
+def _is_of_training(save: partial[object]) -> bool:
     """Return whether a training may go on from what is saved: ``torch.save`` may hold weights or data alone."""
-    if not isinstance(save, partial) or save.func.__name__ in _OF_WEIGHTS:
-        return not isinstance(save, partial)
-    if getattr(save.func, "__module__", "") != "torch.serialization":
-        return True
+    if not _is_of_torch(save):
+        return getattr(save.func, "__name__", "") not in _OF_WEIGHTS
     content = next(iter((*save.args, *save.keywords.values())), None)
     is_told = isinstance(content, dict) and any(_PROGRESS.search(str(key)) for key in content)
     return is_told or any(_OPTIMIZER.search(key) for key, _ in _entries(content))
 
 
-def _path(call: Callable[[], object]) -> str:
+def _path(call: partial[object]) -> str:
     """Return the path that a call saves to or loads from; empty where its arguments name none."""
-    for value in (*call.args, *call.keywords.values()) if isinstance(call, partial) else ():
+    for value in (*call.args, *call.keywords.values()):
         # An open file, or a reader or writer of torch's distributed checkpoints.
         is_open = any(hasattr(value, name) for name in ("read", "write", "read_data", "write_data"))
         place = next(filter(None, (getattr(value, name, None) for name in ("name", "path"))), "") if is_open else value
@@ -111,29 +112,30 @@ class Checkpoints:
         self._step_in_file: int | None = None
         self._failure = ""  # type of an error while a checkpoint was loaded, which the program may catch
         self.facts: dict[str, Value] = {}
-        self.is_loading = False
+        self.is_loading = self.has_news = False
 
-    def saving(self, save: Callable[[], object], *, steps: int) -> bool:
-        """Note a call that saves, before it is made; return whether its folder is a new one.
+    def saving(self, save: partial[object], *, steps: int) -> None:
+        """Note a call that saves, before it is made; there are news if its folder is a new one.
 
         Args:
             save: the call.
             steps: optimizer steps of this process so far.
         """
         path = _path(save)
+        if writes_file(save):
+            self.facts["saves_checkpoints"] = True
         if not path or not _is_of_training(save):
-            return False
+            return
         places = self.paths.places(path)
         is_unread = LOADED_FROM not in self.facts and set(places).isdisjoint(self._read)
         if steps and is_unread and _is_beside_older(path, self._began):
             self.facts[STARTS_ANEW] = True
         if self._step is not None:
             self.facts[SAVED_STEP] = self._step + steps
-        is_new = not set(places).issubset(self._saved)
+        self.has_news |= not set(places).issubset(self._saved)
         first, *earlier = self._saved or places
         earlier = [each for each in earlier if each not in places] + [each for each in places if each != first]
         self._saved = self.facts[SAVED_IN] = (first, *earlier[-_MOST_FOLDERS:])
-        return is_new
 
     def load(self, load: Callable[[], object]) -> object:
         """Make a call that loads, before the first step, and return its result."""
@@ -188,7 +190,7 @@ class Checkpoints:
 
 
 def _is_beside_older(path: str, began: float) -> bool:
-    """Return whether a checkpoint from before this process stands at a path, or beside it with an ending of its name."""
+    """Return whether a checkpoint from before this process stands at a path, or beside it with a common ending."""
     file = Path(path, ".metadata") if Path(path).is_dir() else Path(path)
     with suppress(OSError):
         beside = islice(file.parent.iterdir(), _MOST_KEYS)

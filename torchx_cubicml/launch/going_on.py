@@ -137,17 +137,16 @@ class ResumeSigns:
     @classmethod
     def of(cls, launch: Launch) -> Self:
         """Return the signs of a command, in its working folder."""
-        paths, says = CommandPaths.of(launch), ""
-        stated = set[str]()
-        for name, value in paths.settings.items():
-            path = _says_resume(name, value, paths)
-            if path is not None:
-                says = says or name
-                stated |= set(map(str, [path, *list(Path(path).parents)[:_MOST_OUTER]])) if path else set()
+        paths = CommandPaths.of(launch)
+        named = ((name, _says_resume(name, text, paths)) for name, text in paths.settings.items())
+        said = {name: path for name, path in named if path is not None}
+        stated = [
+            str(each) for path in filter(None, said.values()) for each in (path, *Path(path).parents[:_MOST_OUTER])
+        ]
         job = read_job_environment()
         local = ((name, path) for name, path in paths.outputs.items() if "://" not in path)
         return cls(
-            says=says,
+            says=next(iter(said), ""),
             holds=next((name for name, path in local if _holds_something(path, _CHECKPOINT)), ""),
             places=frozenset(map(folder_id, stated) if stated else paths.found()),
             job=job.scheduler_job_id if job.attempt[0] else "",

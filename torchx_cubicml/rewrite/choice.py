@@ -124,18 +124,17 @@ class DecisionContext:
 
     def searched_space(self) -> SearchSpace:
         """Return the frozen space in which what changes the global batch size, as trials show, stays as typed, too."""
-        return with_fixed_values(self.space, self.current, {*self.held(), *self.batch_parameters()})
+        return with_fixed_values(self.space, self.current, {*self.held(), *self.batch_lines()})
 
     def own_trials(self) -> list[Trial]:
         """Return the trials of the workload."""
         return [trial for trial in self.trials if is_same_workload(trial, self.workload)]
 
-    def batch_parameters(self) -> tuple[str, ...]:
-        """Return the parameters that change the global batch size, or may do so, as launches of the workload show."""
-        return tuple(self.batch_lines())
-
     def batch_lines(self) -> dict[str, str]:
-        """Return these parameters, each with the message that it stays."""
+        """Return the parameters that change the global batch size, or may do so, as launches of the workload show.
+
+        Each comes with the message that it stays.
+        """
         return batch_lines(self.space, self.own_trials(), current=self.current)
 
     def changed_batch(self, config: Config) -> str:
@@ -259,7 +258,7 @@ def other_submission_note(case: DecisionContext) -> str:
         return ""
     from torchx_cubicml.advisor import best_known
 
-    fixed = {*case.held(), *case.batch_parameters()} - options.keys()
+    fixed = {*case.held(), *case.batch_lines()} - options.keys()
     space, current, workload = with_fixed_values(case.space, case.current, fixed), case.current, case.workload
     informative = filter(is_informative, case.trials)
     trials = with_equal_frozen_values(informative, space, workload=workload, current=current)

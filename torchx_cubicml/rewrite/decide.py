@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -112,22 +113,22 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
         if resumed is not None:
             return Decision(choice=resumed, lines=(*first_few(reading.warnings), *lines))
         case = replace(case, goes_on=True)
-    chosen = within(
+    chosen, explored, note = within(
         limits.think_s, lambda: _choose(case.migrated(), cached, now, reading.trials), what="choosing a config"
     )
     saved_in = {folder for trial in savers(reading.trials, case.workload) for folder in folders(trial)}
     fresh = replace(
-        chosen.cached,
+        chosen,
         store=fingerprint_of(reading.directories),
         warnings=reading.warnings,
         folders=tuple(sorted(saved_in)),
-        lines=(*lines, *chosen.cached.lines),
+        lines=(*lines, *chosen.lines),
     )
     if path is not None:
         save(path, fresh, case)
-    if chosen.explored is not None:
-        return Decision(choice=chosen.explored, lines=(*first_few(fresh.warnings), *fresh.lines, chosen.note))
-    return _decision(fresh, case, note=chosen.note)
+    if explored is not None:
+        return Decision(choice=explored, lines=(*first_few(fresh.warnings), *fresh.lines, note))
+    return _decision(fresh, case, note=note)
 
 
 def typed_over_lines(case: DecisionContext, url: str, *, limits: DecisionLimits) -> tuple[str, ...]:
@@ -149,30 +150,19 @@ def typed_over_lines(case: DecisionContext, url: str, *, limits: DecisionLimits)
     return (f"{ran}; this launch runs as typed all the same",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chosen:
-    """Suggestion to cache, and the config to explore instead, if any."""
-
-    cached: CachedSuggestion
-    explored: Choice | None = None
-    note: str = ""
-
-
 def _choose(
     case: DecisionContext, cached: CachedSuggestion | None, now: datetime, recorded: Sequence[Trial]
-) -> _Chosen:
-    """Return the cached suggestion if it is still valid, else a fresh one, and the config to explore, if any."""
+) -> tuple[CachedSuggestion, Choice | None, str]:
+    """Return the cached suggestion if it still holds, else a fresh one; the config to explore, if any; and a note."""
     if not is_program_measured(case):
-        unknown = CachedSuggestion(
-            suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0, lines=case.lines
-        )
-        return _Chosen(cached=replace(unknown, predictor=case.predictor))
+        unknown = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
+        return replace(unknown, predictor=case.predictor, lines=case.lines), None, ""
     explored, note = explore(case, now=now)
     own = [trial for trial in expire_lost_trials(case.trials, case.workload) if is_same_workload(trial, case.workload)]
     own = [trial for trial in own if is_informative(trial)]
     shown = digest(own)
     if cached is not None and cached.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
-        return _Chosen(cached=replace(cached, n_launched=n_launched(case)), explored=explored, note=note)
+        return replace(cached, n_launched=n_launched(case)), explored, note
     suggestion = advise(case)
     fresh = CachedSuggestion(
         suggestion=suggestion,
@@ -190,22 +180,18 @@ def _choose(
             *_further_lines(case, own, suggestion),
         ),
     )
-    return _Chosen(cached=fresh, explored=explored, note=note)
+    return fresh, explored, note
 
 
 def _further_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
-    """Return messages on what this launch could not take."""
-    note = other_submission_note(case)
-    return [*_batch_lines(case, own, suggestion), *([note] if note else [])]
+    """Return messages on what this launch could not take.
 
-
-def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
-    """Return messages on the global batch size: parameters that keep it, and faster launches of another one."""
+    They are on parameters that keep the global batch size, on faster launches of another one, and on the scheduler.
+    """
     lines = [*dict.fromkeys(case.batch_lines().values())]
     if not (case.unseen or case.kept) and (suggestion is None or suggestion.config == case.current):
-        note = faster_batch_note(case.space, own, workload=case.workload, current=case.current)
-        lines += [note] if note else []
-    return lines
+        lines.append(faster_batch_note(case.space, own, workload=case.workload, current=case.current))
+    return [line for line in (*lines, other_submission_note(case)) if line]
 
 
 def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
@@ -230,18 +216,16 @@ def _baseline_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
 
 def _chosen_predictor(url: str, limits: DecisionLimits) -> str:
     """Return the predictor chosen for the store; empty, for the default one, if it cannot be read."""
-    try:
+    with suppress(LaunchError, StoreError):
         return within(limits.read_s, lambda: latest_choice(url), what="reading the choice of a predictor")
-    except (LaunchError, StoreError):
-        return ""
+    return ""
 
 
 def _digest_keys(url: str, limits: DecisionLimits) -> tuple[str, ...]:
     """Return the keys of the store's digests; none if they cannot be read."""
-    try:
+    with suppress(LaunchError, StoreError):
         return within(limits.read_s, lambda: digest_keys(url), what="reading the key of the digests")
-    except (LaunchError, StoreError):
-        return ()
+    return ()
 
 
 def _unchanged(

@@ -161,13 +161,8 @@ def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[s
     numbers = {name: getattr(suggestion, name) for name in _NUMBERS}
     parts = {} if suggestion.time_to_done is None else {_PARTS: dict(suggestion.time_to_done)}
     counts = {"n_trials": suggestion.n_trials, "n_baseline": suggestion.n_baseline}
-    return {
-        **numbers,
-        **counts,
-        **parts,
-        "reason": suggestion.reason[:_MOST_TEXT],
-        "choices": _choices(suggestion.config, case),
-    }
+    others = {"reason": suggestion.reason[:_MOST_TEXT], "choices": _choices(suggestion.config, case)}
+    return {**numbers, **counts, **parts, **others}
 
 
 def _choices(config: Config, case: DecisionContext) -> list[int] | None:

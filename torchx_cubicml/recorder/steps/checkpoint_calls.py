@@ -47,7 +47,6 @@ _FUNCTIONS = {
     "torchrec.optim.keyed": ("KeyedOptimizer.load_state_dict",),
     "torchdata.stateful_dataloader.stateful_dataloader": ("StatefulDataLoader.load_state_dict",),
 }
-_OF_WEIGHTS = frozenset({"save_model", "save_file"})
 _STEPS = frozenset({"step", "steps", "global_step", "iter", "iter_num", "iteration", "iterations"})
 _OPTIMIZER = re.compile(r"optim|param_groups")
 _PROGRESS = re.compile(r"(?i)(?:^|_)(?:epoch|step|iter)")
@@ -71,17 +70,15 @@ def _is_loading(path: str) -> bool:
 
 def writes_file(save: partial[object]) -> bool:
     """Return whether a saving call writes a file, as far as its arguments tell: ``torch.save`` may fill a buffer."""
-    return not _is_of_torch(save) or bool(_path(save))
-
-
-def _is_of_torch(save: partial[object]) -> bool:
-    return getattr(save.func, "__module__", "") == "torch.serialization"
+    return getattr(save.func, "__module__", "") != "torch.serialization" or bool(_path(save))
 
 
 def _is_of_training(save: partial[object]) -> bool:
-    """Return whether a training may go on from what is saved: ``torch.save`` may hold weights or data alone."""
-    if not _is_of_torch(save):
-        return getattr(save.func, "__name__", "") not in _OF_WEIGHTS
+    """Return whether a training may go on from what is saved, which may be weights or data alone."""
+    if getattr(save.func, "__name__", "") == "save_model":
+        return False
+    if getattr(save.func, "__module__", "") not in {"torch.serialization", "safetensors.torch"}:
+        return True
     content = next(iter((*save.args, *save.keywords.values())), None)
     is_told = isinstance(content, dict) and any(_PROGRESS.search(str(key)) for key in content)
     return is_told or any(_OPTIMIZER.search(key) for key, _ in _entries(content))
@@ -135,7 +132,8 @@ class Checkpoints:
         self.has_news |= not set(places).issubset(self._saved)
         first, *earlier = self._saved or places
         earlier = [each for each in earlier if each not in places] + [each for each in places if each != first]
-        self._saved = self.facts[SAVED_IN] = (first, *earlier[-_MOST_FOLDERS:])
+        self._saved = (first, *earlier[-_MOST_FOLDERS:])
+        self.facts[SAVED_IN] = self._saved
 
     def load(self, load: Callable[[], object]) -> object:
         """Make a call that loads, before the first step, and return its result."""

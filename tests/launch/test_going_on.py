@@ -89,6 +89,27 @@ def test_folders_that_hold_something_are_found(start: Path) -> None:
     assert own not in stated
 
 
+def test_logs_that_are_left_are_no_checkpoint(start: Path) -> None:
+    (start / "runs").mkdir()
+    for name in ("log.txt", "metrics.jsonl", "config.yaml", "events.out.tfevents.17.host.1.0"):
+        (start / "runs" / name).write_text("text")
+    assert folder_id(str(start / "runs")) not in ResumeSigns.of(command("--out", "runs")).places
+    assert ResumeSigns.of(command("--resume", "--out", "runs")).says == ""
+    (start / "runs" / "checkpoint").write_text("state")
+    assert folder_id(str(start / "runs")) in ResumeSigns.of(command("--out", "runs")).places
+    assert ResumeSigns.of(command("--resume", "--out", "runs")).says == "resume"
+
+
+def test_the_working_folder_itself_holds_no_checkpoint_once_it_is_deleted(start: Path) -> None:
+    (start / "data.pt").write_text("data")
+    for words in ((), ("--out", ".")):
+        (start / "a.pt").write_text("state")
+        saved = set(CommandPaths.of(command(*words)).places(str(start / "a.pt")))
+        assert saved & ResumeSigns.of(command(*words)).places
+        (start / "a.pt").unlink()
+        assert not saved & ResumeSigns.of(command(*words)).places
+
+
 def test_an_output_that_holds_checkpoints_is_a_sign_whoever_saved_them(start: Path) -> None:
     (start / "runs" / "step-8").mkdir(parents=True)
     assert ResumeSigns.of(command("--out_dir", "runs")).holds == ""
@@ -116,7 +137,7 @@ def test_the_root_of_a_checkpoint_is_what_words_name_innermost(start: Path) -> N
     own = paths.places(str(start / "logs" / "version_3" / "a.ckpt"))
     assert own[0] == folder_id(str(start / "logs"), is_named=False)
     assert own[1:] == (folder_id(str(start / "logs")), folder_id(str(start / "logs" / "version_3")))
-    assert paths.places(str(start / "a.pt"))[0] == folder_id(str(start), is_named=False)
+    assert paths.places(str(start / "a.pt")) == (folder_id(str(start / "a.pt"), is_named=False), folder_id(str(start)))
     far = paths.places("/elsewhere/step-1")
     assert far == (folder_id("/elsewhere/step-1", is_named=False), folder_id("/elsewhere/step-1"))
 

@@ -57,15 +57,7 @@ _LEAST_CONFIG = 30  # columns of a config that is cut, while another column can 
 _LEAST_START = 12  # columns of a config beside nothing but the id and the throughput
 _LEAST_RATE = 24  # columns of a throughput that is broken over lines
 _GAP = 3  # columns between two of the table
-_LESS_IMPORTANT = (
-    "origin",
-    "MFU",
-    RESUMED_FROM,
-    "program",
-    "state",
-    "trust",
-    "started (UTC)",
-)  # the least first
+_LESS_IMPORTANT = ("origin", "MFU", RESUMED_FROM, "program", "state", "trust", "started (UTC)")  # the least first
 _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
 
 

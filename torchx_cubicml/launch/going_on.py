@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -27,7 +28,9 @@ _MOST_ENTRIES = 500  # of a folder
 _MOST_DEPTH = 4
 _MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
 _MOST_CHARACTERS = 1024
-_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".distcp", ".safetensors", ".bin", ".metadata")  # ends of files
+# Names of files that are checkpoints, and of those that may be one.
+_CHECKPOINT = re.compile(r"\.(?:pt|pth|ckpt|distcp|safetensors|bin|metadata|tar)$")
+_MAY_BE_ONE = re.compile(r"^(?!.*tfevents|.*\.(?:txt|log|out|err|jsonl?|ya?ml|toml|csv|md|py|sh|html|png)$)")
 _ELSE = frozenset({"no", "not", "interval", "every"})  # words of names that say no more than when or whether not
 
 
@@ -36,11 +39,11 @@ class CommandPaths:
     """Paths that the words of a command name.
 
     Args:
-        settings: name -> value, of arguments, config files and variables.
+        settings: name -> text, of arguments, config files and variables.
         start: working folder of the launch.
     """
 
-    settings: Mapping[str, object]
+    settings: Mapping[str, str]
     start: str
 
     @classmethod
@@ -54,22 +57,25 @@ class CommandPaths:
         stated = StatedSettings.of(launch)
         program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
         named = {*launch.env, *recorded_variables(program, environment)}
-        found: dict[str, object] = {name.lower(): environment[name] for name in named if name in environment}
-        found |= {name: each.value for name, each in {**stated.files, **stated.arguments}.items()}
-        positional = {name: word for name, word in argument_words(launch.script_args).items() if " " in name}
-        return cls(settings={**found, **positional}, start=os.path.realpath(start or Path.cwd()))
+        settings = {
+            **{name.lower(): environment[name] for name in named if name in environment},
+            **{name: each.value for name, each in {**stated.files, **stated.arguments}.items()},
+            **{name: word for name, word in argument_words(launch.script_args).items() if " " in name},  # positional
+        }
+        texts = {name: str(value).strip() for name, value in settings.items() if not isinstance(value, tuple)}
+        usual = {name: text for name, text in texts.items() if len(text) <= _MOST_CHARACTERS and "\0" not in text}
+        return cls(settings=usual, start=os.path.realpath(start or Path.cwd()))
 
     @cached_property
     def words(self) -> Mapping[str, str]:
-        """Words that may be paths, or names of folders, with the real path of each."""
-        texts = (str(value) for value in self.settings.values() if not isinstance(value, bool | tuple))
-        words = dict.fromkeys(text for text in texts if 0 < len(text) <= _MOST_CHARACTERS and "\0" not in text)
-        return {word: self.path(word) for word in islice(words, _MOST_WORDS)}
+        """Words that may be paths, or names of folders, with the real path of each; without the working folder."""
+        words = {word: self.path(word) for word in islice(dict.fromkeys(self.settings.values()), _MOST_WORDS)}
+        return {word: path for word, path in words.items() if path != self.start}
 
     @cached_property
     def outputs(self) -> Mapping[str, str]:
         """Settings that name an output, with the real path of each."""
-        named = ((name, str(value)) for name, value in self.settings.items())
+        named = self.settings.items()
         return {name: self.path(text) for name, text in named if place_of(name, text) is NamedPlace.OUTPUT}
 
     def path(self, word: str) -> str:
@@ -97,9 +103,9 @@ class CommandPaths:
         if root:
             inside = [place for place in folders if f"{place}/".startswith(f"{root}/")]
             return tuple(dict.fromkeys([folder_id(root), *map(folder_id, inside)]))
-        below = [place for place in folders if place.startswith(f"{self.start}/")]
-        first = below[0] if below else self.start if self.start in folders else (folders or [path])[-1]
-        return (folder_id(first, is_named=False), *map(folder_id, below or folders[-1:]))
+        below = [place for place in (*outer, path) if place.startswith(f"{self.start}/")]
+        inside = [place for place in folders if place in below] or folders[-1:]
+        return (folder_id((below or folders or [path])[0 if below else -1], is_named=False), *map(folder_id, inside))
 
     def found(self) -> Iterator[str]:
         """Yield the ids of the places that exist and hold something, as a launch that saved there has recorded them."""
@@ -108,7 +114,7 @@ class CommandPaths:
             for place in filter(_holds_something, (path, *(inner if Path(path).is_dir() else ()))):
                 yield folder_id(place)
                 yield folder_id(place, is_named=False)
-        for place in filter(_holds_something, (self.start, *_entries(self.start))):
+        for place in filter(_holds_something, _entries(self.start)):
             yield folder_id(place, is_named=False)
 
 
@@ -131,31 +137,28 @@ class ResumeSigns:
     @classmethod
     def of(cls, launch: Launch) -> Self:
         """Return the signs of a command, in its working folder."""
-        paths, says = CommandPaths.of(launch), ""
-        stated = set[str]()
-        for name, value in paths.settings.items():
-            path = _says_resume(name, value, paths)
-            if path is not None:
-                says = says or name
-                stated |= set(map(str, [path, *list(Path(path).parents)[:_MOST_OUTER]])) if path else set()
+        paths = CommandPaths.of(launch)
+        named = ((name, _says_resume(name, text, paths)) for name, text in paths.settings.items())
+        said = {name: path for name, path in named if path is not None}
+        stated = [
+            str(each) for path in filter(None, said.values()) for each in (path, *Path(path).parents[:_MOST_OUTER])
+        ]
         job = read_job_environment()
         local = ((name, path) for name, path in paths.outputs.items() if "://" not in path)
         return cls(
-            says=says,
-            holds=next((name for name, path in local if _holds_something(path, _CHECKPOINTS)), ""),
+            says=next(iter(said), ""),
+            holds=next((name for name, path in local if _holds_something(path, _CHECKPOINT)), ""),
             places=frozenset(map(folder_id, stated) if stated else paths.found()),
             job=job.scheduler_job_id if job.attempt[0] else "",
         )
 
 
-def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:
+def _says_resume(name: str, text: str, paths: CommandPaths) -> str | None:
     """Return the path of the checkpoint that a setting names, empty for one that the program finds; else ``None``.
 
-    A path that does not exist, or an output folder without anything in it, is nothing to go on from.
+    A path that does not exist, or an output folder with nothing but logs in it, is nothing to go on from.
     """
-    text, words = str(value).strip(), words_of(name)
-    is_said = place_of(name, text) is NamedPlace.RESUME and _ELSE.isdisjoint(words)
-    if isinstance(value, tuple) or not is_said:
+    if place_of(name, text) is not NamedPlace.RESUME or not _ELSE.isdisjoint(words_of(name)):
         return None
     path = paths.path(text)
     if "/" in text or os.path.lexists(path):
@@ -164,14 +167,15 @@ def _says_resume(name: str, value: object, paths: CommandPaths) -> str | None:
     return None if outputs and not any(map(_holds_something, outputs)) else ""
 
 
-def _holds_something(path: str, ends: tuple[str, ...] = ("",), depth: int = _MOST_DEPTH) -> bool:
-    """Return whether a path is a file with content and one of ``ends``, or a folder with one; a remote place may be."""
+def _holds_something(path: str, kind: re.Pattern[str] = _MAY_BE_ONE, depth: int = _MOST_DEPTH) -> bool:
+    """Return whether a path is a file with content of a ``kind``, or a folder with one; a remote place may be."""
     if "://" in path:
         return True
     try:
         if not os.path.isdir(path):  # noqa: PTH112 - pathlib adds nothing
-            return path.endswith(ends) and os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202
-        return depth > 0 and any(_holds_something(each, ends, depth - 1) for each in _entries(path))
+            is_such = kind.search(os.path.basename(path)) is not None  # noqa: PTH119
+            return is_such and os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202
+        return depth > 0 and any(_holds_something(each, kind, depth - 1) for each in _entries(path))
     except OSError:
         return False
 

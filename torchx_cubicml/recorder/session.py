@@ -29,7 +29,7 @@ from torchx_cubicml.recorder.logs.stream import LogLines
 from torchx_cubicml.recorder.model.pipeline import combine_stages
 from torchx_cubicml.recorder.process.assignment import known_at_start, read_assignment, trial_id_of
 from torchx_cubicml.recorder.process.console import notice, warn
-from torchx_cubicml.recorder.steps.checkpoint_calls import Checkpoints, writes_file
+from torchx_cubicml.recorder.steps.checkpoint_calls import Checkpoints
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
 from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
@@ -225,30 +225,23 @@ class Session:
         if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)
 
-    def _save(self, save: Callable[[], object]) -> object:
+    def _save(self, save: partial[object]) -> object:
         training = self._training
         if training is None:
             return save()
         if self._attempt is not None and training.steps:
             self._attempt.saved()
         self.guarded(training.count)()
-        is_new: list[bool] = []
 
         def noted() -> object:
-            self.guarded(lambda: is_new.append(self._note_saving(save, training.steps)))()
+            self.guarded(self._checkpoints.saving)(save, steps=training.steps)
             return save()
 
-        result = training.pauses.saving(noted)
-        if any(is_new) and training.steps:  # the process may be killed before the next event
+        result = training.pauses.saving(noted if self._assignment.leads else save)
+        if self._checkpoints.has_news and training.steps:  # the process may be killed before the next event
+            self._checkpoints.has_news = False
             self.guarded(self._report_progress)(training)
         return result
-
-    def _note_saving(self, save: Callable[[], object], steps: int) -> bool:
-        if writes_file(save):
-            self._hook_facts["saves_checkpoints"] = True
-        is_new = self._assignment.leads and self._checkpoints.saving(save, steps=steps)
-        self._hook_facts |= self._checkpoints.facts
-        return is_new
 
     def _load(self, load: partial[object]) -> object:
         if self._training is None or self._training.steps:
@@ -259,7 +252,6 @@ class Session:
 
     def _note_loading(self, load: partial[object], result: object) -> None:
         goes_on = self._checkpoints.loaded(load, result)
-        self._hook_facts |= self._checkpoints.facts
         if not goes_on or not self._assignment.leads or self._attempt is None or not (second := self._attempt.second):
             return
         from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
@@ -373,7 +365,7 @@ class Session:
         """Return the facts of the training; rank 0 of a pipeline adds up the facts that each stage's rank posts."""
         if not self._only_starts_ranks:
             self._release_hooks()
-        facts = training.facts() | self._hook_facts
+        facts = training.facts() | self._hook_facts | self._checkpoints.facts
         if self._peers is None or not training.n_stages:
             return facts
         for number, encoded in training.encoded_stage_facts.items():
@@ -482,14 +474,10 @@ class Session:
         if self._reporter is None and state is not State.COMPLETED:
             self._reporter = self._failure_reporter()
         if self._reporter is not None:
-            if state is not State.COMPLETED and self._is_loading:
+            has_begun = self._training is None or self._training.steps > 0
+            if state is not State.COMPLETED and not has_begun and self._checkpoints.was_loading(reason):
                 self._reporter.learn({LOAD_FAILED: True}, None)
             self._reporter.ended(state, reason, is_starter=self._only_starts_ranks)
-
-    @property
-    def _is_loading(self) -> bool:
-        """True from the first load of a checkpoint until the first step."""
-        return self._training is not None and not self._training.steps and self._checkpoints.is_loading
 
     @property
     def _only_starts_ranks(self) -> bool:

@@ -41,16 +41,8 @@ _GROWTH = 0.05
 _MOST_TEXT = 4096
 _MOST_LINES = 16
 _PARTS = "time_to_done"
-_NO_NUMBERS = {
-    "config",
-    "reason",
-    "n_trials",
-    "n_baseline",
-    "objective",
-    "time_to_done",
-    "round_number",
-    "nearest",
-}  # ``nearest`` and ``round_number`` are only for lists of suggestions: not cached
+# ``nearest`` and ``round_number`` are only for lists of suggestions: not cached
+_NO_NUMBERS = ("config", "reason", "n_trials", "n_baseline", "objective", "time_to_done", "round_number", "nearest")
 _NUMBERS = tuple(item.name for item in fields(Suggestion) if item.name not in _NO_NUMBERS)
 
 
@@ -105,20 +97,8 @@ def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
         suggestion = None if cached.suggestion is None else _suggestion_to_json(cached.suggestion, case)
     except CubicMLError:  # its config has values that are not in the lists of choices
         return
-    payload = {
-        "store": cached.store,
-        "shown": cached.shown,
-        "n_trials": cached.n_trials,
-        "n_launched": cached.n_launched,
-        "predictor": cached.predictor,
-        "unseen": cached.unseen,
-        "unsure": cached.unsure,
-        "kept": cached.kept,
-        "folders": cached.folders,
-        "lines": cached.lines[:_MOST_LINES],
-        "warnings": cached.warnings[:_MOST_LINES],
-        "suggestion": suggestion,
-    }
+    most = {"lines": cached.lines[:_MOST_LINES], "warnings": cached.warnings[:_MOST_LINES]}
+    payload = {item.name: getattr(cached, item.name) for item in fields(cached)} | most | {"suggestion": suggestion}
     write_cache(path, payload, most=_MOST_COMMANDS)
 
 
@@ -181,13 +161,8 @@ def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[s
     numbers = {name: getattr(suggestion, name) for name in _NUMBERS}
     parts = {} if suggestion.time_to_done is None else {_PARTS: dict(suggestion.time_to_done)}
     counts = {"n_trials": suggestion.n_trials, "n_baseline": suggestion.n_baseline}
-    return {
-        **numbers,
-        **counts,
-        **parts,
-        "reason": suggestion.reason[:_MOST_TEXT],
-        "choices": _choices(suggestion.config, case),
-    }
+    others = {"reason": suggestion.reason[:_MOST_TEXT], "choices": _choices(suggestion.config, case)}
+    return {**numbers, **counts, **parts, **others}
 
 
 def _choices(config: Config, case: DecisionContext) -> list[int] | None:

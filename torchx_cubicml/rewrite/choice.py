@@ -28,7 +28,7 @@ from torchx_cubicml.records.resumption import (
 )
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over
+from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over, recency
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
     expected_device_hours,
@@ -124,18 +124,17 @@ class DecisionContext:
 
     def searched_space(self) -> SearchSpace:
         """Return the frozen space in which what changes the global batch size, as trials show, stays as typed, too."""
-        return with_fixed_values(self.space, self.current, {*self.held(), *self.batch_parameters()})
+        return with_fixed_values(self.space, self.current, {*self.held(), *self.batch_lines()})
 
     def own_trials(self) -> list[Trial]:
         """Return the trials of the workload."""
         return [trial for trial in self.trials if is_same_workload(trial, self.workload)]
 
-    def batch_parameters(self) -> tuple[str, ...]:
-        """Return the parameters that change the global batch size, or may do so, as launches of the workload show."""
-        return tuple(self.batch_lines())
-
     def batch_lines(self) -> dict[str, str]:
-        """Return these parameters, each with the message that it stays."""
+        """Return the parameters that change the global batch size, or may do so, as launches of the workload show.
+
+        Each comes with the message that it stays.
+        """
         return batch_lines(self.space, self.own_trials(), current=self.current)
 
     def changed_batch(self, config: Config) -> str:
@@ -170,7 +169,8 @@ def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
     signs, keys = case.signs, case.digest_keys
     found = savers(case.trials, case.workload, digested(signs.places, keys))
     if not found and signs.job:
-        found = [trial for trial in case.trials if trial.observed.get("job_id") == signs.job]
+        of_job = (trial for trial in case.trials if trial.observed.get("job_id") == signs.job)
+        found = sorted((trial for trial in of_job if is_same_program(trial, case.workload)), key=recency)
     if signs.says or signs.job:
         return True, found[-1] if found else None
     code, own = case.command.texts.get(PROGRAM), savers(case.trials, case.workload)
@@ -193,7 +193,7 @@ def going_on_line(case: DecisionContext, earlier: Trial | None, config: Config) 
     return f"goes on from {where}launch {earlier.trial_id}, {kept}"
 
 
-def resumed_choice(case: DecisionContext, earlier: Trial) -> Choice | None:
+def resumed_choice(case: DecisionContext, earlier: Trial | None) -> Choice | None:
     """Return the config of the launch whose checkpoint this one loads; ``None`` if the command stays as typed.
 
     It stays where the earlier launch ran as typed, too, and where the user has since typed another batch or job.
@@ -202,24 +202,21 @@ def resumed_choice(case: DecisionContext, earlier: Trial) -> Choice | None:
         SpaceError: a value of the earlier config is none of the space.
         LaunchError: the earlier config may not run.
     """
+    if earlier is None or earlier.origin is Origin.USER:
+        return None
     (earlier,) = migrated_trials(
         [earlier], case.space, workload=case.workload, current=case.current, digest_keys=case.digest_keys
     )
-    if earlier.origin is Origin.USER or not is_same_workload(earlier, case.workload):
+    if not is_same_workload(earlier, case.workload):
         return None
     names = held(case.space, goes_on=True)
     wanted = {**case.current, **{name: earlier.config[name] for name in names if name in earlier.config}}
     config = _from_own_literals(case, case.space, wanted)
     if config is case.current or case.changed_batch(config):
         return None
+    reason = f"goes on from {earlier.trial_id}"
     suggestion = Suggestion(
-        config=config,
-        throughput=None,
-        low=None,
-        high=None,
-        probability_to_fit=1.0,
-        reason=f"goes on from {earlier.trial_id}",
-        n_trials=0,
+        config=config, throughput=None, low=None, high=None, probability_to_fit=1.0, reason=reason, n_trials=0
     )
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, resumes=earlier.trial_id)
 
@@ -261,7 +258,7 @@ def other_submission_note(case: DecisionContext) -> str:
         return ""
     from torchx_cubicml.advisor import best_known
 
-    fixed = {*case.held(), *case.batch_parameters()} - options.keys()
+    fixed = {*case.held(), *case.batch_lines()} - options.keys()
     space, current, workload = with_fixed_values(case.space, case.current, fixed), case.current, case.workload
     informative = filter(is_informative, case.trials)
     trials = with_equal_frozen_values(informative, space, workload=workload, current=current)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.resumption import digested, folders
-from torchx_cubicml.records.workload import (
-    comparable_trials,
-    expire_lost_trials,
-    is_informative,
-    is_same_program,
-    is_same_workload,
-)
+from torchx_cubicml.records.resumption import digested, folders, savers
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import (
     advise,
@@ -109,78 +104,65 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
 
     keys = _digest_keys(url, left())
     case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, left()), digest_keys=keys)
-    goes_on, earlier = earlier_launch(case)
     lines: tuple[str, ...] = ()
+    goes_on, earlier = earlier_launch(case)
     if goes_on:
         path = cached = None  # they are of launches that begin anew
-        resumed = resumed_choice(case, earlier) if earlier is not None else None
+        resumed = resumed_choice(case, earlier)
         lines = (going_on_line(case, earlier, case.current if resumed is None else resumed.config),)
         if resumed is not None:
             return Decision(choice=resumed, lines=(*first_few(reading.warnings), *lines))
         case = replace(case, goes_on=True)
-    chosen = within(
+    chosen, explored, note = within(
         limits.think_s, lambda: _choose(case.migrated(), cached, now, reading.trials), what="choosing a config"
     )
-    own = (trial for trial in reading.trials if is_same_program(trial, case.workload))
-    folders_of_own = sorted({folder for trial in own for folder in folders(trial)})
+    saved_in = {folder for trial in savers(reading.trials, case.workload) for folder in folders(trial)}
     fresh = replace(
-        chosen.cached,
+        chosen,
         store=fingerprint_of(reading.directories),
         warnings=reading.warnings,
-        folders=tuple(folders_of_own),
-        lines=(*lines, *chosen.cached.lines),
+        folders=tuple(sorted(saved_in)),
+        lines=(*lines, *chosen.lines),
     )
     if path is not None:
         save(path, fresh, case)
-    if chosen.explored is not None:
-        return Decision(choice=chosen.explored, lines=(*first_few(fresh.warnings), *fresh.lines, chosen.note))
-    return _decision(fresh, case, note=chosen.note)
+    if explored is not None:
+        return Decision(choice=explored, lines=(*first_few(fresh.warnings), *fresh.lines, note))
+    return _decision(fresh, case, note=note)
 
 
-def typed_over_line(case: DecisionContext, url: str, *, limits: DecisionLimits) -> str:
-    """Return a warning if a launch that stays as typed goes on with a training of another config; empty if not.
+def typed_over_lines(case: DecisionContext, url: str, *, limits: DecisionLimits) -> tuple[str, ...]:
+    """Return a warning if a launch that stays as typed goes on with a training of another config.
 
     Raises:
         CubicMLError: see ``decide``.
     """
     if split_url(url)[0] not in LOCAL_PROTOCOLS:  # a launch that is only recorded waits for no network
-        return ""
+        return ()
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
     case = replace(case, trials=reading.trials, digest_keys=_digest_keys(url, limits))
     _, earlier = earlier_launch(case)
-    choice = resumed_choice(case, earlier) if earlier is not None else None
-    if earlier is None or choice is None:
-        return ""
-    changes = ", ".join(
-        f"{name} {choice.config[name]}" for name in choice.config if choice.config[name] != case.current.get(name)
-    )
-    return f"goes on from launch {earlier.trial_id}, which ran with {changes}; this launch runs as typed all the same"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chosen:
-    """Suggestion to cache, and the config to explore instead, if any."""
-
-    cached: CachedSuggestion
-    explored: Choice | None = None
-    note: str = ""
+    choice = resumed_choice(case, earlier)
+    if choice is None:
+        return ()
+    differing = (f"{name} {value}" for name, value in choice.config.items() if value != case.current.get(name))
+    ran = f"goes on from launch {choice.resumes}, which ran with {', '.join(differing)}"
+    return (f"{ran}; this launch runs as typed all the same",)
 
 
 def _choose(
     case: DecisionContext, cached: CachedSuggestion | None, now: datetime, recorded: Sequence[Trial]
-) -> _Chosen:
-    """Return the cached suggestion if it is still valid, else a fresh one, and the config to explore, if any."""
+) -> tuple[CachedSuggestion, Choice | None, str]:
+    """Return the cached suggestion if it still holds, else a fresh one; the config to explore, if any; and a note."""
     if not is_program_measured(case):
-        unknown = CachedSuggestion(
-            suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0, lines=case.lines
-        )
-        return _Chosen(cached=replace(unknown, predictor=case.predictor))
+        unknown = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
+        return replace(unknown, predictor=case.predictor, lines=case.lines), None, ""
     explored, note = explore(case, now=now)
     own = [trial for trial in expire_lost_trials(case.trials, case.workload) if is_same_workload(trial, case.workload)]
     own = [trial for trial in own if is_informative(trial)]
     shown = digest(own)
     if cached is not None and cached.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
-        return _Chosen(cached=replace(cached, n_launched=n_launched(case)), explored=explored, note=note)
+        return replace(cached, n_launched=n_launched(case)), explored, note
     suggestion = advise(case)
     fresh = CachedSuggestion(
         suggestion=suggestion,
@@ -198,22 +180,18 @@ def _choose(
             *_further_lines(case, own, suggestion),
         ),
     )
-    return _Chosen(cached=fresh, explored=explored, note=note)
+    return fresh, explored, note
 
 
 def _further_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
-    """Return messages on what this launch could not take."""
-    note = other_submission_note(case)
-    return [*_batch_lines(case, own, suggestion), *([note] if note else [])]
+    """Return messages on what this launch could not take.
 
-
-def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
-    """Return messages on the global batch size: parameters that keep it, and faster launches of another one."""
+    They are on parameters that keep the global batch size, on faster launches of another one, and on the scheduler.
+    """
     lines = [*dict.fromkeys(case.batch_lines().values())]
     if not (case.unseen or case.kept) and (suggestion is None or suggestion.config == case.current):
-        note = faster_batch_note(case.space, own, workload=case.workload, current=case.current)
-        lines += [note] if note else []
-    return lines
+        lines.append(faster_batch_note(case.space, own, workload=case.workload, current=case.current))
+    return [line for line in (*lines, other_submission_note(case)) if line]
 
 
 def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
@@ -238,18 +216,16 @@ def _baseline_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
 
 def _chosen_predictor(url: str, limits: DecisionLimits) -> str:
     """Return the predictor chosen for the store; empty, for the default one, if it cannot be read."""
-    try:
+    with suppress(LaunchError, StoreError):
         return within(limits.read_s, lambda: latest_choice(url), what="reading the choice of a predictor")
-    except (LaunchError, StoreError):
-        return ""
+    return ""
 
 
 def _digest_keys(url: str, limits: DecisionLimits) -> tuple[str, ...]:
     """Return the keys of the store's digests; none if they cannot be read."""
-    try:
+    with suppress(LaunchError, StoreError):
         return within(limits.read_s, lambda: digest_keys(url), what="reading the key of the digests")
-    except (LaunchError, StoreError):
-        return ()
+    return ()
 
 
 def _unchanged(

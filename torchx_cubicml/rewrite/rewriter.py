@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import Launch, MaterializedComponent
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.rewrite.choice import Choice
-    from torchx_cubicml.rewrite.decide import Decision, DecisionLimits
+    from torchx_cubicml.rewrite.decide import Decision
     from torchx_cubicml.space import SearchSpace
 
 MODES = ("rewrite", "record", "off")
@@ -244,15 +244,14 @@ def _steps(
     yield reached
     if mode != "rewrite":
         with suppress(CubicMLError):  # nothing is known in time
-            if line := _typed_over_line(launch, contract, space, options):
-                yield reached.with_lines(line)
+            yield reached.with_lines(*_decide(launch, contract, space, options, mode).lines)
         return
     if launch.why_not_rewritten:
         raise LaunchError(launch.why_not_rewritten)
     check_batch_size(workload=contract.workload, current=contract.config)
     reached = reached.with_lines(*map(kept_line, not_permitted(space)))
     yield reached
-    decision = _decide(launch, contract, space, _cache_folder(options))
+    decision = _decide(launch, contract, space, options, mode)
     reached = reached.with_lines(*decision.lines)
     yield reached
     if decision.choice is None:
@@ -298,37 +297,19 @@ def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace
     return contract
 
 
-def _decide(launch: Launch, contract: Contract, space: SearchSpace, cache: Path | None) -> Decision:
-    from torchx_cubicml.rewrite.decide import decide
-
-    context, limits = _context(launch, contract, space), _limits(cache)
-    return decide(context, contract.store, limits=limits, now=datetime.now(UTC))
-
-
-def _typed_over_line(launch: Launch, contract: Contract, space: SearchSpace, options: Options) -> str:
-    from torchx_cubicml.rewrite.decide import typed_over_line
-
-    context, limits = _context(launch, contract, space), _limits(_cache_folder(options))
-    return typed_over_line(context, contract.store, limits=limits)
-
-
-def _context(launch: Launch, contract: Contract, space: SearchSpace) -> DecisionContext:
+def _decide(launch: Launch, contract: Contract, space: SearchSpace, options: Options, mode: str) -> Decision:
+    """Return the decision on a launch; in another mode than ``rewrite`` no more than a warning."""
+    from torchx_cubicml.rewrite.decide import Decision, DecisionLimits, decide, typed_over_lines
     from torchx_cubicml.store.deadline import within
 
-    return DecisionContext(
-        space=with_rule_facts(launch, space),
-        workload=contract.workload,
-        current=contract.config,
-        command=PresentCommand.of(launch, space),
-        signs=within(READ_DEADLINE_S, lambda: ResumeSigns.of(launch), what="looking for checkpoints"),
-    )
-
-
-def _limits(cache: Path | None) -> DecisionLimits:
-    from torchx_cubicml.rewrite.decide import DecisionLimits
-
     think_s = seconds_option("think_deadline_s", THINK_DEADLINE_S)
-    return DecisionLimits(read_s=READ_DEADLINE_S, think_s=think_s, cache=cache)
+    limits = DecisionLimits(read_s=READ_DEADLINE_S, think_s=think_s, cache=_cache_folder(options))
+    signs = within(READ_DEADLINE_S, lambda: ResumeSigns.of(launch), what="looking for checkpoints")
+    case = DecisionContext(space=with_rule_facts(launch, space), workload=contract.workload, current=contract.config)
+    case = replace(case, command=PresentCommand.of(launch, space), signs=signs)
+    if mode != "rewrite":
+        return Decision(choice=None, lines=typed_over_lines(case, contract.store, limits=limits))
+    return decide(case, contract.store, limits=limits, now=datetime.now(UTC))
 
 
 def _with_choice(

@@ -53,10 +53,9 @@ def held(space: SearchSpace, *, goes_on: bool = False) -> tuple[str, ...]:
 
 
 def _is_free_to_resume(parameter: Parameter, resume: Collection[str]) -> bool:
-    if parameter.derive is not None:  # it follows from the others
-        return True
+    follows = parameter.derive is not None  # from the others
     is_layout = RESHARDS in resume and any(map(_LAYOUT.search, parameter.known_names))
-    return parameter.name in resume or is_layout or not all(map(touches_state, parameter.known_names))
+    return follows or parameter.name in resume or is_layout or not all(map(touches_state, parameter.known_names))
 
 
 def with_equal_frozen_values(

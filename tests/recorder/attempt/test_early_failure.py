@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from torchx_cubicml.recorder.attempt.early_failure import EARLY_S, UNSEEN_S, NodeReport, early_failure
-from torchx_cubicml.recorder.attempt.notes import Attempt
+from torchx_cubicml.recorder.attempt.notes import GOES_ON_AS_TYPED, Attempt
 from torchx_cubicml.records.trial import State
 
 OOM = {0: State.OUT_OF_MEMORY}
@@ -76,3 +76,10 @@ def test_work_that_a_new_start_would_lose_is_kept() -> None:
     assert failure(Attempt(stepped=True, saved=True, ends=OOM), {0: 1}) == ""
     assert failure(Attempt(saved=True, ends=OOM), {0: 1}) == "", "steps cannot be seen in every program"
     assert failure(Attempt(ends=OOM), {0: 1}, seconds=UNSEEN_S + 1) == ""
+
+
+def test_a_launch_that_ends_to_go_on_as_typed_is_never_late() -> None:
+    attempt = Attempt(goes_on=GOES_ON_AS_TYPED, saved=True)
+    assert failure(attempt, {0: 1}, seconds=2 * UNSEEN_S).startswith(GOES_ON_AS_TYPED), (
+        "a checkpoint may load for hours"
+    )

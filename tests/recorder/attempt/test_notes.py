@@ -47,3 +47,12 @@ def test_damaged_notes_are_left_out(tmp_path: Path) -> None:
 def test_a_folder_that_is_gone_costs_nothing(tmp_path: Path) -> None:
     AttemptNotes(str(tmp_path / "gone"), 0).ended(State.COMPLETED)
     assert read_attempt(str(tmp_path / "gone")) == Attempt()
+
+
+def test_ranks_that_torchrun_starts_again_have_no_second_attempt_once_they_have_trained(tmp_path: Path) -> None:
+    notes = AttemptNotes(str(tmp_path), 0)
+    notes.rewritten("a contract")
+    assert notes.second == "a contract"
+    notes.saved()
+    assert notes.second == ""
+    assert read_attempt(str(tmp_path)).second == "a contract"

@@ -228,7 +228,17 @@ def test_a_load_that_fails_is_one(tmp_path: Path) -> None:
     (tmp_path / "rank0.pt").write_text("torn")
     with pytest.raises(Exception, match=r".+"):
         program.load(torch.serialization.load, tmp_path / "rank0.pt")
-    assert program.seen.is_loading
+    assert program.seen.was_loading("exit status 1")
+
+
+def test_a_checkpoint_that_is_not_there_is_no_failed_load(tmp_path: Path) -> None:
+    import torch
+
+    program = Program(tmp_path)
+    with pytest.raises(FileNotFoundError):  # as a program finds out that it begins anew
+        program.load(torch.serialization.load, tmp_path / "absent.pt")
+    assert not program.seen.was_loading("ValueError: no such batch")
+    assert program.seen.was_loading("FileNotFoundError: 'absent.pt'")
 
 
 def test_a_replaced_checkpoint_that_nothing_loaded_shows_a_new_training(tmp_path: Path) -> None:
@@ -243,6 +253,35 @@ def test_a_replaced_checkpoint_that_nothing_loaded_shows_a_new_training(tmp_path
     os.utime(file, (1, 1))
     program.save(torch.serialization.save, {"step": 1}, file)
     assert program.facts[STARTS_ANEW] is True
+
+
+def test_a_new_training_is_seen_beside_older_checkpoints_under_other_names(tmp_path: Path) -> None:
+    import torch
+
+    runs, weights = tmp_path / "runs", tmp_path / "pretrained"
+    runs.mkdir()
+    weights.mkdir()
+    torch.save({"weight": 1}, weights / "a.pt")
+    torch.save({}, runs / "last.ckpt")
+    os.utime(runs / "last.ckpt", (1, 1))
+    program = Program(runs)
+    program.load(torch.serialization.load, weights / "a.pt")  # a start of its own, from weights
+    program.save(torch.serialization.save, {"step": 1}, runs / "last-v1.ckpt")  # as Lightning counts on
+    assert program.facts[STARTS_ANEW] is True
+    program = Program(runs)
+    program.load(torch.serialization.load, runs / "last.ckpt")  # whatever it took from there
+    program.save(torch.serialization.save, {"step": 1}, runs / "last.ckpt.tmp")
+    assert STARTS_ANEW not in program.facts
+
+
+def test_a_trainer_that_saves_its_model_alone_saves_no_training(tmp_path: Path) -> None:
+    class Trainer:
+        def save_model(self, output_dir: str) -> None:
+            pass
+
+    program = Program(tmp_path)
+    program.save(Trainer.save_model, Trainer(), str(tmp_path / "final"))
+    assert SAVED_IN not in program.facts
 
 
 def test_the_latest_of_many_folders_are_kept(tmp_path: Path) -> None:

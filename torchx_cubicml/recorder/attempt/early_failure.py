@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from torchx_cubicml.recorder.attempt.notes import GOES_ON_AS_TYPED
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class NodeReport:
 def early_failure(reports: Sequence[NodeReport]) -> str:
     """Return the early failure of a launch, to be read after "the rewritten command"; empty if it is none.
 
-    Early is before a checkpoint, and within ``EARLY_S``, or within ``UNSEEN_S`` where no steps were measured.
+    Early is before a checkpoint, and within ``EARLY_S``, or within ``UNSEEN_S`` where no steps were measured; or where
+    the launch ended to go on as typed.
 
     Args:
         reports: one of each node.
@@ -79,7 +81,7 @@ def early_failure(reports: Sequence[NodeReport]) -> str:
     failures = [report.failure for report in reports if report.failure]
     seconds, stepped = max(report.seconds for report in reports), any(report.stepped for report in reports)
     is_late = seconds > (EARLY_S if stepped else UNSEEN_S) or any(report.saved for report in reports)
-    if is_late or not failures:
+    if not failures or (is_late and GOES_ON_AS_TYPED not in failures):
         return ""
     failure = OUT_OF_MEMORY if OUT_OF_MEMORY in failures else failures[0]
     when = f"after {seconds:.0f} s, before a checkpoint" if stepped else "before its first measured steps"

@@ -52,7 +52,9 @@ class AttemptNotes:
 
     @property
     def second(self) -> str:
-        """Encoded contract of a second attempt; empty if the launch can have none."""
+        """Encoded contract of a second attempt; empty if the launch can have none, or none any more."""
+        if any((self._folder / name).exists() for name in (_STEPPED, _SAVED)):
+            return ""
         return option("second_attempt") or "".join(_lines(self._folder / _SECOND))
 
     @property

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from functools import cached_property, partial, wraps
 from itertools import islice
 from pathlib import Path
@@ -67,25 +68,25 @@ def _is_loading(path: str) -> bool:
     return "load" in path.rpartition(".")[2]
 
 
-def writes_file(save: Callable[[], object]) -> bool:
+def writes_file(save: partial[object]) -> bool:
     """Return whether a saving call writes a file, as far as its arguments tell: ``torch.save`` may fill a buffer."""
-    is_of_torch = isinstance(save, partial) and getattr(save.func, "__module__", "") == "torch.serialization"
-    return not is_of_torch or bool(_path(save))
+    return getattr(save.func, "__module__", "") != "torch.serialization" or bool(_path(save))
 
 
-def _is_of_training(save: Callable[[], object]) -> bool:
-    """Return whether a training may go on from what is saved: ``torch.save`` may hold weights or data alone."""
-    module = getattr(save.func, "__module__", "") if isinstance(save, partial) else ""
-    if module not in {"torch.serialization", "safetensors.torch"} or not isinstance(save, partial):
+def _is_of_training(save: partial[object]) -> bool:
+    """Return whether a training may go on from what is saved, which may be weights or data alone."""
+    if getattr(save.func, "__name__", "") == "save_model":
+        return False
+    if getattr(save.func, "__module__", "") not in {"torch.serialization", "safetensors.torch"}:
         return True
     content = next(iter((*save.args, *save.keywords.values())), None)
     is_told = isinstance(content, dict) and any(_PROGRESS.search(str(key)) for key in content)
     return is_told or any(_OPTIMIZER.search(key) for key, _ in _entries(content))
 
 
-def _path(call: Callable[[], object]) -> str:
+def _path(call: partial[object]) -> str:
     """Return the path that a call saves to or loads from; empty where its arguments name none."""
-    for value in (*call.args, *call.keywords.values()) if isinstance(call, partial) else ():
+    for value in (*call.args, *call.keywords.values()):
         # An open file, or a reader or writer of torch's distributed checkpoints.
         is_open = any(hasattr(value, name) for name in ("read", "write", "read_data", "write_data"))
         place = next(filter(None, (getattr(value, name, None) for name in ("name", "path"))), "") if is_open else value
@@ -103,38 +104,49 @@ class Checkpoints:
         self._began = time.time()
         self._read: list[str] = []  # ids of the places of the files read
         self._has_read_bare_state = False  # of an optimizer that keeps none, such as plain SGD
+        self._saved: tuple[str, ...] = ()  # ids of the places of the files saved
         self._step: int | None = 0
         self._step_in_file: int | None = None
+        self._failure = ""  # type of an error while a checkpoint was loaded, which the program may catch
         self.facts: dict[str, Value] = {}
-        self.is_loading = False
+        self.is_loading = self.has_news = False
 
-    def saving(self, save: Callable[[], object], *, steps: int) -> bool:
-        """Note a call that saves, before it is made; return whether its folder is a new one.
+    def saving(self, save: partial[object], *, steps: int) -> None:
+        """Note a call that saves, before it is made; there are news if its folder is a new one.
 
         Args:
             save: the call.
             steps: optimizer steps of this process so far.
         """
         path = _path(save)
+        if writes_file(save):
+            self.facts["saves_checkpoints"] = True
         if not path or not _is_of_training(save):
-            return False
-        if steps and not self._read and _is_older(path, self._began):
+            return
+        places = self.paths.places(path)
+        is_unread = LOADED_FROM not in self.facts and set(places).isdisjoint(self._read)
+        if steps and is_unread and _is_beside_older(path, self._began):
             self.facts[STARTS_ANEW] = True
         if self._step is not None:
             self.facts[SAVED_STEP] = self._step + steps
-        before = self.facts.get(SAVED_IN)
-        found = list(before) if isinstance(before, tuple) else []
-        root, *inner = self.paths.places(path)
-        later = [each for each in found[1:] if each not in inner] + inner
-        self.facts[SAVED_IN] = (*(found[:1] or [root]), *later[-_MOST_FOLDERS:])
-        return not {root, *inner}.issubset(found)
+        self.has_news |= not set(places).issubset(self._saved)
+        first, *earlier = self._saved or places
+        earlier = [each for each in earlier if each not in places] + [each for each in places if each != first]
+        self._saved = (first, *earlier[-_MOST_FOLDERS:])
+        self.facts[SAVED_IN] = self._saved
 
     def load(self, load: Callable[[], object]) -> object:
         """Make a call that loads, before the first step, and return its result."""
-        was_loading, self.is_loading = self.is_loading, True
-        result = load()
-        self.is_loading = was_loading
-        return result
+        try:
+            return load()
+        except Exception as error:
+            self._failure = type(error).__name__
+            raise
+
+    def was_loading(self, reason: str) -> bool:
+        """Return whether a process that ends for a reason, before its first step, has failed to load a checkpoint."""
+        is_cause = self._failure in reason or reason.startswith("exit status")
+        return self.is_loading or (bool(self._failure) and is_cause)
 
     def loaded(self, load: partial[object], result: object) -> bool:
         """Note a call that has loaded, before the first step; return whether it shows that the training goes on."""
@@ -175,13 +187,14 @@ class Checkpoints:
         return CommandPaths.of(Launch(program=self._command[0], script_args=self._command[1:]), self._start)
 
 
-def _is_older(path: str, began: float) -> bool:
-    """Return whether a checkpoint stands at a path that was there before this process."""
-    try:
-        file = Path(path, ".metadata") if Path(path).is_dir() else Path(path)
-        return file.stat().st_mtime < began
-    except OSError:
-        return False
+def _is_beside_older(path: str, began: float) -> bool:
+    """Return whether a checkpoint from before this process stands at a path, or beside it with a common ending."""
+    file = Path(path, ".metadata") if Path(path).is_dir() else Path(path)
+    with suppress(OSError):
+        beside = islice(file.parent.iterdir(), _MOST_KEYS)
+        alike = (each for each in beside if each == file or not set(file.suffixes).isdisjoint(each.suffixes))
+        return any(each.stat().st_mtime < began for each in alike)
+    return False
 
 
 def _entries(value: object, depth: int = _MOST_DEPTH) -> Iterator[tuple[str, object]]:

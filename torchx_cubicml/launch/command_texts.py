@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from hashlib import blake2s
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +66,8 @@ def user_program(name: str, arguments: Sequence[str]) -> str:
     """Return the program of the user: a script itself, or what a console script such as ``fabric`` is told to run.
 
     A console script is the few lines that an installer writes for an entry point. Without a Python file among its
-    arguments, its name and the words in front of the first option stand for the program: ``litgpt pretrain``.
+    arguments, its name and its first words that are no options stand for the program: ``litgpt pretrain``. A word
+    right behind an option is the option's value.
 
     Args:
         name: path of the script that Python runs.
@@ -78,7 +78,9 @@ def user_program(name: str, arguments: Sequence[str]) -> str:
     if path is None or text is None or not _RUNS_ENTRY_POINT.search(text):
         return name
     ran = next((word for word in arguments if word.endswith(".py") and program_path(word, is_module=False)), "")
-    return ran or " ".join([path.name, *takewhile(lambda word: not word.startswith("-"), arguments)][:3])
+    pairs = zip(["", *arguments], arguments, strict=False)
+    words = [word for before, word in pairs if not word.startswith("-") and not re.match(r"-[^=]*$", before)]
+    return ran or " ".join([path.name, *words][:3])
 
 
 def recorded_variables(program: Path | None, environment: Iterable[str]) -> tuple[str, ...]:

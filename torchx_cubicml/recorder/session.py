@@ -29,7 +29,6 @@ from torchx_cubicml.recorder.logs.stream import LogLines
 from torchx_cubicml.recorder.model.pipeline import combine_stages
 from torchx_cubicml.recorder.process.assignment import known_at_start, read_assignment, trial_id_of
 from torchx_cubicml.recorder.process.console import notice, warn
-from torchx_cubicml.recorder.steps.checkpoint_calls import Checkpoints
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
 from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.process.assignment import Assignment
     from torchx_cubicml.recorder.process.run_program import Program
     from torchx_cubicml.recorder.ranks.peers import Peers, RankWork
+    from torchx_cubicml.recorder.steps.checkpoint_calls import Checkpoints
     from torchx_cubicml.recorder.steps.training import Training
     from torchx_cubicml.records.measurement import Measurement
     from torchx_cubicml.records.values import Value
@@ -107,7 +107,7 @@ class Session:
         self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
         self._has_started_processes = False
-        self._checkpoints = Checkpoints()
+        self._checkpoints: Checkpoints | None = None  # from the import of torch on
 
     def begin(self, *, closes_at_exit: bool = True) -> None:
         """Report the start of the program, and install the hooks as soon as it imports torch.
@@ -200,11 +200,12 @@ class Session:
     def _on_torch(self) -> None:
         from torchx_cubicml.recorder.model.storage_reservation import watch_reservations
         from torchx_cubicml.recorder.ranks.peers import Peers
-        from torchx_cubicml.recorder.steps.checkpoint_calls import watch_checkpoints
+        from torchx_cubicml.recorder.steps.checkpoint_calls import Checkpoints, watch_checkpoints
         from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
         from torchx_cubicml.recorder.steps.evaluation_passes import on_every_mode_switch, on_every_no_grad
         from torchx_cubicml.recorder.steps.torch_hooks import hide_hooks_from_torchscript, make_tracing_test
 
+        self._checkpoints = Checkpoints()  # by now the arguments are the program's
         self._is_traced = make_tracing_test()
         self._peers = Peers(self._assignment.job)
         if self._training is None:  # else the hooks have refused: steps were made without torch
@@ -216,7 +217,6 @@ class Session:
         on_every_mode_switch(self.guarded(self._training.switched))
         on_every_no_grad(self._training.on_no_grad)
         watch_memory_failures(self.guarded(self._training.ran_out_of_memory))
-        self._checkpoints = Checkpoints()  # by now the arguments are the program's
         watch_checkpoints(self._save, self._load, self.guarded)
         watch_reservations(partial(self._hook_facts.__setitem__, "reserved_share"), self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
@@ -226,37 +226,38 @@ class Session:
             self._peers.post("trial_id", self._assignment.trial_id)
 
     def _save(self, save: partial[object]) -> object:
-        training = self._training
-        if training is None:
+        training, checkpoints = self._training, self._checkpoints
+        if training is None or checkpoints is None:
             return save()
         if self._attempt is not None and training.steps:
             self._attempt.saved()
         self.guarded(training.count)()
 
         def noted() -> object:
-            self.guarded(self._checkpoints.saving)(save, steps=training.steps)
+            self.guarded(checkpoints.saving)(save, steps=training.steps)
             return save()
 
         result = training.pauses.saving(noted if self._assignment.leads else save)
-        if self._checkpoints.has_news and training.steps:  # the process may be killed before the next event
-            self._checkpoints.has_news = False
+        if checkpoints.has_news and training.steps:  # the process may be killed before the next event
+            checkpoints.has_news = False
             self.guarded(self._report_progress)(training)
         return result
 
     def _load(self, load: partial[object]) -> object:
-        if self._training is None or self._training.steps:
+        checkpoints = self._checkpoints
+        if self._training is None or self._training.steps or checkpoints is None:
             return load()
-        result = self._checkpoints.load(load)
-        self.guarded(self._note_loading)(load, result)
+        result = checkpoints.load(load)
+        self.guarded(self._note_loading)(checkpoints, load, result)
         return result
 
-    def _note_loading(self, load: partial[object], result: object) -> None:
-        goes_on = self._checkpoints.loaded(load, result)
+    def _note_loading(self, checkpoints: Checkpoints, load: partial[object], result: object) -> None:
+        goes_on = checkpoints.loaded(load, result)
         if not goes_on or not self._assignment.leads or self._attempt is None or not (second := self._attempt.second):
             return
         from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
 
-        if begun_with_other_config(self._assignment.contract, second, self._checkpoints.facts):
+        if begun_with_other_config(self._assignment.contract, second, checkpoints.facts):
             self._attempt.goes_on()
             self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
             self.close()
@@ -365,7 +366,7 @@ class Session:
         """Return the facts of the training; rank 0 of a pipeline adds up the facts that each stage's rank posts."""
         if not self._only_starts_ranks:
             self._release_hooks()
-        facts = training.facts() | self._hook_facts | self._checkpoints.facts
+        facts = training.facts() | self._hook_facts | (self._checkpoints.facts if self._checkpoints else {})
         if self._peers is None or not training.n_stages:
             return facts
         for number, encoded in training.encoded_stage_facts.items():
@@ -475,7 +476,8 @@ class Session:
             self._reporter = self._failure_reporter()
         if self._reporter is not None:
             has_begun = self._training is None or self._training.steps > 0
-            if state is not State.COMPLETED and not has_begun and self._checkpoints.was_loading(reason):
+            checkpoints = None if has_begun or state is State.COMPLETED else self._checkpoints
+            if checkpoints is not None and checkpoints.was_loading(reason):
                 self._reporter.learn({LOAD_FAILED: True}, None)
             self._reporter.ended(state, reason, is_starter=self._only_starts_ranks)
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.launch.torchx_config import own_section
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -47,3 +49,12 @@ def test_the_variable_names_the_only_file(folder: Path, code: str, monkeypatch: 
     assert eval(read(code, folder).stdout) == {"space": "gpt.toml"}
     monkeypatch.setenv("TORCHXCONFIG", "absent")
     assert "absent cannot be read here: No such file or directory" in read(code, folder).stderr
+
+
+def test_a_user_without_a_home_has_no_file_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("TORCHXCONFIG", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 987654)  # as in a container that runs under any user id
+    (tmp_path / ".torchxconfig").write_text("[component:cubicml]\nmode = record\n")
+    assert own_section() == {"mode": "record"}

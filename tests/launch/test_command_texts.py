@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_texts import command_texts, recorded_variables
+import pytest
+
+from torchx_cubicml.launch.command_texts import command_texts, recorded_variables, user_program
 from torchx_cubicml.records.event import digests_of
 
 if TYPE_CHECKING:
@@ -60,3 +62,24 @@ def test_what_the_program_reads_is_compared_unless_it_is_a_secret(tmp_path: Path
     program = tmp_path / "train.py"
     program.write_text("os.environ['DATA_DIR'], os.getenv('HF_TOKEN'), os.environ.get('RANK')")
     assert recorded_variables(program, ("DATA_DIR", "HF_TOKEN", "RANK", "OTHER")) == ("DATA_DIR",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "program"),
+    [
+        ("run my.py --lr 1", "my.py"),
+        ("run --nproc_per_node 2 full_finetune --config a.yaml", "tool run full_finetune"),
+        ("run --nproc_per_node=2 full_finetune lr=1", "tool run full_finetune"),
+        ("pretrain pythia-14m --config a.yaml more", "tool pretrain pythia-14m"),
+        ("--version", "tool"),
+    ],
+)
+def test_the_program_of_a_console_script_is_what_it_is_told_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, program: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").touch()
+    (tmp_path / "tool").write_text("#!/usr/bin/python\nimport sys\nfrom a import main\nsys.exit(main())\n")
+    assert user_program(str(tmp_path / "tool"), arguments.split()) == program
+    (tmp_path / "train").write_text("#!/usr/bin/python\nimport torch\n")
+    assert user_program("train", arguments.split()) == "train"

@@ -22,6 +22,7 @@ from torchx_cubicml.recorder.process.assignment import Assignment
 from torchx_cubicml.recorder.process.run_program import Program
 from torchx_cubicml.recorder.ranks.peers import RankWork
 from torchx_cubicml.recorder.session import STEP_LIMIT, Session, open_session
+from torchx_cubicml.recorder.steps.checkpoint_calls import Checkpoints
 from torchx_cubicml.recorder.steps.trainings import Coverage
 from torchx_cubicml.records.contract import Contract
 from torchx_cubicml.records.log_pattern import LogPattern
@@ -301,6 +302,7 @@ def test_a_checkpoint_is_a_fact_of_the_launch(tmp_path: Path) -> None:
     import torch
 
     session = made()
+    session._checkpoints = Checkpoints()
     session._training.pauses = SimpleNamespace(saving=lambda save: save())
     assert "saves_checkpoints" not in session._facts(session._training)
     session._save(partial(torch.serialization.save, {}, io.BytesIO()))

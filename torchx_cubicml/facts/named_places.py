@@ -116,7 +116,7 @@ def places_in(arguments: Iterable[str], *places: NamedPlace) -> list[tuple[str, 
 
 @lru_cache(maxsize=4096)
 def place_of(name: str, value: str | None = None) -> NamedPlace:
-    """Return what a program does with the value of a flag, key or variable.
+    """Return the use that a program makes of the value of a flag, key or variable.
 
     Args:
         name: with or without dashes and ``=``; dots between sections.

@@ -127,7 +127,7 @@ class CommandLaunch:
         return bool(self.before or self.script)
 
     def process_words(self, recorded: Sequence[str]) -> tuple[str, list[str], list[str | None]]:
-        """Return what the Python of a command that ``starts_as_typed`` is known by, and what it becomes.
+        """Return the words that tell the Python of a command that ``starts_as_typed``, and those that it becomes.
 
         Args:
             recorded: words of this command under the recorder.

@@ -128,7 +128,7 @@ def _texts_in(source: str) -> set[str]:
 
 
 def _shown(launches: RecordedLaunches, texts: Collection[str]) -> list[Shown]:
-    """Return the words typed and the facts shown by each launch; of its recorded words, those that are among ``texts`` are readable."""
+    """Return the words typed and the facts shown by each launch; recorded words among ``texts`` are readable."""
     words = tuple({word for trial in launches.trials for word in trial.arguments or ()})
     readable = dict(zip(words, restored_arguments(words, texts, launches.keys), strict=True))
     return [

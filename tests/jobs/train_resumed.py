@@ -23,7 +23,7 @@ parser.add_argument("--kind", default="torch")
 args = parser.parse_args()
 args.out = Path.home() / "runs" if args.at_home else args.out
 warnings.simplefilter("ignore")
-rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.AdamW(model.parameters())

@@ -206,13 +206,15 @@ class Real:
         for batch, ranks in product((1, 2, 4, 8), (1, 2)):
             measured(batch, program=JOB.name, ranks=ranks)
 
-    def launch(self, *words: str, mode: str = "rewrite", ranks: int = 1, **env: str) -> tuple[str, Trial]:
+    def launch(
+        self, *words: str, mode: str = "rewrite", ranks: int = 1, launcher: tuple[str, ...] = (), **env: str
+    ) -> tuple[str, Trial]:
         """Return what a launch printed, and its record."""
         known = {trial.trial_id for trial in TrialStore("store")}
         ours = ["--cubicml-store", "store", "--cubicml-space", "space.toml", "--cubicml-mode", mode]
-        torchrun = ["--standalone", "--nproc_per_node", str(ranks), JOB.name, *TYPED]
+        started = [*(launcher or ("--standalone", "--nproc_per_node", str(ranks))), JOB.name, *TYPED]
         done = subprocess.run(
-            [sys.executable, "-m", "torchx_cubicml.cubicrun", *ours, *torchrun, *words],
+            [sys.executable, "-m", "torchx_cubicml.cubicrun", *ours, *started, *words],
             env={**os.environ, **env},
             capture_output=True,
             text=True,
@@ -266,12 +268,24 @@ def test_weights_alone_begin_a_training_of_its_own(real: Real) -> None:
 
 
 @pytest.mark.launch
+@pytest.mark.parametrize("launcher", [(), ("--", sys.executable, "-u"), ("--", "env", sys.executable)])
 def test_a_checkpoint_that_no_word_names_is_found_in_the_job(
-    real: Real, tmp_path_factory: pytest.TempPathFactory
+    real: Real, tmp_path_factory: pytest.TempPathFactory, launcher: tuple[str, ...]
 ) -> None:
     home = str(tmp_path_factory.mktemp("home"))
-    real.launch("--at_home", mode="record", HOME=home)
-    said, second = real.launch("--at_home", HOME=home)
+    real.launch("--at_home", mode="record", launcher=launcher, HOME=home)
+    said, second = real.launch("--at_home", launcher=launcher, HOME=home)
     assert real.shown == [[0, 192, 2], [192, 384, 2]]
     assert "goes on with a training of another config" in said
     assert second.trial_id.endswith("-as-typed")
+
+
+@pytest.mark.launch
+def test_ranks_that_cannot_start_again_are_warned(
+    real: Real, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = str(tmp_path_factory.mktemp("home"))
+    (folder / "space.toml").write_text(f"{BATCH_SIZES}[rewrite]\nretry_as_typed = false\n")
+    real.launch("--at_home", mode="record", ranks=2, HOME=home)
+    said, _ = real.launch("--at_home", ranks=2, HOME=home)
+    assert "goes on with a training of another config: its loader may skip samples" in said

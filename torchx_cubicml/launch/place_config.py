@@ -144,9 +144,14 @@ def with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config
     patches = patches_of(wanted)
     if not patches:
         return contract
+    return with_typed_command(replace(contract, files=patches), typed=typed, wanted=wanted, own=own)
+
+
+def with_typed_command(contract: Contract, *, typed: Launch, wanted: Launch, own: Config) -> Contract:
+    """Return the contract with the typed command as fallback in the job."""
     sizes = {name: getattr(wanted, name) for name in ("nnodes", "nproc_per_node", "world_size") if name in own}
     fallback = TypedCommand(args=typed.script_args, env=_typed_variables(typed, wanted), config={**own, **sizes})
-    return replace(contract, files=patches, as_typed=fallback)
+    return replace(contract, as_typed=fallback)
 
 
 def _typed_variables(typed: Launch, wanted: Launch) -> dict[str, str | None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
 from torchx_cubicml.recorder.attempt.notes import GOES_ON_AS_TYPED, AttemptNotes
+from torchx_cubicml.recorder.attempt.typed_start import TypedStart
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit, watch_memory_failures
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.host.job_energy import JobEnergy
@@ -31,6 +32,7 @@ from torchx_cubicml.recorder.process.assignment import known_at_start, read_assi
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
+from torchx_cubicml.records.contract import decode_contract
 from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import LOAD_FAILED
@@ -106,6 +108,7 @@ class Session:
         is_rewritten = assignment.contract.origin in {Origin.REWRITE, Origin.EXPLORE}
         self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
+        self._typed_start = TypedStart.of(assignment) if is_rewritten else None
         self._has_started_processes = False
         self._checkpoints: Checkpoints | None = None  # from the import of torch on
 
@@ -252,16 +255,29 @@ class Session:
         return result
 
     def _note_loading(self, checkpoints: Checkpoints, load: partial[object], result: object) -> None:
-        goes_on = checkpoints.loaded(load, result)
-        if not goes_on or not self._assignment.leads or self._attempt is None or not (second := self._attempt.second):
+        goes_on, contract = checkpoints.loaded(load, result), self._assignment.contract
+        if not (goes_on and self._assignment.leads and (self._attempt or contract.as_typed)):
             return
+        from torch import distributed
+
         from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
 
-        if begun_with_other_config(self._assignment.contract, second, checkpoints.facts):
+        second = self._attempt.second if self._attempt is not None else ""
+        typed = decode_contract(second) if second else contract.typed()
+        if not begun_with_other_config(contract, typed.config, checkpoints.facts):
+            return
+        has_peers = distributed.is_available() and distributed.is_initialized()
+        if not second and (self._typed_start is None or has_peers):
+            warn(f"the rewritten launch {GOES_ON_AS_TYPED}: its loader may skip samples, or repeat them")
+            return
+        if second and self._attempt is not None:
             self._attempt.goes_on()
-            self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
-            self.close()
+        self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
+        self.close()
+        if second or self._typed_start is None:
             os._exit(1)  # the launcher starts the command again as typed
+        warn(f"the rewritten command {GOES_ON_AS_TYPED}; starting again as you typed it")
+        self._typed_start.run()
 
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation

@@ -52,7 +52,7 @@ class FilePatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedCommand:
-    """User's original command: the fallback of a job that cannot apply the config file changes.
+    """User's original command: the fallback of a job that cannot change its config files, or goes on as typed.
 
     Args:
         args: program arguments as typed.
@@ -84,7 +84,8 @@ class Contract:
         trial_id: name of the trial where the scheduler gives none; empty where rank 0 chooses it.
         files: config files of which the job reads a changed copy.
         log: user-defined log format of the program; ``None`` where none is declared.
-        as_typed: fallback where ``files`` cannot be applied; ``None`` without ``files``.
+        as_typed: fallback where ``files`` cannot be applied, or a launch without second attempt goes on with a training
+            of another config; else ``None``.
         refused: reason why the job runs as typed although another config was requested; empty otherwise.
         is_second_attempt: whether the job runs as typed after its rewritten command has failed.
         variables: names of the command's environment variables whose values are recorded as digests.

@@ -35,7 +35,7 @@ from torchx_cubicml.launch.messages import (
     per_cost_text,
     statistic_text,
 )
-from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
+from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files, with_typed_command
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import check_batch_size, kept_line, not_permitted
 from torchx_cubicml.launch.scheduler import (
@@ -339,6 +339,8 @@ def _with_choice(
         checked_hooks=checked_hooks(written, space, choice.config),
     )
     contract = with_files(contract, typed=launch, wanted=written, own=current)
+    if second is None:
+        contract = with_typed_command(contract, typed=launch, wanted=written, own=current)
     if contract.files and written.world_size != launch.world_size:
         raise LaunchError("the best config changes both config files and the job size, which a job cannot undo")
     for each in filter(None, (contract, second)):

@@ -46,7 +46,7 @@ class RankStarter:
         if contract.is_second_attempt:  # a rank adds the suffix again
             trial_id = trial_id.removesuffix(SECOND_ATTEMPT_SUFFIX)
         # Arguments of the ranks name the changed copies of config files, or no file: they are made once.
-        own = replace(contract, trial_id=trial_id, files=(), as_typed=None)
+        own = replace(contract, trial_id=trial_id, files=())
         return cls(contract=encode_contract(own), pid=pid, began=time.time())
 
     def first_sequence(self) -> int:

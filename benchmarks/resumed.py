@@ -225,7 +225,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="keeps the launches (default: a temporary folder)")
     parser.add_argument("--output", type=Path, help="file to write the result to, besides printing it")
     arguments = parser.parse_args()
-    pythons = pythons_of(arguments.kinds, arguments.python)
+    pythons = pythons_of(arguments.kinds, arguments.python.absolute())
     drawn = trainings(arguments.count, arguments.seed, tuple(arguments.kinds))
     drawn = [
         each for each in drawn if each.kind in pythons and each.number in (arguments.only or range(arguments.count))

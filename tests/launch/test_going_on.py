@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from torchx_cubicml.launch.going_on import CommandPaths, ResumeSigns
 from torchx_cubicml.launch.launch import Launch
-from torchx_cubicml.records.resumption import folder_id
+from torchx_cubicml.records.resumption import UNSEEN, folder_id
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,16 @@ def test_a_flag_says_that_the_training_goes_on(args: list[str]) -> None:
 )
 def test_no_flag_says_so(args: list[str]) -> None:
     assert ResumeSigns.of(command(*args)).says == ""
+
+
+def test_without_a_checkpoint_in_sight_a_job_that_can_start_again_may_begin_anew(start: Path) -> None:
+    asks = command("--resume")
+    alone, ranks = replace(asks, world_size=1), replace(asks, world_size=2)
+    assert ResumeSigns.of(alone).says == "resume"
+    (start / "old" / "step-4" / "state.pt").rename(start / "old" / "step-4" / "state.zip")
+    assert ResumeSigns.of(alone).says == ""
+    assert ResumeSigns.of(ranks).says == "resume"
+    assert ResumeSigns.of(replace(ranks, can_have_second_attempt=True)).says == ""
 
 
 def test_keys_of_a_config_file_and_variables_count_as_flags_do(start: Path) -> None:
@@ -139,7 +150,7 @@ def test_the_root_of_a_checkpoint_is_what_words_name_innermost(start: Path) -> N
     assert own[1:] == (folder_id(str(start / "logs")), folder_id(str(start / "logs" / "version_3")))
     assert paths.places(str(start / "a.pt")) == (folder_id(str(start / "a.pt"), is_named=False), folder_id(str(start)))
     far = paths.places("/elsewhere/step-1")
-    assert far == (folder_id("/elsewhere/step-1", is_named=False), folder_id("/elsewhere/step-1"))
+    assert far == (UNSEEN, folder_id("/elsewhere/step-1"))
 
 
 def test_a_named_file_is_a_root_of_its_own(start: Path) -> None:

@@ -22,6 +22,7 @@ from torchx_cubicml.records.resumption import (
     SAVED_IN,
     SAVED_STEP,
     STARTS_ANEW,
+    UNSEEN,
     digested,
     folder_id,
     resumed_from,
@@ -74,7 +75,7 @@ def saved(
 ) -> Trial:
     """Record a launch that ran with a batch, and saved in ``place``."""
     key, texts = made_digest_key("store"), {**program_texts(Path("train.py")), KEY_ID: ""}
-    (id_,) = digested([place and folder_id(str(Path(place).resolve()))], [key])
+    (id_,) = digested([place if place == UNSEEN else folder_id(str(Path(place).resolve()))], [key])
     launch = Trial(
         trial_id=f"launch-{day}",
         workload={"program": "train.py", "world_size": 1},
@@ -146,10 +147,18 @@ class TestPlanned:
         assert any("goes on from" in line for line in rewritten.lines)
 
     def test_a_flag_keeps_the_command_where_the_earlier_launch_is_unknown(self) -> None:
+        assert batch_of(planned("--resume")) == 8  # nothing is there
+        fill("somewhere")
         kept = planned("--resume")
         assert batch_of(kept) == 2
         assert any("goes on from a checkpoint (resume) of no known launch" in line for line in kept.lines)
         assert batch_of(planned("--resume", "--out", "absent")) == 8
+
+    def test_a_rewritten_launch_whose_checkpoints_nobody_sees_is_kept(self) -> None:
+        saved(4, place=UNSEEN, day=1)
+        assert batch_of(planned("--out", "absent")) == 4
+        saved(2, place=UNSEEN, day=2, origin=Origin.USER)  # the job starts as typed if it goes on from there
+        assert batch_of(planned("--out", "absent")) == 8
 
     def test_a_restarted_job_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         saved(4, job_id="slurm-7")

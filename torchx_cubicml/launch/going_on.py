@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -15,7 +15,7 @@ from torchx_cubicml.launch.command_facts.stated_settings import StatedSettings
 from torchx_cubicml.launch.command_texts import program_path, recorded_variables
 from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.records.argument_words import argument_words
-from torchx_cubicml.records.resumption import folder_id
+from torchx_cubicml.records.resumption import UNSEEN, folder_id
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_WORDS = 128  # of a command; each is looked up as a path
 _MOST_ENTRIES = 500  # of a folder
+_MOST_LOOKED_AT = 2000  # in a folder and those within
 _MOST_DEPTH = 4
 _MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
 _MOST_CHARACTERS = 1024
@@ -88,7 +89,7 @@ class CommandPaths:
         """Return the ids of the places of a checkpoint: its root first, then the folders between the root and it.
 
         The root is the innermost place that words name, each part by a word; else what stands directly in the working
-        folder, or the folder itself.
+        folder; else ``UNSEEN``.
 
         Args:
             path: of a file, or of a folder with files.
@@ -105,7 +106,7 @@ class CommandPaths:
             return tuple(dict.fromkeys([folder_id(root), *map(folder_id, inside)]))
         below = [place for place in (*outer, path) if place.startswith(f"{self.start}/")]
         inside = [place for place in folders if place in below] or folders[-1:]
-        return (folder_id((below or folders or [path])[0 if below else -1], is_named=False), *map(folder_id, inside))
+        return (folder_id(below[0], is_named=False) if below else UNSEEN, *map(folder_id, inside))
 
     def found(self) -> Iterator[str]:
         """Yield the ids of the places that exist and hold something, as a launch that saved there has recorded them."""
@@ -138,7 +139,8 @@ class ResumeSigns:
     def of(cls, launch: Launch) -> Self:
         """Return the signs of a command, in its working folder."""
         paths = CommandPaths.of(launch)
-        named = ((name, _says_resume(name, text, paths)) for name, text in paths.settings.items())
+        sees = launch.can_have_second_attempt or launch.world_size == 1
+        named = ((name, _says_resume(name, text, paths, job_sees=sees)) for name, text in paths.settings.items())
         said = {name: path for name, path in named if path is not None}
         stated = [
             str(each) for path in filter(None, said.values()) for each in (path, *Path(path).parents[:_MOST_OUTER])
@@ -148,36 +150,49 @@ class ResumeSigns:
         return cls(
             says=next(iter(said), ""),
             holds=next((name for name, path in local if _holds_something(path, _CHECKPOINT)), ""),
-            places=frozenset(map(folder_id, stated) if stated else paths.found()),
+            places=frozenset(map(folder_id, stated) if stated else (UNSEEN, *paths.found())),
             job=job.scheduler_job_id if job.attempt[0] else "",
         )
 
 
-def _says_resume(name: str, text: str, paths: CommandPaths) -> str | None:
+def _says_resume(name: str, text: str, paths: CommandPaths, *, job_sees: bool) -> str | None:
     """Return the path of the checkpoint that a setting names, empty for one that the program finds; else ``None``.
 
-    A path that does not exist, or an output folder with nothing but logs in it, is nothing to go on from.
+    A path that does not exist, or an output folder with nothing but logs in it, is nothing to go on from. Where no
+    word names an output, no checkpoint may be in sight either, if the job can still start as typed once it loads one.
     """
     if place_of(name, text) is not NamedPlace.RESUME or not _ELSE.isdisjoint(words_of(name)):
         return None
     path = paths.path(text)
     if "/" in text or os.path.lexists(path):
         return path if _holds_something(path) else None
-    outputs = paths.outputs.values()
-    return None if outputs and not any(map(_holds_something, outputs)) else ""
+    if paths.outputs:
+        return "" if any(map(_holds_something, paths.outputs.values())) else None
+    in_sight = (*paths.words.values(), *_entries(paths.start))
+    return None if job_sees and not any(_holds_something(each, _CHECKPOINT) for each in in_sight) else ""
 
 
-def _holds_something(path: str, kind: re.Pattern[str] = _MAY_BE_ONE, depth: int = _MOST_DEPTH) -> bool:
+def _holds_something(path: str, kind: re.Pattern[str] = _MAY_BE_ONE) -> bool:
     """Return whether a path is a file with content of a ``kind``, or a folder with one; a remote place may be."""
     if "://" in path:
         return True
+    looked_at = islice(chain([path], _below(path)), _MOST_LOOKED_AT)
+    return any(kind.search(os.path.basename(each)) and _has_content(each) for each in looked_at)  # noqa: PTH119
+
+
+def _has_content(path: str) -> bool:
     try:
-        if not os.path.isdir(path):  # noqa: PTH112 - pathlib adds nothing
-            is_such = kind.search(os.path.basename(path)) is not None  # noqa: PTH119
-            return is_such and os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202
-        return depth > 0 and any(_holds_something(each, kind, depth - 1) for each in _entries(path))
+        return os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202 - pathlib adds nothing
     except OSError:
         return False
+
+
+def _below(path: str, depth: int = _MOST_DEPTH) -> Iterator[str]:
+    """Yield what a folder holds, what stands directly in it first."""
+    entries = _entries(path) if depth else []
+    yield from entries
+    for each in entries:
+        yield from _below(each, depth - 1)
 
 
 def _entries(path: str) -> list[str]:

@@ -59,6 +59,10 @@ def folder_id(path: str, *, is_named: bool = True) -> str:
     return blake2s(f"{'' if is_named else '.'}{path}".encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
+UNSEEN = folder_id("", is_named=False)
+"""Root of checkpoints that stand outside the working folder, where no word of the command leads."""
+
+
 def digested(ids: Iterable[str], keys: Iterable[str]) -> frozenset[str]:
     """Return the digests of folders under the keys of a store."""
     ids = tuple(ids)

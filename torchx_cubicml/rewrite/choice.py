@@ -20,6 +20,7 @@ from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.records.arguments import text_digest
 from torchx_cubicml.records.resumption import (
     SAVED_STEP,
+    UNSEEN,
     digested,
     has_same_state,
     savers,
@@ -167,7 +168,11 @@ class Choice:
 def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
     """Return whether a launch goes on with an earlier training, and the launch whose checkpoint it loads, if known."""
     signs, keys = case.signs, case.digest_keys
-    found = savers(case.trials, case.workload, digested(signs.places, keys))
+    found = savers(case.trials, case.workload, digested(signs.places - {UNSEEN}, keys))
+    if not found and UNSEEN in signs.places:
+        unseen = savers(case.trials, case.workload, digested([UNSEEN], keys))
+        # One as typed needs no more: a job that goes on from there as another config starts again as typed.
+        found = unseen if unseen and unseen[-1].origin is not Origin.USER else []
     if not found and signs.job:
         of_job = (trial for trial in case.trials if trial.observed.get("job_id") == signs.job)
         found = sorted((trial for trial in of_job if is_same_program(trial, case.workload)), key=recency)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.steps.torch_hooks import once_imported
-from torchx_cubicml.records.resumption import LOADED_FROM, SAVED_IN, SAVED_STEP, STARTS_ANEW, folder_id
+from torchx_cubicml.records.resumption import LOADED_FROM, SAVED_IN, SAVED_STEP, STARTS_ANEW, UNSEEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -175,7 +175,7 @@ class Checkpoints:
     def _goes_on(self, step: int | None) -> bool:
         self._step = step if step is not None else self._step_in_file
         self.is_loading = True
-        self.facts[LOADED_FROM] = tuple(dict.fromkeys(self._read))[-_MOST_FOLDERS:] or (folder_id(""),)
+        self.facts[LOADED_FROM] = tuple(dict.fromkeys(self._read))[-_MOST_FOLDERS:] or (UNSEEN,)
         return True
 
     @cached_property

@@ -50,8 +50,8 @@ _SPLITS = word_set("train training val valid validation eval evaluation test")  
 _STATES = word_set("checkpoint checkpoints ckpt ckpts snapshot snapshots")
 _RUNS = word_set("run runs exp exps experiment experiments")
 _FILED = word_set(
-    "saved job work working workspace project profile profiler profiling trace traces tracker trackers tracking metrics "
-    "report outcome sweep hydra"
+    "saved job work working workspace project profile profiler profiling trace traces tracker trackers tracking "
+    "metrics report outcome sweep hydra"
 )
 RUN_WORDS = _WRITES | _STATES | _RUNS | _FILED
 """Words of names that tell of a run or of what it writes."""

@@ -218,7 +218,7 @@ class Session:
         self._training.clipping.install()
         self._training.on_unhooked_step = self._on_unhooked_step
         on_every_mode_switch(self.guarded(self._training.switched))
-        on_every_no_grad(self._training.on_no_grad)
+        on_every_no_grad(self._training.on_no_grad, self._training.on_grad)
         watch_memory_failures(self.guarded(self._training.ran_out_of_memory))
         watch_checkpoints(self._save, self._load, self.guarded)
         watch_reservations(partial(self._hook_facts.__setitem__, "reserved_share"), self.guarded)

@@ -180,9 +180,10 @@ def test_many_places_are_forgotten(watch: EvaluationWatch, pauses: Pauses) -> No
 @pytest.mark.parametrize("manager", [torch.no_grad, torch.inference_mode])
 def test_the_programs_own_frame_is_told(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in (torch.no_grad, torch.inference_mode):
-        monkeypatch.setattr(each, "__enter__", each.__enter__)
+        for name in ("__enter__", "__exit__"):
+            monkeypatch.setattr(each, name, getattr(each, name))
     frames: list[FrameType] = []
-    on_every_no_grad(frames.append)
+    on_every_no_grad(frames.append, bool)
 
     @torch.no_grad()
     def decorated() -> None:

@@ -34,7 +34,46 @@ def seconds(pauses: Pauses) -> dict[str, float]:
     return paused_s(pauses.take(), lambda begin, end: end - begin)
 
 
-def test_evaluation_lasts_until_the_next_training_forward(pauses: Pauses) -> None:
+def test_evaluation_lasts_until_the_end_of_its_last_forward(pauses: Pauses) -> None:
+    for _ in range(2):
+        pauses.evaluate(in_training_mode=False)  # at 1
+        pauses.evaluated()  # at 2 and 3
+    pauses.left_evaluation()
+    pauses.saving(lambda: None)  # from 4 to 5
+    pauses.train()
+    assert pauses.take() == (Pause(CHECKPOINT, 4.0, 5.0), Pause(EVAL_MODE, 1.0, 3.0))
+
+
+@pytest.mark.parametrize("is_unusual", [True, False])
+def test_a_block_without_gradients_holds_its_evaluation(pauses: Pauses, is_unusual: bool) -> None:
+    if is_unusual:
+        pauses.enter()  # at 1
+    pauses.evaluate(in_training_mode=False)
+    pauses.evaluated()  # at 2
+    pauses.leave()  # at 3
+    pauses.leave()
+    pauses.train()
+    assert pauses.take() == (Pause(EVAL_MODE, 1.0, 3.0 if is_unusual else 2.0),)
+
+
+def test_a_block_behind_an_evaluation_is_no_part_of_it(pauses: Pauses) -> None:
+    pauses.evaluate(in_training_mode=False)  # at 1
+    pauses.evaluated()  # at 2
+    pauses.enter()
+    pauses.leave()
+    pauses.train()
+    assert pauses.take() == (Pause(EVAL_MODE, 1.0, 2.0),)
+
+
+def test_without_an_end_a_switch_of_mode_ends_evaluation_or_else_a_training_forward(pauses: Pauses) -> None:
+    for ends in ([pauses.left_evaluation], []):
+        pauses.evaluate(in_training_mode=False)
+        for end in (*ends, pauses.now, pauses.train):
+            end()
+    assert [pause.end - pause.begin for pause in pauses.take()] == [1.0, 2.0]
+
+
+def test_evaluation_is_one_pause_until_the_next_training_forward(pauses: Pauses) -> None:
     pauses.evaluate(in_training_mode=False)
     pauses.evaluate(in_training_mode=False)
     pauses.train()
@@ -137,13 +176,15 @@ class TestEvaluationWatch:
         watch.switched(inner, False)
         assert inner._forward_pre_hooks
         inner(torch.zeros(3, 2))
+        pauses.now()
         inner.train()
         watch.switched(inner, True)
         assert pauses.kind == EVAL_MODE
         outer(torch.zeros(3, 2))
         assert not inner._forward_pre_hooks
         assert not outer._forward_pre_hooks
-        assert [pause.kind for pause in pauses.take()] == [EVAL_MODE]
+        assert not inner._forward_hooks
+        assert pauses.take() == (Pause(EVAL_MODE, 1.0, 2.0),)
 
     def test_other_modules_and_compiled_ones_get_no_hooks(
         self, watched: tuple[EvaluationWatch, nn.Module, nn.Module]
@@ -154,6 +195,27 @@ class TestEvaluationWatch:
         watch.switched(outer, False)
         assert not outer._forward_pre_hooks
         assert not inner._forward_pre_hooks
+
+    def test_a_switch_back_ends_what_no_hook_sees(
+        self, watched: tuple[EvaluationWatch, nn.Module, nn.Module], pauses: Pauses
+    ) -> None:
+        watch, outer, _ = watched
+        watch.may_hook = False
+        pauses.evaluate(in_training_mode=False)  # at 1
+        watch.switched(outer, True)  # at 2
+        pauses.now()
+        pauses.train()
+        assert pauses.take() == (Pause(EVAL_MODE, 1.0, 2.0),)
+
+    def test_a_forward_that_nothing_announced_is_seen_to_end(
+        self, watched: tuple[EvaluationWatch, nn.Module, nn.Module], pauses: Pauses
+    ) -> None:
+        watch, outer, inner = watched
+        pauses.evaluate(in_training_mode=True)  # as a hook of the settled training does
+        assert outer._forward_hooks
+        assert inner._forward_hooks
+        watch.release()
+        assert not outer._forward_hooks
 
     def test_every_switch_is_seen_and_unchanged(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(nn.Module, "train", nn.Module.train)
@@ -171,11 +233,12 @@ class TestNoGrad:
     @pytest.fixture
     def model(self, pauses: Pauses, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
         for manager in (torch.no_grad, torch.inference_mode):
-            monkeypatch.setattr(manager, "__enter__", manager.__enter__)
+            for name in ("__enter__", "__exit__"):
+                monkeypatch.setattr(manager, name, getattr(manager, name))
         model = nn.Linear(2, 1)
         watch = EvaluationWatch(pauses, bare)
         watch.follow(model)
-        on_every_no_grad(watch.on_no_grad)
+        on_every_no_grad(watch.on_no_grad, watch.on_grad)
         return model
 
     def train(self, pauses: Pauses, model: nn.Module, *, steps: int) -> None:

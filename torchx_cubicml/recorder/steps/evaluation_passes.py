@@ -42,7 +42,8 @@ class EvaluationWatch:
         self.has_missed = False  # a mode switch announced evaluation while hooks were not allowed
         self._pauses = pauses
         self._guard = guard
-        self._attach_guarded = guard(self._attach_hooks)
+        self._attach_guarded = pauses.on_begin = guard(self._attach_hooks)
+        self._note_entry, self.on_grad = guard(pauses.enter), guard(pauses.leave)
         self._last_entries: dict[tuple[int, int], tuple[int, bool]] = {}  # code location -> last step, was it usual
         self._needed_at, self._needed_after = (
             -2 * _FREQUENT,
@@ -68,9 +69,13 @@ class EvaluationWatch:
     def switched(self, module: nn.Module, mode: object) -> None:
         """Note that the mode of a module was set; ``True`` is training mode."""
         known = self._modules.get(id(module))
-        if not mode and known is not None and known() is module:
-            self.has_missed = self.has_missed or not self.may_hook
-            self._attach_hooks()
+        if known is None or known() is not module:
+            return
+        if mode:
+            self._pauses.left_evaluation()
+            return
+        self.has_missed = self.has_missed or not self.may_hook
+        self._attach_hooks()
 
     def on_no_grad(self, frame: FrameType) -> None:
         """Note that the code at ``frame`` entered ``no_grad``. Never raises."""
@@ -82,11 +87,15 @@ class EvaluationWatch:
         self._last_entries[location] = step, is_usual
         self._pauses.is_usual = is_usual
         if not is_usual:
+            self._note_entry()
             if len(self._last_entries) > _MAX_LOCATIONS:
                 self._last_entries.clear()
             if step != self._needed_at:
                 self._needed_at, self._needed_after = step, step - self._needed_at
             self._attach_guarded()
+
+    def _note_end(self, _module: nn.Module, _args: object, _output: object) -> None:
+        self._pauses.evaluated()
 
     def _resume(self) -> None:
         """Note a training forward: remove the hooks, unless they are needed every few steps."""
@@ -97,10 +106,12 @@ class EvaluationWatch:
         if self._removers or not self._modules or not self.may_hook or not self._pauses.is_in_its_thread:
             return
         hook = _EvaluationHook(self._pauses, self._resume, self._guard)
+        after = ModuleHook(self._guard(self._note_end))
         for reference in self._modules.values():
             each = reference()
             if each is not None and each._compiled_call_impl is None:
                 self._removers.append(each.register_forward_pre_hook(hook).remove)
+                self._removers.append(each.register_forward_hook(after).remove)
 
 
 class _EvaluationHook(ModuleHook):
@@ -139,23 +150,25 @@ def on_every_mode_switch(call: Callable[[object, object], None]) -> None:
     Module.train = train  # type: ignore[assignment, method-assign]  # replaces the original
 
 
-def on_every_no_grad(call: Callable[[FrameType], object]) -> None:
-    """Run ``call(frame)``, which must not raise, after each entry into ``torch.no_grad`` or ``torch.inference_mode``.
+def on_every_no_grad(call: Callable[[FrameType], object], leave: Callable[[], object]) -> None:
+    """Run ``call(frame)`` after entries into ``torch.no_grad`` or ``inference_mode``, ``leave()`` after exits from them.
 
-    Entries while gradients are already off do not count. ``frame`` is that of the program: frames of ``ExitStack`` and
-    of decorators are skipped.
+    Neither may raise. Entries while gradients are already off do not count. ``frame`` is that of the program: frames of
+    ``ExitStack`` and of decorators are skipped.
     """
     from torch import inference_mode, no_grad
 
     skipped_files = {each.__code__.co_filename for each in (contextlib.ExitStack.enter_context, no_grad.__call__)}
     for manager in (no_grad, inference_mode):
-        _call_after_entry(manager, call, skipped_files)
+        _wrap_manager(manager, call, leave, skipped_files)
 
 
-def _call_after_entry(manager: type, call: Callable[[FrameType], object], skipped_files: set[str]) -> None:
+def _wrap_manager(
+    manager: type, call: Callable[[FrameType], object], leave: Callable[[], object], skipped_files: set[str]
+) -> None:
     from torch import is_grad_enabled
 
-    original = manager.__enter__  # type: ignore[attr-defined]
+    original, original_exit = manager.__enter__, manager.__exit__  # type: ignore[attr-defined]
 
     @wraps(original)
     def enter(self: object) -> None:
@@ -168,4 +181,10 @@ def _call_after_entry(manager: type, call: Callable[[FrameType], object], skippe
             frame = frame.f_back
         call(frame)
 
-    manager.__enter__ = enter  # type: ignore[attr-defined]  # replaces the original
+    @wraps(original_exit)
+    def exit_(self: object, *error: object) -> None:
+        original_exit(self, *error)
+        if is_grad_enabled():
+            leave()
+
+    manager.__enter__, manager.__exit__ = enter, exit_  # type: ignore[attr-defined]  # in place of the originals

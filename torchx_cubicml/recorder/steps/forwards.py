@@ -267,6 +267,8 @@ class Forwards:
         self._sizes.append((samples, tokens))
 
     def _after_forward(self, module: nn.Module, args: Sequence[object], output: object) -> None:
+        if self._pauses.kind:
+            self._pauses.evaluated()
         if not self._awaits_backward or module is not self.model:
             return
         self._parameter_changed()

@@ -1,7 +1,8 @@
 """Pauses of training, observed in the process: evaluation and checkpoint saving between steps.
 
-Evaluation lasts from the model's first forward in evaluation mode or without gradients to its next training forward.
-Saving is a call of torch's own saving functions, or of a trainer's.
+Evaluation lasts from the model's first forward in evaluation mode or without gradients to the end of its last one, or
+from and to the edges of the ``no_grad`` around them. What comes before and follows, such as the opening of a loader,
+belongs to the training. Saving is a call of torch's own saving functions, or of a trainer's.
 """
 
 from __future__ import annotations
@@ -60,17 +61,21 @@ class Pauses:
         "_began_s",
         "_begin_saving",
         "_end_saving",
+        "_ended",
         "_host",
         "_inner",
+        "_is_within",
         "_pauses",
         "_save_began",
         "_save_began_s",
         "_save_depth",
         "_thread",
         "add",
+        "entered",
         "is_usual",
         "kind",
         "now",
+        "on_begin",
         "steps",
     )
 
@@ -80,11 +85,15 @@ class Pauses:
         self.steps = 0
         self.is_usual = True
         self.now: Callable[[], Moment] | None = None
+        self.on_begin: Callable[[], object] = bool  # called within the first forward of an evaluation
         self._pauses: list[Pause] = []
         self.add: Callable[[Pause], object] = self._pauses.append  # a settled training notes pauses among its steps
         self._inner: list[Pause] = []
         self._began: Moment = None
         self._began_s = 0.0
+        self._ended: tuple[Moment, float, int] | None = None  # end of its last forward, and the saves until then
+        self.entered: tuple[Moment, float] | None = None  # moment of entering the present ``no_grad``, if unusual
+        self._is_within = False  # a forward ran in it
         self._save_depth = 0
         self._save_began: Moment = None
         self._save_began_s = 0.0
@@ -98,19 +107,47 @@ class Pauses:
     def evaluate(self, *, in_training_mode: bool) -> None:
         """Note a forward of the model that is not a training forward."""
         kind = NO_GRAD if in_training_mode and self.is_usual else EVAL_MODE
-        if self.kind == kind or self.now is None:
+        if self.now is None:
             return
-        if self.kind:
+        if self.kind != kind:
             self.train()
-        self.kind, self._began, self._began_s, self._inner = kind, self.now(), perf_counter(), []
+            self._began, self._began_s = self.entered or (self.now(), perf_counter())
+            self.kind, self._inner = kind, []
+            self.on_begin()
+        self._ended, self._is_within = None, self.entered is not None
+
+    def enter(self) -> None:
+        """Note that the program enters ``no_grad`` where training steps do not."""
+        if self.now is not None:
+            self.entered = self.now(), perf_counter()
+
+    def leave(self) -> None:
+        """Note that the program has left ``no_grad``, which ends an evaluation within it."""
+        if self.entered is not None and self.is_in_its_thread:
+            if self._is_within:
+                self.evaluated()
+            self.entered, self._is_within = None, False
+
+    def evaluated(self) -> None:
+        """Note the end of such a forward, or what follows where no hook saw that end."""
+        if self.kind and self.now is not None:
+            self._ended = self.now(), perf_counter(), len(self._inner)
+
+    def left_evaluation(self) -> None:
+        """Note that the model is set to training mode, which ends an evaluation whose last forward was not seen."""
+        if self._ended is None:
+            self.evaluated()
 
     def train(self) -> None:
-        """Note a training forward, which ends any evaluation."""
+        """Note a training forward; without any other sign, it ends the evaluation."""
         if not self.kind or self.now is None:
             return
-        self.add(Pause(self.kind, self._began, self.now(), tuple(self._inner)))
-        self._host[self.kind].append((self._began_s, perf_counter()))
-        self.kind = ""
+        self.left_evaluation()
+        if self._ended is not None:
+            end, end_s, n_inner = self._ended
+            self.add(Pause(self.kind, self._began, end, tuple(self._inner[:n_inner])))
+            self._host[self.kind].append((self._began_s, end_s))
+        self.kind, self._ended = "", None
 
     def drop(self) -> None:
         """Note the end of a step; other forwards since its last training forward were part of it, not evaluation."""

@@ -10,6 +10,7 @@ from statistics import fmean, median, pvariance
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.steps.rate_error import relative_error
+from torchx_cubicml.recorder.steps.stalls import periodic_mean_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +42,8 @@ class SteadyState:
         warmup: number of steps left out.
         warmup_s: seconds of these, without evaluation and saving.
         counted: number of steps used, >= ``LEAST_STEADY``.
-        seconds: wall time of the steps used, without evaluation and saving.
+        seconds: wall time of the steps used, without evaluation and saving; with the share of recurrent stalls that
+            whole periods have.
         evaluation_s: seconds of evaluation among them, excluded from ``seconds``.
         checkpoint_s: seconds of saving checkpoints, likewise.
         samples_per_step: mean over the steps of this process; ``None`` where unknown for a watched step.
@@ -125,11 +127,17 @@ def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> St
     by_step = [time / block.steps for time, block in zip(seconds, blocks, strict=True)]
     warmup, has_settled = count_warmup(by_step, compiled=[block.compiled for block in blocks])
     warmup_s = sum(seconds[:warmup])
+    all_seconds = seconds
     steady, seconds, by_step = blocks[warmup:], seconds[warmup:], by_step[warmup:]
     if len(steady) < LEAST_STEADY:
         return None
     work = fill_unwatched(blocks)[warmup:]
     counted = sum(block.steps for block in steady)
+    whole_s = sum(seconds)
+    if all(block.steps == 1 for block in blocks):
+        paused = [evaluation.seconds(block) + block.checkpoint_s > 0 for block in blocks]
+        mean_s = periodic_mean_s(all_seconds, warmup=warmup, paused=paused)
+        whole_s = whole_s if mean_s is None else mean_s * counted
     durations = sorted(_training_s(each, evaluation) for each in singly or steady)
     drift = _drift(by_step)
     has_trend = drift is not None and abs(drift) > _MIN_DRIFT and _has_trend(by_step)
@@ -138,7 +146,7 @@ def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> St
         warmup=sum(block.steps for block in blocks[:warmup]),
         warmup_s=warmup_s,
         counted=counted,
-        seconds=sum(seconds),
+        seconds=whole_s,
         evaluation_s=sum(map(evaluation.seconds, steady)),
         checkpoint_s=sum(block.checkpoint_s for block in steady),
         samples_per_step=_per_step([each.samples for each in work], counted),

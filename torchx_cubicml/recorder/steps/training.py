@@ -234,6 +234,10 @@ class Training:
         """Note that the program entered ``no_grad`` at ``frame``."""
         self._forwards.evaluation.on_no_grad(frame)
 
+    def on_grad(self) -> None:
+        """Note that the program has left ``no_grad``."""
+        self._forwards.evaluation.on_grad()
+
     def measurement(self, *, others: RankWork | None = None) -> Measurement | None:
         """Return the throughput of the whole job up to now; ``None`` before a steady state.
 

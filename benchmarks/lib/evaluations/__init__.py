@@ -1,0 +1,1 @@
+"""Generated loops that train and evaluate, for ``evaluations.py``."""

@@ -20,12 +20,15 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _ROOT = Path(__file__).resolve().parent.parent
 _INTEGRATIONS = _ROOT / ".venv-integrations" / "bin" / "python"
@@ -111,6 +114,27 @@ def judged(options: dict[str, object], *, number: int, folder: Path, pythons: di
     return Verdict(kind, measured.samples_per_second / truth - 1, words)
 
 
+def table(verdicts: Sequence[Verdict], seed: int) -> list[str]:
+    """Return one line per kind, one for all, and the loops whose record is wrong."""
+    lines = [f"{len(verdicts)} loops, seed {seed}; recorded throughput beside the loop's own clock", ""]
+    lines.append(f"{'kind':10}{'loops':>8}{'recorded':>10}{'within 5 %':>12}{'median off':>12}{'worst':>8}")
+    for kind in (*dict.fromkeys(each.kind for each in verdicts), "all"):
+        chosen = [each for each in verdicts if kind in {each.kind, "all"}]
+        off = sorted(abs(each.off) for each in chosen if each.off is not None) or [float("nan")]
+        right = sum(each.is_right for each in chosen)
+        row = f"{kind:10}{len(chosen):8}{sum(each.off is not None for each in chosen):10}{right:12}"
+        lines.append(f"{row}{off[len(off) // 2]:12.1%}{off[-1]:8.1%}")
+    lines += ["", f"within 5 %: {_share_right(verdicts):.1%}, wanted {_SHARE:.1%}", ""]
+    lines += [
+        f"{'none' if each.off is None else f'{each.off:+.1%}'} {each.words}" for each in verdicts if not each.is_right
+    ]
+    return lines
+
+
+def _share_right(verdicts: Sequence[Verdict]) -> float:
+    return sum(each.is_right for each in verdicts) / max(len(verdicts), 1)
+
+
 def main() -> int:
     """Launch, print, and write the result where asked; exit status 1 where too many records are wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,24 +159,12 @@ def main() -> int:
         ]
         verdicts = [future.result() for future in futures]
     print(file=sys.stderr)
-    lines = [f"{len(verdicts)} loops, seed {arguments.seed}; recorded throughput beside the loop's own clock", ""]
-    lines.append(f"{'kind':10}{'loops':>8}{'recorded':>10}{'within 5 %':>12}{'median off':>12}{'worst':>8}")
-    for kind in (*dict.fromkeys(arguments.kinds), "all"):
-        chosen = [each for each in verdicts if kind in {each.kind, "all"}]
-        off = sorted(abs(each.off) for each in chosen if each.off is not None) or [float("nan")]
-        right = sum(each.is_right for each in chosen)
-        row = f"{kind:10}{len(chosen):8}{sum(each.off is not None for each in chosen):10}{right:12}"
-        lines.append(f"{row}{off[len(off) // 2]:12.1%}{off[-1]:8.1%}")
-    share = sum(each.is_right for each in verdicts) / max(len(verdicts), 1)
-    lines += ["", f"within 5 %: {share:.1%}, wanted {_SHARE:.1%}", ""]
-    lines += [
-        f"{'none' if each.off is None else f'{each.off:+.1%}'} {each.words}" for each in verdicts if not each.is_right
-    ]
+    lines = table(verdicts, arguments.seed)
     lines.append(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the end")
     print("\n".join(lines))
     if arguments.output is not None:
         arguments.output.write_text("\n".join(lines) + "\n")
-    return int(share < _SHARE)
+    return int(_share_right(verdicts) < _SHARE)
 
 
 if __name__ == "__main__":

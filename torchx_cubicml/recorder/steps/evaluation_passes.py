@@ -151,7 +151,7 @@ def on_every_mode_switch(call: Callable[[object, object], None]) -> None:
 
 
 def on_every_no_grad(call: Callable[[FrameType], object], leave: Callable[[], object]) -> None:
-    """Run ``call(frame)`` after entries into ``torch.no_grad`` or ``inference_mode``, ``leave()`` after exits from them.
+    """Run ``call(frame)`` after entries into ``torch.no_grad`` or ``inference_mode``, ``leave()`` after their ends.
 
     Neither may raise. Entries while gradients are already off do not count. ``frame`` is that of the program: frames of
     ``ExitStack`` and of decorators are skipped.

@@ -35,6 +35,7 @@ def word_set(words: str) -> frozenset[str]:
 # Words of names: what they tell, the first that tells something counting most.
 _RESUMES = word_set("resume resuming resumed autoresume")
 _CONTINUES = _RESUMES | word_set("restore restart continue load")
+_NO_TRAINING = word_set("download lr log logs logging wandb mlflow tensorboard tb")  # may be resumed, too
 _NEGATIONS = word_set("no not dont never without skip ignore disable")
 _CACHES = word_set("cache caches tmp temp scratch")
 _FIXED = word_set("config configs cfg recipe from")
@@ -149,7 +150,7 @@ def _place_of_words(last: tuple[str, ...], outer: frozenset[str], value: str | N
     """Return the verdict on a value that is a text, or on a name alone."""
     words, text = outer.union(last), value or ""
     is_place = last[-1] in _PATHS or _PATH.match(text) is not None
-    goes_on = words & _CONTINUES or ("from" in words and words & _STATES)
+    goes_on = (words & _CONTINUES and not words & _NO_TRAINING) or ("from" in words and words & _STATES)
     if text.lower() == "resume" or (goes_on and not words & _INPUTS - {"from", "model"}):
         return NamedPlace.RESUME if is_place or _says_to_continue(last, words, text) else NamedPlace.NONE
     if words & _CACHES:

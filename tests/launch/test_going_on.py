@@ -133,6 +133,13 @@ def test_an_output_that_holds_checkpoints_is_a_sign_whoever_saved_them(start: Pa
     assert ResumeSigns.of(command("--out_dir", "s3://bucket/runs")).holds == ""
 
 
+def test_variables_count_that_the_script_reads_or_whose_names_tell(start: Path) -> None:
+    old = str(start / "old")
+    (start / "t.py").write_text("import os\nos.environ['DATA_HOME']\n")
+    launch = command(OLDPWD=old, HOME=old, DATA_HOME=old, RUN_ROOT=old, WANDB_RESUME="allow")
+    assert CommandPaths.of(launch).settings.keys() == {"data_home", "run_root"}
+
+
 def test_a_restarted_job_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     assert ResumeSigns.of(command()).job == ""

@@ -16,7 +16,9 @@ import pytest
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml.launch.command_texts import program_texts
 from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.torchrun_command import RECORDER
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, TypedCommand, encode_contract
 from torchx_cubicml.records.resumption import (
     LOADED_FROM,
     SAVED_IN,
@@ -277,7 +279,7 @@ def test_weights_alone_begin_a_training_of_its_own(real: Real) -> None:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("launcher", [(), ("--", sys.executable, "-u"), ("--", "env", sys.executable)])
+@pytest.mark.parametrize("launcher", [(), ("--", "env", sys.executable, "-u")])
 def test_a_checkpoint_that_no_word_names_is_found_in_the_job(
     real: Real, tmp_path_factory: pytest.TempPathFactory, launcher: tuple[str, ...]
 ) -> None:
@@ -290,11 +292,20 @@ def test_a_checkpoint_that_no_word_names_is_found_in_the_job(
 
 
 @pytest.mark.launch
-def test_ranks_that_cannot_start_again_are_warned(
-    real: Real, folder: Path, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_rewritten_process_that_loads_a_checkpoint_of_nobody_known(
+    real: Real, folder: Path, tmp_path_factory: pytest.TempPathFactory, ranks: int
 ) -> None:
-    home = str(tmp_path_factory.mktemp("home"))
-    (folder / "space.toml").write_text(f"{BATCH_SIZES}[rewrite]\nretry_as_typed = false\n")
-    real.launch("--at_home", mode="record", ranks=2, HOME=home)
-    said, _ = real.launch("--at_home", ranks=2, HOME=home)
-    assert "goes on with a training of another config: its loader may skip samples" in said
+    """Alone, it starts again as typed; as one of several ranks it goes on with a warning."""
+    home = tmp_path_factory.mktemp("home")
+    made = subprocess.run([sys.executable, JOB.name, *TYPED, "--out", str(home / "runs")], check=False)
+    typed = TypedCommand(args=(*TYPED, "--at_home"), config=config(2))
+    contract = Contract(store="store", config=config(8), origin=Origin.REWRITE, as_typed=typed)
+    variables = {CONTRACT_VARIABLE: encode_contract(contract), "RANK": "0", "WORLD_SIZE": str(ranks)}
+    words = ["-m", RECORDER, JOB.name, "--batch_size", "8", "--accumulate", "2", "--at_home"]
+    environment = {**os.environ, **variables, "HOME": str(home)}
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
+    assert (made.returncode, done.returncode) == (0, 0), done.stderr
+    assert [batch for *_, batch in real.shown] == [2, 2 if ranks == 1 else 8]
+    end = "starting again as you typed it" if ranks == 1 else "its loader may skip samples, or repeat them"
+    assert f"goes on with a training of another config{'; ' if ranks == 1 else ': '}{end}" in done.stderr

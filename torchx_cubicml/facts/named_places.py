@@ -57,7 +57,7 @@ _FILED = word_set(
 RUN_WORDS = _WRITES | _STATES | _RUNS | _FILED
 """Words of names that tell of a run or of what it writes."""
 
-_PATHS = word_set("dir dirs dirname dirpath directory folder path root file filename prefix to")
+_PATHS = word_set("dir dirs dirname dirpath directory folder path root workspace file filename prefix to")
 _NAMES = word_set("name id tag tags group project entity suffix uri url")
 _INPUTS = _FIXED | _READS
 _KNOWN = {

@@ -32,6 +32,7 @@ _MOST_CHARACTERS = 1024
 # Names of files that are checkpoints, and of those that may be one.
 _CHECKPOINT = re.compile(r"\.(?:pt|pth|ckpt|distcp|safetensors|bin|metadata|tar)$")
 _MAY_BE_ONE = re.compile(r"^(?!.*tfevents|.*\.(?:txt|log|out|err|jsonl?|ya?ml|toml|csv|md|py|sh|html|png)$)")
+_TELLING = frozenset({NamedPlace.OUTPUT, NamedPlace.RESUME})  # such variables count, whatever module reads them
 _ELSE = frozenset({"no", "not", "interval", "every"})  # words of names that say no more than when or whether not
 
 
@@ -57,7 +58,8 @@ class CommandPaths:
         """
         stated = StatedSettings.of(launch)
         program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
-        named = {*launch.env, *recorded_variables(program, environment)}
+        telling = (name for name, text in environment.items() if place_of(name, text) in _TELLING)
+        named = {*telling, *recorded_variables(program, environment)}
         settings = {
             **{name.lower(): environment[name] for name in named if name in environment},
             **{name: each.value for name, each in {**stated.files, **stated.arguments}.items()},
@@ -108,6 +110,11 @@ class CommandPaths:
         inside = [place for place in folders if place in below] or folders[-1:]
         return (folder_id(below[0], is_named=False) if below else UNSEEN, *map(folder_id, inside))
 
+    @staticmethod
+    def around(path: str) -> list[str]:
+        """Return the ids of a checkpoint that words name, and of the folders in which its launch may have named it."""
+        return [folder_id(str(each)) for each in (path, *Path(path).parents[:_MOST_OUTER])]
+
     def found(self) -> Iterator[str]:
         """Yield the ids of the places that exist and hold something, as a launch that saved there has recorded them."""
         for word, path in self.words.items():
@@ -142,15 +149,13 @@ class ResumeSigns:
         sees = launch.can_have_second_attempt or launch.world_size == 1
         named = ((name, _says_resume(name, text, paths, job_sees=sees)) for name, text in paths.settings.items())
         said = {name: path for name, path in named if path is not None}
-        stated = [
-            str(each) for path in filter(None, said.values()) for each in (path, *Path(path).parents[:_MOST_OUTER])
-        ]
+        stated = [each for path in filter(None, said.values()) for each in paths.around(path)]
         job = read_job_environment()
         local = ((name, path) for name, path in paths.outputs.items() if "://" not in path)
         return cls(
             says=next(iter(said), ""),
             holds=next((name for name, path in local if _holds_something(path, _CHECKPOINT)), ""),
-            places=frozenset(map(folder_id, stated) if stated else (UNSEEN, *paths.found())),
+            places=frozenset(stated or (UNSEEN, *paths.found())),
             job=job.scheduler_job_id if job.attempt[0] else "",
         )
 

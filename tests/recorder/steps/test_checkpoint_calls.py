@@ -8,7 +8,7 @@ import sys
 import warnings
 from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -163,6 +163,20 @@ def test_a_training_goes_on_where_an_optimizer_loads_its_state(tmp_path: Path, k
     assert program.facts[LOADED_FROM] == (program.root,)
     program.save(torch.serialization.save, {"step": 1}, tmp_path / "later.pt", steps=5)
     assert program.facts[SAVED_STEP] == step + 5
+
+
+def test_a_file_that_a_word_names_may_be_of_a_launch_that_named_its_folder(tmp_path: Path) -> None:
+    import torch
+
+    program, (model, optimizer) = Program(tmp_path / "runs"), trained()
+    file = tmp_path / "runs" / "last.pt"
+    file.parent.mkdir()
+    program.save(torch.serialization.save, {"epoch": 1}, file)
+    program.seen.paths = CommandPaths({"resume": str(file)}, "/")
+    torch.save({"net": model.state_dict(), "optim": optimizer.state_dict()}, file)
+    state = program.load(torch.serialization.load, file)
+    program.load(torch.optim.Optimizer.load_state_dict, optimizer, state["optim"])
+    assert program.root in cast("tuple[str, ...]", program.facts[LOADED_FROM])
 
 
 def test_weights_alone_and_a_reload_in_memory_are_no_going_on(tmp_path: Path) -> None:

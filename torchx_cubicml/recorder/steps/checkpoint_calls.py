@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.steps.torch_hooks import once_imported
 from torchx_cubicml.records.resumption import LOADED_FROM, SAVED_IN, SAVED_STEP, STARTS_ANEW, UNSEEN
+from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,7 +157,8 @@ class Checkpoints:
             is_past = self._has_read_bare_state or (bool(self._read) and _has_content(state))
             return is_past and self._goes_on(_step_in(state))
         path = _path(load)
-        self._read += self.paths.places(path) if path else ()
+        is_named = path in self.paths.words.values()
+        self._read += (*self.paths.places(path), *(self.paths.around(path) if is_named else ())) if path else ()
         if name.endswith("load_checkpoint"):  # of a trainer: its first result is a step or a path, if it has found any
             first = result[0] if isinstance(result, tuple) and result else None
             is_past = bool(first) and not load.keywords.get("load_module_only")
@@ -184,7 +186,9 @@ class Checkpoints:
         from torchx_cubicml.launch.going_on import CommandPaths
         from torchx_cubicml.launch.launch import Launch
 
-        return CommandPaths.of(Launch(program=self._command[0], script_args=self._command[1:]), self._start)
+        program, *arguments = self._command
+        launch = Launch(program=program, script_args=tuple(arguments), env=child_environment({}))
+        return CommandPaths.of(launch, self._start)
 
 
 def _is_beside_older(path: str, began: float) -> bool:

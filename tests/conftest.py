@@ -95,6 +95,16 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _own_variables() -> Iterator[None]:
+    """Take back what a library has set in a test, such as ``OMP_NUM_THREADS``, so that tests have no order."""
+    before = {*os.environ}
+    yield
+    for name in os.environ.keys() - before:
+        if not name.startswith("KMP_"):  # OpenMP reads these while it runs
+            del os.environ[name]
+
+
 @pytest.fixture(scope="session")
 def shared_results(tmp_path_factory: pytest.TempPathFactory) -> SharedResults:
     """Return the results that are made once in this run, whichever process needs them."""

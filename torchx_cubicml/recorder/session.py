@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
 from torchx_cubicml.recorder.attempt.notes import GOES_ON_AS_TYPED, AttemptNotes
-from torchx_cubicml.recorder.attempt.typed_start import TypedStart
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit, watch_memory_failures
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.host.job_energy import JobEnergy
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.apply.hooks import Hook
+    from torchx_cubicml.recorder.attempt.typed_start import TypedStart
     from torchx_cubicml.recorder.process.assignment import Assignment
     from torchx_cubicml.recorder.process.run_program import Program
     from torchx_cubicml.recorder.ranks.peers import Peers, RankWork
@@ -57,6 +57,12 @@ _SHORT_QUERY_S = 0.5  # limit of a query for a value that was posted long before
 _MEET_S = 10.0
 _POLL_S = 0.02
 STEP_LIMIT = "step limit"
+
+
+def _typed_start(assignment: Assignment) -> TypedStart | None:
+    from torchx_cubicml.recorder.attempt.typed_start import TypedStart
+
+    return TypedStart.of(assignment)
 
 
 def open_session(program: Program) -> Session | None:
@@ -108,7 +114,7 @@ class Session:
         is_rewritten = assignment.contract.origin in {Origin.REWRITE, Origin.EXPLORE}
         self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
-        self._typed_start = TypedStart.of(assignment) if is_rewritten else None
+        self._typed_start = _typed_start(assignment) if is_rewritten else None
         self._has_started_processes = False
         self._checkpoints: Checkpoints | None = None  # from the import of torch on
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from torchx_cubicml.errors import LaunchError, StoreError
@@ -15,6 +14,7 @@ from torchx_cubicml.store.trial_store import TrialStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from torchx_cubicml.records.trial import Trial
@@ -36,6 +36,8 @@ def within(deadline_s: float, step: Callable[[], _T], *, what: str) -> _T:
     Raises:
         LaunchError: ``step`` did not end before the deadline.
     """
+    from concurrent.futures import Future  # with logging and others, which a recorded process needs not
+
     future: Future[_T] = Future()
     threading.Thread(target=_fill, args=(future, step), name="torchx-cubicml-think", daemon=True).start()
     try:

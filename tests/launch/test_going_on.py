@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,14 +66,19 @@ def test_no_flag_says_so(args: list[str]) -> None:
     assert ResumeSigns.of(command(*args)).says == ""
 
 
-def test_without_a_checkpoint_in_sight_a_job_that_can_start_again_may_begin_anew(start: Path) -> None:
-    asks = command("--resume")
-    alone, ranks = replace(asks, world_size=1), replace(asks, world_size=2)
-    assert ResumeSigns.of(alone).says == "resume"
+def test_a_flag_alone_is_blind_where_no_checkpoint_is_in_sight(start: Path) -> None:
+    def is_blind(*args: str) -> bool:
+        signs = ResumeSigns.of(command(*args))
+        assert signs.says
+        return signs.is_blind
+
+    assert not is_blind("--resume")
     (start / "old" / "step-4" / "state.pt").rename(start / "old" / "step-4" / "state.zip")
-    assert ResumeSigns.of(alone).says == ""
-    assert ResumeSigns.of(ranks).says == "resume"
-    assert ResumeSigns.of(replace(ranks, can_have_second_attempt=True)).says == ""
+    assert is_blind("--resume")
+    assert is_blind("--resume=auto", "--data", "empty")
+    assert not is_blind("--resume", "--out_dir", "old")
+    assert not is_blind("--resume", "old/step-4")
+    assert not ResumeSigns.of(command()).is_blind
 
 
 def test_keys_of_a_config_file_and_variables_count_as_flags_do(start: Path) -> None:
@@ -133,11 +137,13 @@ def test_an_output_that_holds_checkpoints_is_a_sign_whoever_saved_them(start: Pa
     assert ResumeSigns.of(command("--out_dir", "s3://bucket/runs")).holds == ""
 
 
-def test_variables_count_that_the_script_reads_or_whose_names_tell(start: Path) -> None:
+def test_variables_count_that_the_script_reads_or_the_command_sets(start: Path) -> None:
     old = str(start / "old")
     (start / "t.py").write_text("import os\nos.environ['DATA_HOME']\n")
-    launch = command(OLDPWD=old, HOME=old, DATA_HOME=old, RUN_ROOT=old, WANDB_RESUME="allow")
-    assert CommandPaths.of(launch).settings.keys() == {"data_home", "run_root"}
+    shell = {"OLDPWD": old, "DATA_HOME": old, "RUN_ROOT": old}
+    launch = command(**shell, OUT_DIR=old)
+    assert CommandPaths.of(launch, shell=shell).settings.keys() == {"data_home", "out_dir"}
+    assert CommandPaths.of(launch, shell={**shell, "OUT_DIR": old}).settings.keys() == {"data_home"}
 
 
 def test_a_restarted_job_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

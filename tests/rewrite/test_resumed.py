@@ -158,9 +158,28 @@ class TestPlanned:
 
     def test_a_rewritten_launch_whose_checkpoints_nobody_sees_is_kept(self) -> None:
         saved(4, place=UNSEEN, day=1)
-        assert batch_of(planned("--out", "absent")) == 4
-        saved(2, place=UNSEEN, day=2, origin=Origin.USER)  # the job starts as typed if it goes on from there
+        kept = planned("--out", "absent")
+        assert batch_of(kept) == 4
+        assert any(line.endswith("in case (its checkpoints are out of sight)") for line in kept.lines)
+        saved(1, place=UNSEEN, day=2, origin=Origin.TUNE)
+        assert batch_of(planned("--out", "absent")) == 8  # a tune's launches save elsewhere
+        saved(2, place=UNSEEN, day=3, origin=Origin.USER)  # the job starts as typed if it goes on from there
         assert batch_of(planned("--out", "absent")) == 8
+
+    def test_a_flag_alone_is_no_sign_if_the_job_could_start_again(self, folder: Path) -> None:
+        assert batch_of(planned("--resume")) == 8
+        (folder / "space.toml").write_text(f"{BATCH_SIZES}[rewrite]\nretry_as_typed = false\n")
+        assert batch_of(planned("--resume")) == 2
+        (folder / "space.toml").write_text(BATCH_SIZES)
+        measured(8, speed=9000.0)
+        with_ranks = Trial.completed(
+            workload={"program": "train.py", "world_size": 1},
+            config=config(2),
+            tokens_per_second=1.0,
+        )
+        with_ranks = replace(with_ranks, observed={"world_size": 4})
+        TrialStore("store").add(with_ranks)  # the program starts them itself, and none can start again
+        assert batch_of(planned("--resume")) == 2
 
     def test_a_restarted_job_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         saved(4, job_id="slurm-7")

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -16,7 +16,7 @@ from torchx_cubicml.launch.command_texts import program_path, recorded_variables
 from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.resumption import UNSEEN, folder_id
-from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.settings import child_environment, read_job_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 
 _MOST_WORDS = 128  # of a command; each is looked up as a path
 _MOST_ENTRIES = 500  # of a folder
-_MOST_LOOKED_AT = 2000  # in a folder and those within
 _MOST_DEPTH = 4
 _MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
 _MOST_CHARACTERS = 1024
 # Names of files that are checkpoints, and of those that may be one.
 _CHECKPOINT = re.compile(r"\.(?:pt|pth|ckpt|distcp|safetensors|bin|metadata|tar)$")
 _MAY_BE_ONE = re.compile(r"^(?!.*tfevents|.*\.(?:txt|log|out|err|jsonl?|ya?ml|toml|csv|md|py|sh|html|png)$)")
-_TELLING = frozenset({NamedPlace.OUTPUT, NamedPlace.RESUME})  # such variables count, whatever module reads them
 _ELSE = frozenset({"no", "not", "interval", "every"})  # words of names that say no more than when or whether not
 
 
@@ -49,17 +47,20 @@ class CommandPaths:
     start: str
 
     @classmethod
-    def of(cls, launch: Launch, start: str = "") -> Self:
-        """Read the words of a command, of the config files that it names, and of the variables that it reads.
+    def of(cls, launch: Launch, start: str = "", *, shell: Mapping[str, str] | None = None) -> Self:
+        """Read the words of a command, of the config files that it names, and of the variables that it sets or reads.
 
         Args:
             launch: the command.
             start: its working folder; empty for that of this process.
+            shell: environment from which it is started; by default that of this process.
         """
         stated = StatedSettings.of(launch)
-        program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
-        telling = (name for name, text in environment.items() if place_of(name, text) in _TELLING)
-        named = {*telling, *recorded_variables(program, environment)}
+        program = program_path(launch.program, is_module=launch.is_module, folder=start)
+        environment = program_environment(launch)
+        shell = child_environment({}) if shell is None else shell
+        own = {name for name, text in launch.env.items() if shell.get(name) != text}
+        named = {*own, *recorded_variables(program, environment)}
         settings = {
             **{name.lower(): environment[name] for name in named if name in environment},
             **{name: each.value for name, each in {**stated.files, **stated.arguments}.items()},
@@ -110,6 +111,10 @@ class CommandPaths:
         inside = [place for place in folders if place in below] or folders[-1:]
         return (folder_id(below[0], is_named=False) if below else UNSEEN, *map(folder_id, inside))
 
+    def shows_checkpoint(self) -> bool:
+        """Return whether the working folder, or a path that words name, holds what is surely a checkpoint."""
+        return any(_holds_something(each, _CHECKPOINT) for each in (*self.words.values(), *_entries(self.start)))
+
     @staticmethod
     def around(path: str) -> list[str]:
         """Return the ids of a checkpoint that words name, and of the folders in which its launch may have named it."""
@@ -132,12 +137,14 @@ class ResumeSigns:
 
     Args:
         says: flag, key or variable that says so; empty without.
+        is_blind: whether it names no path, no word names an output, and no checkpoint is in sight.
         holds: flag, key or variable of an output that holds checkpoints, of whomever; empty without.
         places: ids of places that exist and may hold its checkpoints.
         job: scheduler's name of a job that was started before; empty of others.
     """
 
     says: str = ""
+    is_blind: bool = False
     holds: str = ""
     places: frozenset[str] = frozenset()
     job: str = ""
@@ -146,58 +153,45 @@ class ResumeSigns:
     def of(cls, launch: Launch) -> Self:
         """Return the signs of a command, in its working folder."""
         paths = CommandPaths.of(launch)
-        sees = launch.can_have_second_attempt or launch.world_size == 1
-        named = ((name, _says_resume(name, text, paths, job_sees=sees)) for name, text in paths.settings.items())
+        named = ((name, _says_resume(name, text, paths)) for name, text in paths.settings.items())
         said = {name: path for name, path in named if path is not None}
         stated = [each for path in filter(None, said.values()) for each in paths.around(path)]
         job = read_job_environment()
         local = ((name, path) for name, path in paths.outputs.items() if "://" not in path)
         return cls(
             says=next(iter(said), ""),
+            is_blind=bool(said) and not stated and not paths.outputs and not paths.shows_checkpoint(),
             holds=next((name for name, path in local if _holds_something(path, _CHECKPOINT)), ""),
             places=frozenset(stated or (UNSEEN, *paths.found())),
             job=job.scheduler_job_id if job.attempt[0] else "",
         )
 
 
-def _says_resume(name: str, text: str, paths: CommandPaths, *, job_sees: bool) -> str | None:
+def _says_resume(name: str, text: str, paths: CommandPaths) -> str | None:
     """Return the path of the checkpoint that a setting names, empty for one that the program finds; else ``None``.
 
-    A path that does not exist, or an output folder with nothing but logs in it, is nothing to go on from. Where no
-    word names an output, no checkpoint may be in sight either, if the job can still start as typed once it loads one.
+    A path that does not exist, or an output folder with nothing but logs in it, is nothing to go on from.
     """
     if place_of(name, text) is not NamedPlace.RESUME or not _ELSE.isdisjoint(words_of(name)):
         return None
     path = paths.path(text)
     if "/" in text or os.path.lexists(path):
         return path if _holds_something(path) else None
-    if paths.outputs:
-        return "" if any(map(_holds_something, paths.outputs.values())) else None
-    in_sight = (*paths.words.values(), *_entries(paths.start))
-    return None if job_sees and not any(_holds_something(each, _CHECKPOINT) for each in in_sight) else ""
+    outputs = paths.outputs.values()
+    return None if outputs and not any(map(_holds_something, outputs)) else ""
 
 
-def _holds_something(path: str, kind: re.Pattern[str] = _MAY_BE_ONE) -> bool:
+def _holds_something(path: str, kind: re.Pattern[str] = _MAY_BE_ONE, depth: int = _MOST_DEPTH) -> bool:
     """Return whether a path is a file with content of a ``kind``, or a folder with one; a remote place may be."""
     if "://" in path:
         return True
-    looked_at = islice(chain([path], _below(path)), _MOST_LOOKED_AT)
-    return any(kind.search(os.path.basename(each)) and _has_content(each) for each in looked_at)  # noqa: PTH119
-
-
-def _has_content(path: str) -> bool:
     try:
-        return os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202 - pathlib adds nothing
+        if not os.path.isdir(path):  # noqa: PTH112 - pathlib adds nothing
+            is_such = kind.search(os.path.basename(path)) is not None  # noqa: PTH119
+            return is_such and os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202
+        return depth > 0 and any(_holds_something(each, kind, depth - 1) for each in _entries(path))
     except OSError:
         return False
-
-
-def _below(path: str, depth: int = _MOST_DEPTH) -> Iterator[str]:
-    """Yield what a folder holds, what stands directly in it first."""
-    entries = _entries(path) if depth else []
-    yield from entries
-    for each in entries:
-        yield from _below(each, depth - 1)
 
 
 def _entries(path: str) -> list[str]:

@@ -59,12 +59,6 @@ _POLL_S = 0.02
 STEP_LIMIT = "step limit"
 
 
-def _typed_start(assignment: Assignment) -> TypedStart | None:
-    from torchx_cubicml.recorder.attempt.typed_start import TypedStart
-
-    return TypedStart.of(assignment)
-
-
 def open_session(program: Program) -> Session | None:
     """Return a started session that records this process; warn once and return ``None`` if the contract is invalid.
 
@@ -114,7 +108,12 @@ class Session:
         is_rewritten = assignment.contract.origin in {Origin.REWRITE, Origin.EXPLORE}
         self._began: float | None = None
         self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
-        self._typed_start = _typed_start(assignment) if is_rewritten else None
+        self._typed_start: TypedStart | None = None
+        self._may_be_anew = is_rewritten and assignment.leads  # it has not loaded the checkpoint of an earlier training
+        if is_rewritten and assignment.contract.as_typed is not None:
+            from torchx_cubicml.recorder.attempt.typed_start import TypedStart
+
+            self._typed_start = TypedStart.of(assignment)
         self._has_started_processes = False
         self._checkpoints: Checkpoints | None = None  # from the import of torch on
 
@@ -261,29 +260,32 @@ class Session:
         return result
 
     def _note_loading(self, checkpoints: Checkpoints, load: partial[object], result: object) -> None:
-        goes_on, contract = checkpoints.loaded(load, result), self._assignment.contract
-        if not (goes_on and self._assignment.leads and (self._attempt or contract.as_typed)):
+        if not (checkpoints.loaded(load, result) and self._may_be_anew):
             return
         from torch import distributed
 
         from torchx_cubicml.recorder.attempt.resumed import begun_with_other_config
 
-        second = self._attempt.second if self._attempt is not None else ""
+        self._may_be_anew = False
+        contract, second = self._assignment.contract, self._attempt.second if self._attempt is not None else ""
         typed = decode_contract(second) if second else contract.typed()
         if not begun_with_other_config(contract, typed.config, checkpoints.facts):
             return
-        has_peers = distributed.is_available() and distributed.is_initialized()
-        if not second and (self._typed_start is None or has_peers):
-            warn(f"the rewritten launch {GOES_ON_AS_TYPED}: its loader may skip samples, or repeat them")
-            return
+        has_peers = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+        alone = None if second or has_peers else self._typed_start
         if second and self._attempt is not None:
             self._attempt.goes_on()
+        elif alone is None:
+            warn(f"the rewritten launch {GOES_ON_AS_TYPED}: its loader may skip samples, or repeat them")
+            return
+        else:
+            warn(f"the rewritten command {GOES_ON_AS_TYPED}; starting again as you typed it")
+            alone.prepare()
         self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
         self.close()
-        if second or self._typed_start is None:
-            os._exit(1)  # the launcher starts the command again as typed
-        warn(f"the rewritten command {GOES_ON_AS_TYPED}; starting again as you typed it")
-        self._typed_start.run()
+        if alone is not None:
+            alone.run()
+        os._exit(1)  # the launcher starts the command again as typed
 
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation

@@ -29,7 +29,15 @@ KEPT_NAMES = frozenset(
         # Of the job and its hardware.
         *("world_size", "nnodes", "nproc_per_node", "devices_per_node", "device_memory_gib", "n_cpus", DEVICE, "cpu"),
         *("backend", "scheduler", "python_version", "torch_version", "cuda_version", "nccl_version", "driver_version"),
-        *("compute_capability", "n_threads", "trainings", "measured_training", "saves_checkpoints"),
+        *(
+            "host_memory_gib",
+            "host_memory_limit_gib",
+            "compute_capability",
+            "n_threads",
+            "trainings",
+            "measured_training",
+            "saves_checkpoints",
+        ),
         *("host_cpus", "other_busy_cpus", "idle_cpus", "other_device_processes", "other_device_share", QUEUE_S),
         # Of the model and its batches.
         *("global_batch_size", "device_batch_size", "n_params", "n_trainable_params", "layer_n_params"),

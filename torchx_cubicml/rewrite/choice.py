@@ -22,6 +22,7 @@ from torchx_cubicml.records.resumption import (
     SAVED_STEP,
     UNSEEN,
     digested,
+    folders,
     has_same_state,
     savers,
     saves_weights_alone,
@@ -70,6 +71,7 @@ class DecisionContext:
         kept: global batch size that the script keeps, see ``kept_batch``.
         signs: signs in the command and around it that it goes on with an earlier training.
         goes_on: whether the launch goes on with an earlier training, so that what touches its state stays.
+        starts_again: whether the job can start as typed if it turns out to go on with another training.
     """
 
     space: SearchSpace
@@ -84,6 +86,7 @@ class DecisionContext:
     kept: Workload = field(default_factory=dict)
     signs: ResumeSigns = field(default_factory=ResumeSigns)
     goes_on: bool = False
+    starts_again: bool = False
 
     def migrated(self) -> DecisionContext:
         """Return this case with the trials of its work in the terms of the space file, and with their objective.
@@ -170,13 +173,15 @@ def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
     signs, keys = case.signs, case.digest_keys
     found = savers(case.trials, case.workload, digested(signs.places - {UNSEEN}, keys))
     if not found and UNSEEN in signs.places:
-        unseen = savers(case.trials, case.workload, digested([UNSEEN], keys))
+        unseen = [
+            each for each in savers(case.trials, case.workload, digested([UNSEEN], keys)) if each in case.own_trials()
+        ]
         # One as typed needs no more: a job that goes on from there as another config starts again as typed.
-        found = unseen if unseen and unseen[-1].origin is not Origin.USER else []
+        found = unseen if unseen and unseen[-1].origin in {Origin.REWRITE, Origin.EXPLORE} else []
     if not found and signs.job:
         of_job = (trial for trial in case.trials if trial.observed.get("job_id") == signs.job)
         found = sorted((trial for trial in of_job if is_same_program(trial, case.workload)), key=recency)
-    if signs.says or signs.job:
+    if (signs.says and not (signs.is_blind and _may_begin(case))) or signs.job:
         return True, found[-1] if found else None
     code, own = case.command.texts.get(PROGRAM), savers(case.trials, case.workload)
     program = {text_digest(code, key) for key in keys} if code is not None else ()
@@ -184,6 +189,12 @@ def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
         return False, None
     may_hold_training = bool(signs.holds) and not saves_weights_alone(case.trials, case.workload)
     return bool(found) or may_hold_training, found[-1] if found else None
+
+
+def _may_begin(case: DecisionContext) -> bool:
+    """Return whether a job that does not begin anew after all notices that, and can start again as typed."""
+    size = case.workload.get("world_size")
+    return case.starts_again and all(trial.observed.get("world_size", size) == size for trial in case.own_trials())
 
 
 def going_on_line(case: DecisionContext, earlier: Trial | None, config: Config) -> str:
@@ -195,6 +206,8 @@ def going_on_line(case: DecisionContext, earlier: Trial | None, config: Config) 
     later = "" if earlier.state is State.COMPLETED else " or later"  # it may have been killed before it told
     where = "" if step is None else f"step {step}{later} of "
     kept = "keeping its batch and layout" if has_same_state(earlier.config, config) else "with the config as typed now"
+    if not (case.signs.says or case.signs.job) and digested([UNSEEN], case.digest_keys) & {*folders(earlier)}:
+        kept += " in case (its checkpoints are out of sight)"
     return f"goes on from {where}launch {earlier.trial_id}, {kept}"
 
 

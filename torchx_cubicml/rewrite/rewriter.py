@@ -48,7 +48,7 @@ from torchx_cubicml.launch.scheduler import (
     store_doubt,
 )
 from torchx_cubicml.launch.torchx_config import own_section
-from torchx_cubicml.records.contract import Contract, encode_contract
+from torchx_cubicml.records.contract import Contract, TypedCommand, encode_contract
 from torchx_cubicml.records.job_time import parts_text, seconds_text
 from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
@@ -306,7 +306,8 @@ def _decide(launch: Launch, contract: Contract, space: SearchSpace, options: Opt
     limits = DecisionLimits(read_s=READ_DEADLINE_S, think_s=think_s, cache=_cache_folder(options))
     signs = within(READ_DEADLINE_S, lambda: ResumeSigns.of(launch), what="looking for checkpoints")
     case = DecisionContext(space=with_rule_facts(launch, space), workload=contract.workload, current=contract.config)
-    case = replace(case, command=PresentCommand.of(launch, space), signs=signs)
+    starts_again = space.rewrite.retry_as_typed and (launch.can_have_second_attempt or launch.world_size == 1)
+    case = replace(case, command=PresentCommand.of(launch, space), signs=signs, starts_again=starts_again)
     if mode != "rewrite":
         return Decision(choice=None, lines=typed_over_lines(case, contract.store, limits=limits))
     return decide(case, contract.store, limits=limits, now=datetime.now(UTC))
@@ -339,8 +340,13 @@ def _with_choice(
         checked_hooks=checked_hooks(written, space, choice.config),
     )
     contract = with_files(contract, typed=launch, wanted=written, own=current)
-    if second is None:
-        contract = with_typed_command(contract, typed=launch, wanted=written, own=current)
+    if second is None and has_second and not contract.files:
+        is_alone = written.world_size == 1  # else the job can do no more than warn
+        contract = (
+            with_typed_command(contract, typed=launch, wanted=written, own=current)
+            if is_alone
+            else replace(contract, as_typed=TypedCommand(config=current))
+        )
     if contract.files and written.world_size != launch.world_size:
         raise LaunchError("the best config changes both config files and the job size, which a job cannot undo")
     for each in filter(None, (contract, second)):

@@ -37,7 +37,14 @@ def test_an_older_wording_of_the_driver_is_read(tmp_path: Path) -> None:
     assert driver_version(tmp_path / "version") == "535.183.01"
 
 
-def test_a_model_on_the_processor_has_no_device_facts() -> None:
+def test_a_model_on_the_processor_has_no_facts_of_a_gpu_and_a_share_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hardware, "host_memory_gib", lambda: {"host": 62.8035, "limit": 24.0})
+    facts = hardware_facts("cpu", ranks=3)
+    assert (facts["host_memory_gib"], facts["host_memory_limit_gib"]) == (62.8, 24.0)
+    assert facts["device_memory_gib"] == 8.0
+    monkeypatch.setattr(hardware, "host_memory_gib", dict)
     facts = hardware_facts("cpu")
     assert facts["n_cpus"] >= 1
     assert facts["n_threads"] == torch.get_num_threads()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def test_unknown_facts_of_a_device_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "cpu_name", lambda: "")
     monkeypatch.setattr(hardware, "driver_version", lambda: "")
+    monkeypatch.setattr(hardware, "host_memory_gib", dict)
     properties = SimpleNamespace(total_memory=1.5555 * 2**30, major=8, minor=6)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {3: properties}.__getitem__)

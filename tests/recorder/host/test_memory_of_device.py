@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.recorder.host.memory import allocator_retries, count_oom_kills, peak_memory_gib, peak_reserved_gib
+from torchx_cubicml.host_memory import count_oom_kills
+from torchx_cubicml.recorder.host.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
 
 if TYPE_CHECKING:
     from pathlib import Path

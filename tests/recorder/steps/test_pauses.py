@@ -56,6 +56,43 @@ def test_a_block_without_gradients_holds_its_evaluation(pauses: Pauses, is_unusu
     assert pauses.take() == (Pause(EVAL_MODE, 1.0, 3.0 if is_unusual else 2.0),)
 
 
+def test_a_save_before_the_first_forward_of_a_block_counts_once(pauses: Pauses) -> None:
+    pauses.enter()  # at 1
+    pauses.saving(lambda: None)  # from 2 to 3
+    pauses.evaluate(in_training_mode=False)
+    pauses.leave()  # at 4
+    pauses.train()
+    found = seconds(pauses)
+    assert (found["eval_mode_s"], found["checkpoint_s"]) == (2.0, 1.0)
+
+
+def test_the_begin_of_a_block_serves_one_evaluation_of_its_step(pauses: Pauses) -> None:
+    pauses.enter()  # at 1
+    for _ in range(2):  # with a training forward between them, as in test-time training
+        pauses.evaluate(in_training_mode=False)  # the second one at 3
+        pauses.evaluated()  # at 2 and 4
+        pauses.train()
+    pauses.leave()
+    assert pauses.take() == (Pause(EVAL_MODE, 1.0, 2.0), Pause(EVAL_MODE, 3.0, 4.0))
+    pauses.enter()  # at 5
+    pauses.drop()
+    pauses.evaluate(in_training_mode=False)  # at 6
+    pauses.leave()  # at 7
+    pauses.train()
+    assert pauses.take() == (Pause(EVAL_MODE, 6.0, 7.0),)
+
+
+def test_a_moment_that_cannot_be_taken_is_none_of_a_pause(pauses: Pauses) -> None:
+    pauses.evaluate(in_training_mode=False)  # at 1
+    now, pauses.now = pauses.now, lambda: None  # as while a graph is captured
+    pauses.enter()
+    pauses.evaluated()
+    pauses.now = now
+    pauses.left_evaluation()  # at 2
+    pauses.train()
+    assert pauses.take() == (Pause(EVAL_MODE, 1.0, 2.0),)
+
+
 def test_a_block_behind_an_evaluation_is_no_part_of_it(pauses: Pauses) -> None:
     pauses.evaluate(in_training_mode=False)  # at 1
     pauses.evaluated()  # at 2
@@ -211,7 +248,7 @@ class TestEvaluationWatch:
         self, watched: tuple[EvaluationWatch, nn.Module, nn.Module], pauses: Pauses
     ) -> None:
         watch, outer, inner = watched
-        pauses.evaluate(in_training_mode=True)  # as a hook of the settled training does
+        pauses.evaluate(in_training_mode=False)  # as a hook of the settled training does
         assert outer._forward_hooks
         assert inner._forward_hooks
         watch.release()
@@ -264,6 +301,24 @@ class TestNoGrad:
         assert bool(model._forward_pre_hooks) == (steps == 2)  # needed every other step, they stay for some
         self.train(pauses, model, steps=10)
         assert not model._forward_pre_hooks
+
+    @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+    def test_evaluation_lasts_from_the_entry_to_the_exit(
+        self, pauses: Pauses, model: nn.Module, context: Callable[[], Any]
+    ) -> None:
+        self.train(pauses, model, steps=3)
+        tick = pauses.now
+        assert tick is not None
+        before = cast("float", tick())
+        with contextlib.suppress(ValueError), context():
+            tick()  # a loader is opened
+            model(torch.ones(1, 2))
+            tick()
+            raise ValueError
+        tick()
+        model(torch.ones(1, 2))
+        (pause,) = pauses.take()
+        assert (pause.begin, pause.end) == (before + 1, before + 5)  # the forward itself ended at 4
 
     def test_contexts_are_known_by_their_callers(self, pauses: Pauses, model: nn.Module) -> None:
         @torch.no_grad()

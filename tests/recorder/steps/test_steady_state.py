@@ -232,3 +232,10 @@ def test_a_run_that_changes_its_pace_for_good_is_not_steady(moment: int, factor:
 def test_a_run_that_changes_its_pace_for_a_while_is_steady() -> None:
     durations = [1.4 if 80 < index < 120 else 1.0 for index in range(200)]
     assert steady_state(steps(*durations)).is_steady
+
+
+def test_stalls_of_each_epoch_count_as_over_whole_epochs() -> None:
+    epoch = [Block(seconds=11.0, samples=2), *[Block(seconds=1.0, samples=2)] * 9]
+    state = steady_state((epoch * 4)[1:])
+    assert state is not None
+    assert state.samples_per_second == pytest.approx(1.0)

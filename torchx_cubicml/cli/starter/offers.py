@@ -92,7 +92,7 @@ def variable_lines(launch: Launch, recorded: RecordedLaunches, *, is_needed: boo
     """
     here = local_device(launch).get("device")  # of NVIDIA, unless it is the processor
     seen = {name for trial in recorded.trials for name in trial.observed}
-    is_on_cuda = "device_memory_gib" in seen or (here is not None and here.value != "cpu")
+    is_on_cuda = "compute_capability" in seen or (here is not None and here.value != "cpu")
     if not is_needed:
         return [f"# {line}" for line in _ALLOCATOR] if is_on_cuda else []
     default = None if is_on_cuda else _n_threads(launch, recorded)

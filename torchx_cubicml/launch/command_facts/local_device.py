@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.host_memory import usable_gib_per_process
 from torchx_cubicml.launch.command_facts.stated_settings import Setting
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 _LOCAL = frozenset({"local_cwd", "local_docker"})
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _DEVICES = (Path("/dev/kfd"), Path("/dev/accel"))  # of accelerators whose kind no file here tells
-_GIB = float(1 << 30)
 
 
 def local_device(launch: Launch, gpus: Path = _GPUS) -> dict[str, Setting]:
@@ -43,8 +42,4 @@ def host_gib_per_process(launch: Launch) -> float | None:
     """Return the memory of this machine in GiB for each process of a local launch; ``None`` where it is not known."""
     if launch.scheduler not in _LOCAL or not launch.nproc_per_node:
         return None
-    try:
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
-    return pages / _GIB / launch.nproc_per_node
+    return usable_gib_per_process(launch.nproc_per_node)

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
+from torchx_cubicml.host_memory import count_oom_kills
 from torchx_cubicml.recorder.attempt.early_failure import NodeReport, early_failure
 from torchx_cubicml.recorder.attempt.failure_watch import FailureWatch
 from torchx_cubicml.recorder.attempt.new_paths import movable, move_aside
 from torchx_cubicml.recorder.attempt.nodes import NodeAgreement, listening_ports
 from torchx_cubicml.recorder.attempt.notes import RankProcess, read_attempt
 from torchx_cubicml.recorder.attempt.rendezvous import KEPT_OUTSIDE
-from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.records.contract import (
     CONTRACT_VARIABLE,
@@ -140,7 +140,7 @@ class FirstAttempt:
                 return
             warn(f"the rewritten command {failure}; starting again as you typed it")
             moved, left = move_aside(movable(attempt.new_paths), time.strftime(".failed-%Y%m%d-%H%M%S"))
-            _tell_of_paths(moved, left)
+            tell_of_paths(moved, left)
             self.forget()
             if nodes is not None:
                 nodes.hand_over(is_host=bool(ports))
@@ -202,7 +202,8 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _tell_of_paths(moved: Mapping[str, str], left: Sequence[str]) -> None:
+def tell_of_paths(moved: Mapping[str, str], left: Sequence[str]) -> None:
+    """Warn of what was moved aside, old path -> new path, and of what was left."""
     if moved:
         shown = [f"{_short(old)} -> {_short(new)}" for old, new in list(moved.items())[:_MOST_SHOWN]]
         more = f" and {len(moved) - _MOST_SHOWN} more" if len(moved) > _MOST_SHOWN else ""

@@ -29,17 +29,20 @@ _CACHE = re.compile(r"hub|.*cache.*", re.IGNORECASE)  # a part of a path
 _TEMPORARY = ("tmp", "pymp-", "torch")  # first letters of names that libraries draw in the folder for temporary files
 
 
-def watch_new_paths(list_file: Path) -> None:
-    """Append each path that this process, or a process forked from it, makes from now on to ``list_file``.
+def watch_new_paths(list_file: Path | None = None) -> set[str]:
+    """Return the set to which each path is added that this process makes from now on.
+
+    In ``list_file`` are those of processes forked from it, too, one JSON string per line.
 
     Files that native code opens are not seen. An audit hook cannot be removed; after ``_MOST_PATHS`` it does nothing.
 
     Raises:
         OSError: the file cannot be opened.
     """
-    descriptor = os.open(list_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    descriptor = os.open(list_file, flags, 0o600) if list_file is not None else -1
     seen: set[str] = set()
-    own_folder = f"{list_file.parent}{os.sep}"
+    own_folder = f"{list_file.parent}{os.sep}" if list_file is not None else os.devnull
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         position = _PATH_ARGUMENT.get(event)
@@ -49,11 +52,13 @@ def watch_new_paths(list_file: Path) -> None:
             path = _new_path(event, arguments, position)
             if path and path not in seen and not path.startswith(own_folder):
                 seen.add(path)
-                os.write(descriptor, f"{json.dumps(path)}\n".encode())
+                if descriptor >= 0:
+                    os.write(descriptor, f"{json.dumps(path)}\n".encode())
         except Exception:  # noqa: BLE001 - an error of an audit hook would reach the program
             return
 
     sys.addaudithook(hook)
+    return seen
 
 
 def movable(paths: Iterable[str]) -> list[str]:

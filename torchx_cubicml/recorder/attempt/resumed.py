@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.records.resumption import LOADED_FROM, UNSEEN, digested, has_same_state, savers
+from torchx_cubicml.records.resumption import LOADED_FROM, digested, has_same_state, savers
 from torchx_cubicml.store.deadline import read_with_deadline, within
 from torchx_cubicml.store.digest_key import digest_keys
 
@@ -33,7 +33,6 @@ def begun_with_other_config(contract: Contract, typed: Config, facts: Mapping[st
     with suppress(CubicMLError):
         keys = within(_READ_S, lambda: digest_keys(contract.store), what="reading the key of the digests")
         trials = read_with_deadline(contract.store, deadline_s=_READ_S).trials
-        places = {*map(str, ids if isinstance(ids, tuple) else ())} - {UNSEEN}
-        found = savers(trials, contract.workload, digested(places, keys))
+        found = savers(trials, contract.workload, digested(map(str, ids), keys) if isinstance(ids, tuple) else ())
         return not (found and has_same_state(found[-1].config, contract.config))
     return True

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError, RecordError
+from torchx_cubicml.host_memory import count_oom_kills
 from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.launch_provenance import with_provenance
@@ -26,7 +27,6 @@ from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
 from torchx_cubicml.recorder.events.restart_cause import RESTART_CAUSE, restart_cause
 from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE, OUTCOME, WRITTEN
 from torchx_cubicml.recorder.host.load import HostLoad
-from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.arguments import text_digest
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.iso_time import time_now

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.host_memory import host_memory_gib
 from torchx_cubicml.settings import visible_devices
 
 if TYPE_CHECKING:
@@ -20,20 +21,26 @@ _PROCESSORS = Path("/proc/cpuinfo")
 _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
-def hardware_facts(kind: str) -> dict[str, Value]:
-    """Return the known facts of this node's processors and, for a model on CUDA, of its devices.
+def hardware_facts(kind: str, *, ranks: int = 1) -> dict[str, Value]:
+    """Return the known facts of this node's processors, memory and, for a model on CUDA, of its devices.
 
     Args:
         kind: of device that the model is on, such as ``cpu`` or ``cuda``.
+        ranks: processes of the job on this node, which share the memory of a model on the processors.
     """
     from torch import get_num_threads
 
+    memory = {name: round(value, 2) for name, value in host_memory_gib().items()}
     known: dict[str, Value | None] = {
         "cpu": cpu_name() or None,
         "n_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "n_threads": get_num_threads(),
         "backend": _backend() or None,
+        "host_memory_gib": memory.get("host"),
+        "host_memory_limit_gib": memory.get("limit"),
     }
+    if kind == "cpu" and memory:
+        known["device_memory_gib"] = round(min(memory.values()) / ranks, 2)
     if kind == "cuda":
         known.update(_cuda_facts())
     return {name: value for name, value in known.items() if value is not None}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.steps.torch_hooks import once_imported
-from torchx_cubicml.records.resumption import LOADED_FROM, SAVED_IN, SAVED_STEP, STARTS_ANEW, UNSEEN
+from torchx_cubicml.records.resumption import LOADED_FROM, SAVED_IN, SAVED_STEP, STARTS_ANEW, UNSEEN, folder_id
 from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Checkpoints:
     """Checkpoints that this process saves and loads; made before the program changes its arguments or its folder."""
 
     def __init__(self) -> None:
-        self._command, self._start = tuple(sys.argv), str(Path.cwd())
+        self._command, self._start, self._environment = tuple(sys.argv), str(Path.cwd()), child_environment({})
         self._began = time.time()
         self._read: list[str] = []  # ids of the places of the files read
         self._has_read_bare_state = False  # of an optimizer that keeps none, such as plain SGD
@@ -158,7 +158,8 @@ class Checkpoints:
             return is_past and self._goes_on(_step_in(state))
         path = _path(load)
         is_named = path in self.paths.words.values()
-        self._read += (*self.paths.places(path), *(self.paths.around(path) if is_named else ())) if path else ()
+        places = (*self.paths.places(path), *(self.paths.around(path) if is_named else ())) if path else ()
+        self._read += (each for each in places if each != UNSEEN)
         if name.endswith("load_checkpoint"):  # of a trainer: its first result is a step or a path, if it has found any
             first = result[0] if isinstance(result, tuple) and result else None
             is_past = bool(first) and not load.keywords.get("load_module_only")
@@ -177,7 +178,7 @@ class Checkpoints:
     def _goes_on(self, step: int | None) -> bool:
         self._step = step if step is not None else self._step_in_file
         self.is_loading = True
-        self.facts[LOADED_FROM] = tuple(dict.fromkeys(self._read))[-_MOST_FOLDERS:] or (UNSEEN,)
+        self.facts[LOADED_FROM] = tuple(dict.fromkeys(self._read))[-_MOST_FOLDERS:] or (folder_id(""),)
         return True
 
     @cached_property
@@ -187,8 +188,8 @@ class Checkpoints:
         from torchx_cubicml.launch.launch import Launch
 
         program, *arguments = self._command
-        launch = Launch(program=program, script_args=tuple(arguments), env=child_environment({}))
-        return CommandPaths.of(launch, self._start)
+        launch = Launch(program=program, script_args=tuple(arguments), env=self._environment)
+        return CommandPaths.of(launch, self._start, shell=self._environment)
 
 
 def _is_beside_older(path: str, began: float) -> bool:

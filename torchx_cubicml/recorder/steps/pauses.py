@@ -62,8 +62,10 @@ class Pauses:
         "_begin_saving",
         "_end_saving",
         "_ended",
+        "_entered",
         "_host",
         "_inner",
+        "_is_in_block",
         "_is_within",
         "_pauses",
         "_save_began",
@@ -71,7 +73,6 @@ class Pauses:
         "_save_depth",
         "_thread",
         "add",
-        "entered",
         "is_usual",
         "kind",
         "now",
@@ -92,8 +93,9 @@ class Pauses:
         self._began: Moment = None
         self._began_s = 0.0
         self._ended: tuple[Moment, float, int] | None = None  # end of its last forward, and the saves until then
-        self.entered: tuple[Moment, float] | None = None  # moment of entering the present ``no_grad``, if unusual
+        self._is_in_block = False  # in a ``no_grad`` that training steps do not enter
         self._is_within = False  # a forward ran in it
+        self._entered: tuple[Moment, float, int] | None = None  # its begin and step, until an evaluation begins there
         self._save_depth = 0
         self._save_began: Moment = None
         self._save_began_s = 0.0
@@ -111,27 +113,35 @@ class Pauses:
             return
         if self.kind != kind:
             self.train()
-            self._began, self._began_s = self.entered or (self.now(), perf_counter())
-            self.kind, self._inner = kind, []
-            self.on_begin()
-        self._ended, self._is_within = None, self.entered is not None
+            entered, self._entered = self._entered, None
+            if entered is not None and entered[2] == self.steps:
+                self._began, self._began_s, _ = entered
+            else:
+                self._began, self._began_s, self._inner = self.now(), perf_counter(), []
+            self.kind = kind
+            if kind == EVAL_MODE:
+                self.on_begin()
+        self._ended, self._is_within = None, self._is_in_block
 
     def enter(self) -> None:
         """Note that the program enters ``no_grad`` where training steps do not."""
-        if self.now is not None:
-            self.entered = self.now(), perf_counter()
+        if self.now is None:
+            return
+        self._is_in_block = True
+        if not self.kind and (moment := self.now()) is not None:
+            self._entered, self._inner = (moment, perf_counter(), self.steps), []
 
     def leave(self) -> None:
         """Note that the program has left ``no_grad``, which ends an evaluation within it."""
-        if self.entered is not None and self.is_in_its_thread:
+        if self._is_in_block and self.is_in_its_thread:
             if self._is_within:
                 self.evaluated()
-            self.entered, self._is_within = None, False
+            self._is_in_block, self._is_within, self._entered = False, False, None
 
     def evaluated(self) -> None:
         """Note the end of such a forward, or what follows where no hook saw that end."""
-        if self.kind and self.now is not None:
-            self._ended = self.now(), perf_counter(), len(self._inner)
+        if self.kind and self.now is not None and (moment := self.now()) is not None:
+            self._ended = moment, perf_counter(), len(self._inner)
 
     def left_evaluation(self) -> None:
         """Note that the model is set to training mode, which ends an evaluation whose last forward was not seen."""
@@ -142,11 +152,9 @@ class Pauses:
         """Note a training forward; without any other sign, it ends the evaluation."""
         if not self.kind or self.now is None:
             return
-        self.left_evaluation()
-        if self._ended is not None:
-            end, end_s, n_inner = self._ended
-            self.add(Pause(self.kind, self._began, end, tuple(self._inner[:n_inner])))
-            self._host[self.kind].append((self._began_s, end_s))
+        end, end_s, n_inner = self._ended or (self.now(), perf_counter(), len(self._inner))
+        self.add(Pause(self.kind, self._began, end, tuple(self._inner[:n_inner])))
+        self._host[self.kind].append((self._began_s, end_s))
         self.kind, self._ended = "", None
 
     def drop(self) -> None:
@@ -219,7 +227,7 @@ class Pauses:
         pause = Pause(CHECKPOINT, self._save_began, self.now())
         self.add(pause)
         self._host[CHECKPOINT].append((self._save_began_s, perf_counter()))
-        if self.kind:
+        if self.kind or self._is_in_block:
             self._inner.append(pause)
 
 

@@ -95,6 +95,19 @@ def test_history_list_is_a_table_and_json(store: str) -> None:
     assert trials == json.loads(torchx("history", "list", "--store", store, "--json", "--limit", "0").stdout)
 
 
+def test_a_reader_that_goes_away_ends_the_command(store: str) -> None:
+    torchx_command = str(Path(sys.executable).with_name("torchx"))
+    command = f"{shlex.join([torchx_command, 'cubicml', 'history', 'list', '--json', '--store', store])} | true"
+    done = subprocess.run(
+        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
 def test_history_lists_by_default(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHX_CUBICML_STORE", store)
     assert torchx("history") == torchx("history", "list")

@@ -99,6 +99,12 @@ def test_local_protocols_are_made_absolute(tmp_path: Path, monkeypatch: pytest.M
     assert found == [f"{tmp_path}/x", f"file://{tmp_path}/x", f"local://{tmp_path}/x", "file:///x/y"]
 
 
+def test_variables_of_a_path_are_those_of_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    assert absolute_url("$PLACE/a") == absolute_url("${PLACE}/a") == f"{tmp_path}/a"
+    assert absolute_url("file://$PLACE/a") == f"file://{tmp_path}/a"
+
+
 def test_an_unknown_home_is_reported() -> None:
     with pytest.raises(StoreError, match=r"^cannot make store ~no-such-user/x absolute: "):
         absolute_url("~no-such-user/x")

@@ -7,6 +7,7 @@ each imports its dependencies when it runs.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.base import CommandModule
 
+_READER_IS_GONE = 141  # as a shell reports SIGPIPE
 COMMANDS = {
     "init": "write a starter space file for a command",
     "explain": "tell what a command's launch will need and how fast it will be, before it is launched",
@@ -64,6 +66,10 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             status = _command(args.cubicml_command).run(args)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader is gone, as in: history list --json | head -1
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its exit
+            status = _READER_IS_GONE
         except CubicMLError as error:
             told = "; ".join([str(error), *getattr(error, "__notes__", ())])
             print(f"torchx-cubicml: {told}", file=sys.stderr)  # noqa: T201 - the command line's own output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def _absolute_path(path: str) -> Path:
     if not path:
         raise StoreError("store file:// has no folder; use file:///<folder>")
     try:
-        return Path.cwd() / Path(path).expanduser()
+        return Path.cwd() / Path(os.path.expandvars(path)).expanduser()
     except (RuntimeError, OSError) as error:
         raise StoreError(f"cannot make store {mask(path)} absolute: {error}") from error
 

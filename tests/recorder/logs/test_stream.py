@@ -68,6 +68,18 @@ def test_lines_are_read_along_and_printed_as_they_are() -> None:
         assert len(news) == 3
 
 
+def test_a_line_that_is_drawn_again_is_read() -> None:
+    news: list[None] = []
+    declared = LogPattern(pattern=r"it (?P<step>\d+) (?P<tokens_per_second>\d+)")
+    lines = LogLines(lambda hook: hook, devices=1, on_news=lambda: news.append(None), declared=declared)
+    with own_stdout():
+        lines.listen()
+        for step in range(1, 6):  # the last one may go on
+            sys.stdout.write(f"\rit {step} 100")
+        lines.release()
+    assert len(news) == 3
+
+
 def test_the_first_known_format_is_kept() -> None:
     with own_stdout():
         lines, _ = listening()

@@ -102,7 +102,8 @@ class LogLines:
             return
         self._busy = True
         try:
-            *lines, rest = (self._rests.get(name, "") + text).split("\n")
+            # A bar is drawn again behind a carriage return.
+            *lines, rest = (self._rests.get(name, "") + text).replace("\r", "\n").split("\n")
             self._rests[name] = rest[-MAX_LINE:]
             for line in lines:
                 self._take_line(line)

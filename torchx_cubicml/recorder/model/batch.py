@@ -12,7 +12,7 @@ from torchx_cubicml.recorder.model.live_objects import live_instances_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
     from torch.autograd.graph import Node
 
     ArgumentPath: TypeAlias = tuple[int | str, ...]
@@ -21,6 +21,7 @@ _MAX_DEPTH = 3  # nesting of arguments in dictionaries and lists
 _MAX_VISITED = 64
 LENGTHS, OFFSETS = "._lengths", "._offsets"  # of a jagged tensor
 _TOKENS = frozenset({"input_ids", "tokens", ".input_ids", ".tokens"})
+_ORDER = 2  # place of the order of samples in packed sequences
 _TOKEN_TYPES = frozenset({"torch.int64", "torch.int32"})
 
 
@@ -75,15 +76,53 @@ class BatchReader:
             return replace(self, sample_dim=None)
         return self if is_part else replace(self, sample_dim=1)
 
+    def with_second(
+        self, size: int, requested: int | None, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> BatchReader:
+        """Return a reader that agrees with a layer whose second dimension counts ``size`` samples.
+
+        The sample dimension is ``None`` if that is the second one here, too, and the first one is as requested.
+        """
+        shape = list(getattr(_follow(self.path, args, kwargs), "shape", ()))[:2]
+        if self.n_keys or len(set(shape)) < 2 or size not in shape:
+            return self
+        is_second = shape.index(size) == 1
+        # A model may be given the batch first where it takes it second.
+        return replace(self, sample_dim=None if is_second and requested == shape[0] else int(is_second))
+
+
+def layers_with_batch_second(model: nn.Module) -> list[nn.Module]:
+    """Return the layers that take ``[seq_len, batch, features]``: recurrent ones and attention by their default."""
+    from torch import nn
+
+    kinds = (nn.RNNBase, nn.MultiheadAttention)
+    return [each for each in model.modules() if isinstance(each, kinds) and not each.batch_first]
+
+
+def second_size(args: Sequence[object], kwargs: Mapping[str, object]) -> int | None:
+    """Return the samples of the input of such a layer; ``None`` where it holds no batch."""
+    first: Any = next(iter([*args, *kwargs.values()]), None)
+    if _is_packed(first):
+        return int(first.batch_sizes[0])
+    shape: Sequence[int] = getattr(first, "shape", ())
+    return int(shape[1]) if len(shape) == 3 else None
+
 
 def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchReader | None:
     """Find the batch among the arguments of a forward; return ``None`` if no tensor has a batch dimension.
 
     A tensor of integers ``[samples, seq_len]`` holds tokens if its name says so or if it comes first. Otherwise the
     first tensor is the batch, and the number of tokens is unknown. If there is no tensor, a jagged one of TorchRec is
-    the batch.
+    the batch. Rows of a graph are no samples, so there is none beside a list of edges; nor is there one in nested
+    tensors without a shape. Packed sequences tell their samples if they tell their order.
     """
+    packed = next((path for path, value in _leaves(args, kwargs) if _is_packed(value)), None)
+    if packed is not None:
+        order = getattr(_follow(packed, args, kwargs), "sorted_indices", None)
+        return None if order is None else BatchReader(path=(*packed, _ORDER), holds_tokens=False)
     tensors = [(path, tensor) for path, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
+    if _has_edges([tensor for _, tensor in tensors]):
+        return None
     named = [path for path, tensor in tensors if path[-1] in _TOKENS and _looks_like_tokens(tensor)]
     if named:
         return BatchReader(path=named[0], holds_tokens=True)
@@ -118,11 +157,28 @@ def _batch_size(loader: object) -> object:
     return own if own is not None else getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
 
 
+def _is_packed(value: object) -> bool:
+    return type(value).__name__ == "PackedSequence"
+
+
+def _has_edges(tensors: Sequence[Tensor]) -> bool:
+    """Return whether a sparse matrix, or integers ``[2, edges]``, stand behind rows of another number."""
+    if not tensors:
+        return False
+    rows = tensors[0].shape[0]
+    pairs = any(
+        len(each.shape) == 2 and each.shape[0] == 2 != rows and str(each.dtype) in _TOKEN_TYPES for each in tensors[1:]
+    )
+    return pairs or any(str(each.layout).startswith("torch.sparse") for each in tensors)
+
+
 def _looks_like_tokens(tensor: Tensor) -> bool:
     return len(tensor.shape) == 2 and tensor.shape[1] > 1 and str(tensor.dtype) in _TOKEN_TYPES
 
 
 def _has_batch_dimension(tensor: Tensor) -> bool:
+    if tensor.is_nested and str(tensor.layout) == "torch.strided":
+        return False
     # A one-dimensional tensor of integers may be samples packed into one long sequence.
     return len(tensor.shape) > 1 or (len(tensor.shape) == 1 and tensor.is_floating_point())
 
@@ -147,6 +203,8 @@ def _leaves(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tu
 
 
 def _entries(value: object) -> list[tuple[int | str, object]]:
+    if _is_packed(value):
+        return []
     if isinstance(value, dict):
         return [(key, inner) for key, inner in value.items() if isinstance(key, str) and key[:1] != "."]
     if isinstance(value, list | tuple):

@@ -8,7 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, loader_batch_size, output_node
+from torchx_cubicml.recorder.model.batch import (
+    BatchReader,
+    find_batch,
+    layers_with_batch_second,
+    loader_batch_size,
+    output_node,
+    second_size,
+)
+from torchx_cubicml.recorder.model.kernels import is_compiled
 from torchx_cubicml.recorder.model.layers import contains_all, unwrap
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
 from torchx_cubicml.recorder.model.megatron import megatron_facts
@@ -323,8 +331,36 @@ class Forwards:
         if self.batch is not None:
             self._match_batch_size(self.batch, args, kwargs)
         self._hook_outputs(module)
+        if self.batch is not None and self._sample_size is None:
+            self._ask_layers(module, args, kwargs)
+        self._read_sizes(args, kwargs)
+
+    def _read_sizes(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         size = self.batch.read(args, kwargs) if self.batch is not None else None
         self.samples_per_forward, self.tokens_per_forward = size if size is not None else (self._sample_size, None)
+
+    def _ask_layers(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Find the batch dimension by the first layer of this forward that takes the batch second."""
+        layers = layers_with_batch_second(module)
+        removers: list[Callable[[], None]] = []
+
+        def note(_layer: nn.Module, inputs: Sequence[object], others: Mapping[str, object]) -> None:
+            while removers:
+                removers.pop()()
+            size = second_size(inputs, others)
+            if self.batch is None or size is None:
+                return
+            self.batch = self.batch.with_second(size, self._requested, args, kwargs)
+            self._read_sizes(args, kwargs)
+            if self._count == 1:  # this forward, which was counted before
+                self._samples, self._tokens = self.samples_per_forward, self.tokens_per_forward
+                self._sizes = [(self._samples, self._tokens)]
+
+        if module in layers:
+            note(module, args, kwargs)
+        elif layers and not is_compiled(module):
+            hook = ModuleHook(self._guard(note))
+            removers += [each.register_forward_pre_hook(hook, with_kwargs=True).remove for each in layers]
 
 
 def _wrapped_in(model: nn.Module) -> nn.Module | None:

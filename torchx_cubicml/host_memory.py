@@ -28,7 +28,7 @@ def host_memory_gib(cgroup: Path = _OWN, root: Path = _ROOT) -> dict[str, float]
         host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return {}
-    texts = (_read(folder / name) for folder, name, _ in _memory_groups(cgroup, root))
+    texts = (_read(folder / name) for folders, name, _ in _memory_groups(cgroup, root) for folder in folders)
     limits = [int(text) for text in texts if text.strip().isdecimal()]  # without a limit, a word or a huge number
     least = min(limits, default=host)
     return {"host": host / _GIB, **({"limit": least / _GIB} if least < host else {})}
@@ -47,12 +47,13 @@ def count_oom_kills(cgroup: Path = _OWN, root: Path = _ROOT) -> int | None:
         cgroup: see ``host_memory_gib``.
         root: likewise.
     """
-    found = (_KILLS.search(_read(folder / name)) for folder, _, name in _memory_groups(cgroup, root))
+    files = [each / name for folders, _, name in _memory_groups(cgroup, root) for each in (folders[0], folders[-1])]
+    found = (_KILLS.search(_read(file)) for file in files)
     return next((int(each[1]) for each in found if each is not None), None)
 
 
-def _memory_groups(cgroup: Path, root: Path) -> Iterator[tuple[Path, str, str]]:
-    """Yield the folders of this process's control groups, innermost first, with the files of limit and of kills.
+def _memory_groups(cgroup: Path, root: Path) -> Iterator[tuple[list[Path], str, str]]:
+    """Yield the folders of each of this process's control groups, innermost first, and the files of limit and kills.
 
     In a container the group is mounted at the root, whatever its path outside.
     """
@@ -62,8 +63,7 @@ def _memory_groups(cgroup: Path, root: Path) -> Iterator[tuple[Path, str, str]]:
             top = root / "memory" if first else root
             names = ("memory.limit_in_bytes", "memory.oom_control") if first else ("memory.max", "memory.events")
             within = top / path.lstrip("/")
-            for folder in (within, *(each for each in within.parents if each.is_relative_to(top))):
-                yield (folder, *names)
+            yield ([within, *(each for each in within.parents if each.is_relative_to(top))], *names)
 
 
 def _read(path: Path) -> str:

@@ -279,6 +279,19 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path | None:
         return None
 
 
+def ranks_of_node(world_size: int, environment: Mapping[str, str] | None = None) -> int | None:
+    """Return the ranks of this job on this node; ``None`` where its launcher does not tell them.
+
+    Args:
+        world_size: of the job.
+        environment: used in place of the process's own.
+    """
+    source = os.environ if environment is None else environment
+    told = _count(source, "LOCAL_WORLD_SIZE", _count(source, "OMPI_COMM_WORLD_LOCAL_SIZE", 0))
+    is_one_process = _rank_of(source).world_size == 1  # which may have started the others
+    return told or (world_size if is_one_process else None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
     """Place of a process in its job, as in ``JobEnvironment``."""

@@ -146,6 +146,14 @@ def test_variables_count_that_the_script_reads_or_the_command_sets(start: Path) 
     assert CommandPaths.of(launch, shell={**shell, "OUT_DIR": old}).settings.keys() == {"data_home"}
 
 
+def test_a_checkpoint_is_found_beside_many_files(start: Path) -> None:
+    for number in range(9):
+        (start / "old" / f"samples-{number}").mkdir()
+        for place in range(600):
+            (start / "old" / f"samples-{number}" / f"{place}.png").write_text("x")
+    assert ResumeSigns.of(command("--out_dir", "old")).holds == "out_dir"
+
+
 def test_a_restarted_job_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     assert ResumeSigns.of(command()).job == ""

@@ -103,6 +103,10 @@ def test_variables_of_a_path_are_those_of_the_shell(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PLACE", str(tmp_path))
     assert absolute_url("$PLACE/a") == absolute_url("${PLACE}/a") == f"{tmp_path}/a"
     assert absolute_url("file://$PLACE/a") == f"file://{tmp_path}/a"
+    monkeypatch.setenv("WHOLE", "s3://bucket/a")
+    assert absolute_url("$WHOLE") == "s3://bucket/a"
+    with pytest.raises(StoreError, match=r"holds the variable \$UNSET_HERE, which is not set"):
+        absolute_url("$UNSET_HERE/a")
 
 
 def test_an_unknown_home_is_reported() -> None:

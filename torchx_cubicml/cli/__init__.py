@@ -8,6 +8,7 @@ each imports its dependencies when it runs.
 from __future__ import annotations
 
 import os
+import select
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -67,8 +68,9 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
         try:
             status = _command(args.cubicml_command).run(args)
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader is gone, as in: history list --json | head -1
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its exit
+        except BrokenPipeError:
+            if not _reader_is_gone():  # it was another pipe
+                raise
             status = _READER_IS_GONE
         except CubicMLError as error:
             told = "; ".join([str(error), *getattr(error, "__notes__", ())])
@@ -76,6 +78,16 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
             status = 2
         if status:
             sys.exit(status)
+
+
+def _reader_is_gone() -> bool:
+    """Return whether nobody reads stdout, as in ``history list --json | head -1``; what is left to print is dropped."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at its exit
+    return True
 
 
 def _command(name: str) -> CommandModule:

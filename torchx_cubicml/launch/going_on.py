@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_WORDS = 128  # of a command; each is looked up as a path
 _MOST_ENTRIES = 500  # of a folder
+_MOST_LOOKED_AT = 20_000  # in a folder and those within
 _MOST_DEPTH = 4
 _MOST_OUTER = 2  # folders around a checkpoint that a flag names, in which an earlier launch may have named its root
 _MOST_CHARACTERS = 1024
@@ -181,15 +183,34 @@ def _says_resume(name: str, text: str, paths: CommandPaths) -> str | None:
     return None if outputs and not any(map(_holds_something, outputs)) else ""
 
 
-def _holds_something(path: str, kind: re.Pattern[str] = _MAY_BE_ONE, depth: int = _MOST_DEPTH) -> bool:
+def _holds_something(path: str, kind: re.Pattern[str] = _MAY_BE_ONE) -> bool:
     """Return whether a path is a file with content of a ``kind``, or a folder with one; a remote place may be."""
     if "://" in path:
         return True
-    try:
+    with suppress(OSError):
         if not os.path.isdir(path):  # noqa: PTH112 - pathlib adds nothing
             is_such = kind.search(os.path.basename(path)) is not None  # noqa: PTH119
             return is_such and os.path.isfile(path) and os.path.getsize(path) > 0  # noqa: PTH113, PTH202
-        return depth > 0 and any(_holds_something(each, kind, depth - 1) for each in _entries(path))
+    found = islice(_below(path), _MOST_LOOKED_AT)
+    return any(kind.search(each.name) is not None and _has_content(each) for each in found)
+
+
+def _below(path: str) -> Iterator[os.DirEntry[str]]:
+    """Yield what a folder holds, the outer folders first."""
+    folders = [path]
+    for _ in range(_MOST_DEPTH):
+        inner: list[str] = []
+        for folder in folders:
+            with suppress(OSError), os.scandir(folder) as entries:
+                for each in entries:
+                    yield each
+                    inner += [each.path] if each.is_dir() else []
+        folders = inner
+
+
+def _has_content(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file() and entry.stat().st_size > 0
     except OSError:
         return False
 

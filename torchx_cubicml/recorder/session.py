@@ -272,7 +272,7 @@ class Session:
         if not begun_with_other_config(contract, typed.config, checkpoints.facts):
             return
         has_peers = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-        alone = None if second or has_peers else self._typed_start
+        alone, moving = None if second or has_peers else self._typed_start, list[str]()
         if second and self._attempt is not None:
             self._attempt.goes_on()
         elif alone is None:
@@ -280,11 +280,11 @@ class Session:
             return
         else:
             warn(f"the rewritten command {GOES_ON_AS_TYPED}; starting again as you typed it")
-            alone.prepare()
+            moving = alone.moving()
         self._end(lambda: (State.STOPPED_EARLY, GOES_ON_AS_TYPED))
         self.close()
         if alone is not None:
-            alone.run()
+            alone.run(moving)
         os._exit(1)  # the launcher starts the command again as typed
 
     def _on_compiler(self) -> None:

@@ -31,6 +31,7 @@ _WRAPPERS = frozenset(
     }
 )
 _PROTOCOL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]*)://(?P<path>.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 _HALF_PROTOCOL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]*):")
 
 
@@ -47,6 +48,9 @@ def absolute_url(url: str, *, for_launch: bool = False) -> str:
     >>> absolute_url("s3://team/cubicml/"), absolute_url("file:///data//cubicml/")
     ('s3://team/cubicml', 'file:///data/cubicml')
     """
+    url = os.path.expandvars(url)
+    if unset := _VARIABLE.search(url):
+        raise StoreError(f"store {mask(url)} holds the variable {unset[0]}, which is not set")
     protocol, path = split_url(url)
     if protocol in LOCAL_PROTOCOLS:
         return f"{protocol}://{_absolute_path(path)}" if protocol else str(_absolute_path(path))
@@ -92,7 +96,7 @@ def _absolute_path(path: str) -> Path:
     if not path:
         raise StoreError("store file:// has no folder; use file:///<folder>")
     try:
-        return Path.cwd() / Path(os.path.expandvars(path)).expanduser()
+        return Path.cwd() / Path(path).expanduser()
     except (RuntimeError, OSError) as error:
         raise StoreError(f"cannot make store {mask(path)} absolute: {error}") from error
 

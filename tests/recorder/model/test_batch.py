@@ -231,3 +231,57 @@ def test_outputs_of_several_tensors_have_the_first_node() -> None:
     first, second = leaf * 2, leaf * 3
     assert output_node({"x": leaf, "y": [first, second]}) is first.grad_fn
     assert output_node((leaf, None, "x")) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "requested", "dim"),
+    [
+        ((32, 4, 8), 4, None, 1),
+        ((32, 4, 8), 4, 8, 1),
+        ((32, 4), 4, 4, 1),
+        ((4, 32, 8), 4, None, 0),
+        ((4, 32, 8), 4, 32, 0),
+        ((32, 4, 8), 4, 32, None),
+        ((500, 1, 8), 1, None, None),
+        ((500, 1, 8), 1, 1, 1),
+        ((1, 16, 9, 3), 16, None, 0),
+        ((4, 4, 8), 4, None, 0),
+        ((32, 4, 8), 128, None, 0),
+        ((32,), 32, None, 0),
+    ],
+)
+def test_a_layer_that_takes_the_batch_second_shows_the_dimension(
+    shape: tuple[int, ...], size: int, requested: int | None, dim: int | None
+) -> None:
+    batch = BatchReader(path=(0,), holds_tokens=False)
+    assert batch.with_second(size, requested, shape).sample_dim == dim
+
+
+IDS, ROWS, EDGES = torch.zeros(1, 64, dtype=torch.int64), torch.zeros(9, 8), torch.zeros(2, 30, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "path"),
+    [
+        ((ROWS, EDGES), {}, None),
+        ((ROWS, torch.eye(9).to_sparse()), {}, None),
+        ((torch.eye(9, 5).to_sparse(),), {}, (0,)),
+        ((), {"input_ids": IDS, "image_grid_thw": EDGES}, ("input_ids",)),
+        ((ROWS[:2], EDGES), {}, (0,)),
+        ((torch.zeros(8, 64, dtype=torch.int64), EDGES), {}, (0,)),
+    ],
+    ids=["edges", "adjacency", "sparse rows", "tokens and images", "two rows", "tokens and pairs"],
+)
+def test_rows_of_a_graph_are_no_batch(
+    args: Sequence[object], kwargs: Mapping[str, object], path: tuple[int | str, ...] | None
+) -> None:
+    batch = find_batch(args, kwargs)
+    assert (batch and batch.path) == path
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_token_ids_have_samples_alone() -> None:
+    ids = [torch.zeros(n, dtype=torch.int64) for n in (3, 5)]
+    batch = find_batch((torch.nested.nested_tensor(ids, layout=torch.jagged),), {})
+    assert batch is not None
+    assert batch.read((torch.nested.nested_tensor(ids, layout=torch.jagged),), {}) == (2, None)

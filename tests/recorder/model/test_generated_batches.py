@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     Inputs = tuple[Any, ...]
 
 WIDTH = 8
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::UserWarning"
-)  # of torch, on such batches
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, on such batches
 
 
 class Net(nn.Module):
@@ -130,7 +128,7 @@ def recorded(kind: Callable[[Drawn], tuple[nn.Module, Callable[[], Inputs]]], nu
     return samples, of.batch
 
 
-@pytest.mark.parametrize(("kind", "count", "right"), [(second, 12, 11), (packed, 4, 4), (nested, 4, 2), (graph, 4, 0)])
+@pytest.mark.parametrize(("kind", "count", "right"), [(second, 12, 10), (packed, 4, 4), (nested, 4, 2), (graph, 4, 0)])
 def test_no_wrong_number_is_recorded_and_most_are_known(kind: Any, count: int, right: int) -> None:
     found = [recorded(kind, number) for number in range(count)]
     assert [pair for pair in found if pair[0] not in {None, pair[1]}] == []

@@ -52,10 +52,15 @@ class Capacity:
 
 
 def device_memory_gib(rows: Sequence[Mapping[str, Value]]) -> float | None:
-    """Return the memory of the smallest device that launches reported; ``None`` without a plausible report."""
+    """Return the memory of the smallest device that launches reported; ``None`` without a plausible report.
+
+    On processors a rank's share depends on the number of ranks, so reports that differ tell nothing.
+    """
     reported = (row.get("device_memory_gib") for row in rows)
-    known = (float(each) for each in reported if isinstance(each, int | float) and not isinstance(each, bool))
-    return min((each for each in known if _DEVICES_GIB[0] <= each <= _DEVICES_GIB[1]), default=None)
+    known = {float(each) for each in reported if isinstance(each, int | float) and not isinstance(each, bool)}
+    plausible = [each for each in known if _DEVICES_GIB[0] <= each <= _DEVICES_GIB[1]]
+    is_open = len(plausible) > 1 and any(row.get("device") == "cpu" for row in rows)
+    return None if is_open else min(plausible, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

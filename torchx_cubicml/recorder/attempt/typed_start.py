@@ -18,7 +18,7 @@ from torchx_cubicml.records.contract import CONTRACT_VARIABLE, encode_contract
 from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.recorder.process.assignment import Assignment
 
@@ -69,28 +69,35 @@ class TypedStart:
         except (ContractError, OSError):  # a contract that is too large, or a folder that is gone
             return None
 
-    def prepare(self) -> None:
-        """Leave nothing of this start in the way of the next one: processes, descriptors, and what it has made.
+    def moving(self) -> list[str]:
+        """Return the paths that stand in the way of the next start, once this process is in its first folder.
 
         Raises:
-            OSError: its folder is gone.
+            OSError: the folder is gone.
+            RuntimeError: the home of a cache is not known.
         """
         os.chdir(self.folder)
+        return movable(self.made)
+
+    def run(self, moving: Sequence[str]) -> NoReturn:
+        """Replace this process; leave nothing of it in the way: what it has made, its children and descriptors.
+
+        Raises:
+            OSError: it cannot be replaced; its files are where they were.
+        """
+        moved, left = move_aside(moving, time.strftime(".failed-%Y%m%d-%H%M%S"))
+        tell_of_paths(moved, left)
         if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
             for child in multiprocessing.active_children():  # such as workers of a loader, which wait for this process
                 child.terminate()
-        tell_of_paths(*move_aside(movable(self.made), time.strftime(".failed-%Y%m%d-%H%M%S")))
         for descriptor in open_descriptors() - self.descriptors:
             with suppress(OSError):
                 os.set_inheritable(descriptor, False)
-
-    def run(self) -> NoReturn:
-        """Replace this process.
-
-        Raises:
-            OSError: it cannot be replaced.
-        """
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, OSError, ValueError):  # it is closed
                 stream.flush()
-        os.execve(sys.executable, self.words, self.environment)  # noqa: S606 - a shell would intercept signals
+        try:
+            os.execve(sys.executable, self.words, self.environment)  # noqa: S606 - a shell would intercept signals
+        finally:
+            for old, new in moved.items():
+                Path(new).rename(old)

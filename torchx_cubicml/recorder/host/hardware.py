@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.host_memory import host_memory_gib
+from torchx_cubicml.recorder.host.memory import peak_reserved_gib
 from torchx_cubicml.settings import visible_devices
 
 if TYPE_CHECKING:
@@ -21,12 +22,13 @@ _PROCESSORS = Path("/proc/cpuinfo")
 _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
-def hardware_facts(kind: str, *, ranks: int = 1) -> dict[str, Value]:
+def hardware_facts(kind: str, *, ranks: int | None = 1) -> dict[str, Value]:
     """Return the known facts of this node's processors, memory and, for a model on CUDA, of its devices.
 
     Args:
         kind: of device that the model is on, such as ``cpu`` or ``cuda``.
-        ranks: processes of the job on this node, which share the memory of a model on the processors.
+        ranks: processes of the job on this node, which share the memory of a model on the processors; ``None`` where
+            unknown.
     """
     from torch import get_num_threads
 
@@ -39,7 +41,7 @@ def hardware_facts(kind: str, *, ranks: int = 1) -> dict[str, Value]:
         "host_memory_gib": memory.get("host"),
         "host_memory_limit_gib": memory.get("limit"),
     }
-    if kind == "cpu" and memory:
+    if kind == "cpu" and memory and ranks and peak_reserved_gib() is None:  # else the peak is that of a device
         known["device_memory_gib"] = round(min(memory.values()) / ranks, 2)
     if kind == "cuda":
         known.update(_cuda_facts())

@@ -76,19 +76,27 @@ class BatchReader:
             return replace(self, sample_dim=None)
         return self if is_part else replace(self, sample_dim=1)
 
-    def with_second(
-        self, size: int, requested: int | None, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> BatchReader:
+    def with_second(self, size: int, requested: int | None, shape: Sequence[int]) -> BatchReader:
         """Return a reader that agrees with a layer whose second dimension counts ``size`` samples.
 
-        The sample dimension is ``None`` if that is the second one here, too, and the first one is as requested.
+        The sample dimension is ``None`` where that is the second one of the input, too, and a doubt is left: the first
+        one is as requested, or there is one sample. A model may be given the batch first where it takes it second.
+
+        Args:
+            size: of the layer's second dimension.
+            requested: samples per forward of the requested config; ``None`` where unknown.
+            shape: of the input.
         """
-        shape = list(getattr(_follow(self.path, args, kwargs), "shape", ()))[:2]
-        if self.n_keys or len(set(shape)) < 2 or size not in shape:
+        first, second = (*shape[:2], 0, 0)[:2]
+        if self.n_keys or len(shape) not in {2, 3} or first == second or size not in {first, second}:
             return self
-        is_second = shape.index(size) == 1
-        # A model may be given the batch first where it takes it second.
-        return replace(self, sample_dim=None if is_second and requested == shape[0] else int(is_second))
+        if size == first:
+            return replace(self, sample_dim=0)
+        return replace(self, sample_dim=None if requested == first or size == 1 != requested else 1)
+
+    def shape(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int, ...]:
+        """Return the shape of the batch of one forward; empty where these arguments have none at the path."""
+        return tuple(getattr(_follow(self.path, args, kwargs), "shape", ()))
 
 
 def layers_with_batch_second(model: nn.Module) -> list[nn.Module]:
@@ -121,11 +129,11 @@ def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchRea
         order = getattr(_follow(packed, args, kwargs), "sorted_indices", None)
         return None if order is None else BatchReader(path=(*packed, _ORDER), holds_tokens=False)
     tensors = [(path, tensor) for path, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
-    if _has_edges([tensor for _, tensor in tensors]):
-        return None
     named = [path for path, tensor in tensors if path[-1] in _TOKENS and _looks_like_tokens(tensor)]
     if named:
         return BatchReader(path=named[0], holds_tokens=True)
+    if not named and _has_edges([tensor for _, tensor in tensors]):
+        return None
     if tensors:
         path, tensor = tensors[0]
         return BatchReader(path=path, holds_tokens=_looks_like_tokens(tensor))
@@ -162,18 +170,17 @@ def _is_packed(value: object) -> bool:
 
 
 def _has_edges(tensors: Sequence[Tensor]) -> bool:
-    """Return whether a sparse matrix, or integers ``[2, edges]``, stand behind rows of another number."""
-    if not tensors:
+    """Return whether integers ``[2, edges]``, or a square sparse matrix, stand behind rows of another number."""
+    if not tensors or not tensors[0].is_floating_point():
         return False
     rows = tensors[0].shape[0]
-    pairs = any(
-        len(each.shape) == 2 and each.shape[0] == 2 != rows and str(each.dtype) in _TOKEN_TYPES for each in tensors[1:]
-    )
-    return pairs or any(str(each.layout).startswith("torch.sparse") for each in tensors)
+    others = [(each, tuple(each.shape)) for each in tensors[1:] if len(each.shape) == 2]
+    pairs = any(shape[0] == 2 != rows and str(each.dtype) in _TOKEN_TYPES for each, shape in others)
+    return pairs or any(shape == (rows, rows) and str(each.layout) != "torch.strided" for each, shape in others)
 
 
 def _looks_like_tokens(tensor: Tensor) -> bool:
-    return len(tensor.shape) == 2 and tensor.shape[1] > 1 and str(tensor.dtype) in _TOKEN_TYPES
+    return not tensor.is_nested and len(tensor.shape) == 2 and tensor.shape[1] > 1 and str(tensor.dtype) in _TOKEN_TYPES
 
 
 def _has_batch_dimension(tensor: Tensor) -> bool:

@@ -22,7 +22,7 @@ from torchx_cubicml.recorder.model.size import (
     read_widths,
     short_format,
 )
-from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.settings import ranks_of_node
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -122,7 +122,7 @@ def observe(
     sharding = engine.applied_to(sharding) if engine is not None else sharding
     facts: dict[str, Value] = {
         **software_facts(),
-        **hardware_facts(device_kind(root), ranks=-(-world_size // read_job_environment().nnodes)),
+        **hardware_facts(device_kind(root), ranks=ranks_of_node(world_size)),
         **sharding.facts(),
         **(engine.facts() if engine is not None else {}),
         **compile_facts(root),

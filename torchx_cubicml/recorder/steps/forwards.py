@@ -81,7 +81,6 @@ class Forwards:
         self.evaluation = EvaluationWatch(pauses, guard)
         self._requested = requested
         self._loaded_samples: int | None = None  # samples of a loader batch that seems split into several forwards
-        self._is_stage = False
         self._awaits_backward = False  # the backward of a forward has not begun
         self._shares_backward = False  # or steps in between, as in LBFGS and SAM: the samples may be the same
         # A trained parameter, and its version at a step's start or a forward's end: a forward may write it, too.
@@ -91,12 +90,13 @@ class Forwards:
         self._is_grad_enabled: Callable[[], bool] = bool
         self._model: weakref.ref[nn.Module] | None = None
         self._removers: dict[int, Callable[[], None]] = {}
+        self._asked: list[Callable[[], None]] = []  # of hooks on layers, within one forward
         self._sample_size: int | None = None
         self._count = 0
         self._samples: int | None = 0
         self._tokens: int | None = 0
         self._sizes: list[tuple[int | None, int | None]] = []  # of each forward
-        self._has_other_networks = False  # as a discriminator trains a generator
+        self._is_stage = self._has_other_networks = False  # others: as a discriminator trains a generator
         self._may_have_trained = False  # the last forward ran in evaluation mode with gradients
 
     @property
@@ -134,6 +134,7 @@ class Forwards:
 
     def release(self) -> None:
         """Remove all hooks."""
+        self._stop_asking()
         while self._removers:
             self._removers.popitem()[1]()
 
@@ -248,6 +249,7 @@ class Forwards:
         return _wrap_compiled_call(module, before, self._guard(self._after_forward))
 
     def _before_forward(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        self._stop_asking()
         in_training_mode = unwrap(module).training  # a wrapper may be in another mode, which has no effect
         if not in_training_mode or not self._is_grad_enabled():
             if module is self.model:
@@ -332,35 +334,39 @@ class Forwards:
             self._match_batch_size(self.batch, args, kwargs)
         self._hook_outputs(module)
         if self.batch is not None and self._sample_size is None:
-            self._ask_layers(module, args, kwargs)
-        self._read_sizes(args, kwargs)
+            self._ask_layers(module, self.batch.shape(args, kwargs), args, kwargs)
+        self._read_sizes(self.batch.shape(args, kwargs) if self.batch is not None else ())
 
-    def _read_sizes(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        size = self.batch.read(args, kwargs) if self.batch is not None else None
+    def _read_sizes(self, shape: Sequence[int]) -> None:
+        size = self.batch.sizes(shape) if self.batch is not None else None
         self.samples_per_forward, self.tokens_per_forward = size if size is not None else (self._sample_size, None)
 
-    def _ask_layers(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Find the batch dimension by the first layer of this forward that takes the batch second."""
-        layers = layers_with_batch_second(module)
-        removers: list[Callable[[], None]] = []
+    def _ask_layers(
+        self, module: nn.Module, shape: Sequence[int], args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> None:
+        """Find the batch dimension by the first layer within this forward that takes the batch second."""
 
         def note(_layer: nn.Module, inputs: Sequence[object], others: Mapping[str, object]) -> None:
-            while removers:
-                removers.pop()()
+            self._stop_asking()
             size = second_size(inputs, others)
             if self.batch is None or size is None:
                 return
-            self.batch = self.batch.with_second(size, self._requested, args, kwargs)
-            self._read_sizes(args, kwargs)
+            self.batch = self.batch.with_second(size, self._requested, shape)
+            self._read_sizes(shape)
             if self._count == 1:  # this forward, which was counted before
                 self._samples, self._tokens = self.samples_per_forward, self.tokens_per_forward
                 self._sizes = [(self._samples, self._tokens)]
 
+        layers = layers_with_batch_second(module)
         if module in layers:
             note(module, args, kwargs)
         elif layers and not is_compiled(module):
             hook = ModuleHook(self._guard(note))
-            removers += [each.register_forward_pre_hook(hook, with_kwargs=True).remove for each in layers]
+            self._asked = [each.register_forward_pre_hook(hook, with_kwargs=True).remove for each in layers]
+
+    def _stop_asking(self) -> None:
+        while self._asked:
+            self._asked.pop()()
 
 
 def _wrapped_in(model: nn.Module) -> nn.Module | None:

@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether the record is within 5 % of the truth."""
+        """True if the record is within 5 % of the truth."""
         return self.off is not None and abs(self.off) <= _WITHIN
 
 

@@ -193,3 +193,20 @@ def test_a_job_inherits_nothing_that_our_libraries_have_set(own: str | None, val
         [sys.executable, "-c", _AFTER_IMPORTS], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == values
+
+
+@pytest.mark.parametrize(
+    ("environment", "world_size", "expected"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, 8, 4),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 6, 3),
+        ({}, 1, 1),
+        ({}, 4, 4),  # which this process has started
+        ({"RANK": "0", "WORLD_SIZE": "8"}, 8, None),  # pods of an operator, as many ranks in each as nobody tells
+    ],
+    ids=["torchrun", "Open MPI", "one process", "ranks of its own", "no count"],
+)
+def test_the_ranks_of_a_node_are_those_that_the_launcher_tells(
+    environment: dict[str, str], world_size: int, expected: int | None
+) -> None:
+    assert settings.ranks_of_node(world_size, environment) == expected

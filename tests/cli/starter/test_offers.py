@@ -76,7 +76,7 @@ def test_a_recorded_launch_tells_the_threads() -> None:
 
 
 def test_on_a_device_the_allocator_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_cuda = recorded(device="NVIDIA H100 80GB HBM3", device_memory_gib=79.2, n_threads=12)
+    on_cuda = recorded(device="NVIDIA H100 80GB HBM3", compute_capability="9.0", n_threads=12)
     assert default(HERE, on_cuda) == ALLOCATOR
     lines = variable_lines(HERE, on_cuda, is_needed=False)
     assert lines

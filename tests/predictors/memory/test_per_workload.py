@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -8,7 +9,11 @@ import pytest
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
+from torchx_cubicml.predictors.memory.usage_posterior import device_memory_gib
 from torchx_cubicml.records.trial import State, Trial
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Value
 
 WORKLOAD = {"program": "a.py", "world_size": 8}
 NAMES = {"F": "FULL_SHARD", "S": "SHARD_GRAD_OP", "N": "NO_SHARD"}
@@ -225,3 +230,13 @@ def test_odd_batches_and_devices_give_a_probability(odd: float) -> None:
     trials = [replace(trial, observed={"device_memory_gib": odd}) for trial in trials]
     for probability in chances(trials, config("FFFFFFFF", 8), config("FFFFFFFF", 0)):
         assert 0.0 <= probability <= 1.0
+
+
+def test_shares_of_a_host_that_differ_tell_no_capacity() -> None:
+    def rows(device: str, *sizes: float) -> list[dict[str, Value]]:
+        return [{"device": device, "device_memory_gib": size} for size in sizes]
+
+    assert device_memory_gib(rows("cpu", 31.4, 31.4)) == 31.4
+    assert device_memory_gib(rows("cpu", 31.4, 7.85)) is None
+    assert device_memory_gib(rows("NVIDIA H100 80GB HBM3", 79.1, 39.4)) == 39.4
+    assert device_memory_gib([{"device": "cpu"}]) is None

@@ -185,10 +185,10 @@ def test_a_stage_has_the_layers_that_it_holds() -> None:
 
 def test_the_name_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "device_kind", lambda root: "cuda")
-    monkeypatch.setattr(module, "hardware_facts", lambda kind: {"asked": kind})
+    monkeypatch.setattr(module, "hardware_facts", lambda kind, ranks: {"asked": kind, "shared": ranks})
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     found = facts(Model())
-    assert (found["device"], found["asked"]) == ("NVIDIA H200", "cuda")
+    assert (found["device"], found["asked"], found["shared"]) == ("NVIDIA H200", "cuda", 2)
 
 
 def test_a_program_without_torch_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -548,6 +548,7 @@ def test_a_signal_ends_cubicrun_as_it_ends_torchrun(folder: Path, launcher: tupl
 )
 def test_a_signal_ends_a_command_as_it_ends_the_program(folder: Path, sent: signal.Signals, state: State) -> None:
     (folder / "wait.py").write_text("import time\nprint('started', flush=True)\ntime.sleep(600)\n")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has the tests in its background ignore it
     codes = []
     for cubicrun in ((), (*CUBICRUN, "--")):
         process = start(cubicrun, sys.executable, "wait.py")

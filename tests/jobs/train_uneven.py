@@ -47,6 +47,7 @@ def inner_or_model(module):
         module(torch.randn(50, 16))
         pauses[-1].setdefault("began_inside", now())
         time.sleep(evaluation_s / 3)
+    pauses[-1]["inside"] = now() - pauses[-1].pop("began_inside")
 
 
 def pause(how):
@@ -54,7 +55,8 @@ def pause(how):
     evaluate(how)
     began = now()
     torch.save({"model": inner.state_dict(), "slow": Slow()}, os.devnull)
-    pauses[-1] |= {"saving_within": now() - began, "inside": now() - pauses[-1].pop("began_inside")}
+    pauses[-1]["saving_within"] = now() - began
+    pauses[-1]["inside"] += pauses[-1]["saving_inside"]
 
 
 steps, pauses = [], []

@@ -30,7 +30,9 @@ def test_uneven_batches_of_all_ranks_give_the_throughput(tmp_path: Path) -> None
     counted = measured.steps_counted
     assert measured.warmup_steps + counted == 60
     first, last = own["steps"][-counted - 1], own["steps"][-1]
-    wall = (last["before"] - first["after"], last["after"] - first["before"])
+    # A stall of each fifth step counts as over whole periods, with up to one more or less than the steps show.
+    stall_s = 0.08
+    wall = (last["before"] - first["after"] - stall_s, last["after"] - first["before"] + stall_s)
     pauses = [each for each in own["pauses"] if each["step"] >= 60 - counted - 1]
     assert len(pauses) == 3, "an evaluation is in the warm-up"
     paused, saving = (

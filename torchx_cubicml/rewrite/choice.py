@@ -173,9 +173,7 @@ def earlier_launch(case: DecisionContext) -> tuple[bool, Trial | None]:
     signs, keys = case.signs, case.digest_keys
     found = savers(case.trials, case.workload, digested(signs.places - {UNSEEN}, keys))
     if not found and UNSEEN in signs.places:
-        unseen = [
-            each for each in savers(case.trials, case.workload, digested([UNSEEN], keys)) if each in case.own_trials()
-        ]
+        unseen = savers(case.own_trials(), case.workload, digested([UNSEEN], keys))
         # One as typed needs no more: a job that goes on from there as another config starts again as typed.
         found = unseen if unseen and unseen[-1].origin in {Origin.REWRITE, Origin.EXPLORE} else []
     if not found and signs.job:

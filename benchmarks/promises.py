@@ -15,9 +15,10 @@ that a launch is rewritten to; 0.80 is nominal. Width: median ratio of the ends 
 histories in which an ordinary launch is changed. Of those, false: the config is slower in truth; gain: mean true gain;
 promised: mean promised gain. Lost: mean share of the throughput of the best launched config that is missed.
 
-The second table is of tunes that measure the user's own config and a winner of known gain in turn, two or three times
-each. Held: share of 95 % intervals that hold the gain. Width: median ratio of their ends. Claimed: share of tunes that
-claim a gain. In the lines of gain 1.00 each claim is false.
+The second table is of histories that alternate between the user's own config and another one of known gain, on machines
+that are quiet, crowded always, crowded in spells, or drifting. Held: share of 80 % intervals that hold the gain, as a
+tune states it and as a launch does. Width: median ratio of the ends. Sure: share of tunes that claim a gain; rewritten:
+share of launches that are changed. In the lines of gain 1.00 each of these is false.
 """
 
 from __future__ import annotations
@@ -33,22 +34,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from lib.crowded_machine import CrowdedMachine
+from lib.crowded_machine import MACHINES, CrowdedMachine
 
 from torchx_cubicml.advisor import Study
-from torchx_cubicml.advisor.noise import repeat_noise
+from torchx_cubicml.advisor.claims import claims_of
+from torchx_cubicml.advisor.comparison import compared
 from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.tuner.comparison import Repeats, compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torchx_cubicml.records.values import Config, Workload
-    from torchx_cubicml.tuner.comparison import Comparison
 
 SPACE = SearchSpace(
     parameters=(
@@ -85,7 +85,7 @@ LAUNCHES = (2, 3, 5, 10, 20)
 BETWEEN = (0.01, 0.1)  # log standard deviations from run to run, between which a history's is drawn
 WITHIN, WILD, WILD_SHARE = (0.003, 0.03), (0.1, 0.5), 0.1  # of what runs tell of themselves
 EFFECT = 0.15  # log standard deviation of what one choice does
-GAINS, REPEATS, TUNES = (1.0, 1.02, 1.2, 3.0), (2, 3), 1000
+GAINS, ALTERNATIONS = (1.0, 1.1, 2.0), (2, 3, 5, 8, 12)
 ELSEWHERE = 3  # repeats of each of two configs of two other programs
 
 
@@ -184,27 +184,68 @@ def crowded(trials: Sequence[Trial], rng: np.random.Generator) -> list[Trial]:
     return with_crowding([machine.slowed(trial) for trial in trials])
 
 
-def comparison_of(seed: int, *, kind: str, gain: float, repeats: int) -> Comparison:
-    """Return what a tune tells of a winner of known gain."""
-    rng = np.random.default_rng([seed, repeats, round(100 * gain)])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternated:
+    """What is told of a config of known gain after it was launched in turn with the user's own.
+
+    Args:
+        held: whether the interval of a tune holds the gain, and that of a launch.
+        width: logarithm of the ratio of the ends.
+        is_sure: whether the tune claims a gain.
+        is_rewritten: whether the next launch runs the config.
+    """
+
+    held: tuple[bool, bool]
+    width: float
+    is_sure: bool
+    is_rewritten: bool
+
+
+def alternated(seed: int, *, machine: str, gain: float, times: int) -> Alternated:
+    """Return what is told after so many launches of each config, of which the second has a known gain."""
+    rng = np.random.default_rng([seed, times, round(100 * gain), sorted(MACHINES).index(machine)])
+    busy, drift = MACHINES[machine]
+    host = CrowdedMachine(rng=rng, busy=busy, drift=drift)
     between = math.exp(rng.uniform(*map(math.log, BETWEEN)))
-    make = partial(launched, rng=rng, between=between, has_error=True, workload={"program": "a.py"})
-    trials = [make(CONFIGS[side], (1000.0, 1000.0 * gain)[side]) for _ in range(repeats) for side in (0, 1)]
-    trials = crowded(trials, rng) if kind == "crowded" else trials
-    objective = "tokens_per_second"
-    sides = [Repeats.of(CONFIGS[side], trials[side::2], objective=objective) for side in (0, 1)]
-    return compare(*sides, objective=objective, noise=repeat_noise(trials))
+    workload: Workload = {"program": "a.py", "world_size": 8}
+    make = partial(launched, rng=rng, between=between, has_error=True, workload=workload)
+    own, other = CONFIGS[0], CONFIGS[int(rng.integers(1, len(CONFIGS)))]
+    sides = ((own, 1000.0), (other, 1000.0 * gain)) * times
+    trials = with_crowding([host.slowed(make(config, true)) for config, true in sides])
+    found = compared(own, other, trials, objective="tokens_per_second")
+    study = Study.of(SPACE, workload=workload, current=own, trials=trials, seed=seed)
+    (claim,) = claims_of(study.posterior, [other], own)
+    best = study.best_known(confirmed=True)
+    if found is None or claim is None or best is None:
+        raise ValueError(f"history {seed} was not compared")
+    low, high = claim.interval
+    return Alternated(
+        held=(found.gain_low <= gain <= found.gain_high, low <= gain <= high),
+        width=math.log(found.gain_high / found.gain_low),
+        is_sure=found.claims_gain,
+        is_rewritten=best.config != own,
+    )
 
 
-def tune_lines() -> Iterator[str]:
-    """Yield the table of tunes, line by line."""
-    yield f"{'tune':16s} {'launches':>8s} {'gain':>7s} {'held':>7s} {'width':>7s} {'claimed':>8s}"
-    for kind, repeats, gain in product(("told", "crowded"), REPEATS, GAINS):
-        found = [comparison_of(seed, kind=kind, gain=gain, repeats=repeats) for seed in range(TUNES)]
-        held = statistics.fmean(each.gain_low <= gain <= each.gain_high for each in found)
-        width = statistics.median(each.gain_high / each.gain_low for each in found)
-        claimed = statistics.fmean(each.claims_gain for each in found)
-        yield f"{kind:16s} {2 * repeats:8d} {gain:7.2f} {held:7.2f} {width:7.2f} {claimed:8.3f}"
+def alternated_lines(n_histories: int, workers: int) -> Iterator[str]:
+    """Yield the table of alternated launches, line by line."""
+    heads = f"{'tune':>6s} {'launch':>6s} {'width':>6s} {'sure':>6s} {'rewritten':>9s}"
+    yield f"{'machine':18s} {'of each':>7s} {'gain':>5s} {heads}"
+    every: list[Alternated] = []
+    with ProcessPoolExecutor(workers) as executor:
+        for machine, times, gain in product(MACHINES, ALTERNATIONS, GAINS):
+            asked = partial(alternated, machine=machine, gain=gain, times=times)
+            found = list(executor.map(asked, range(n_histories), chunksize=10))
+            every += found
+            yield f"{machine:18s} {times:7d} {gain:5.2f} {_cells(found)}"
+    yield f"{'all':32s} {_cells(every)}"
+
+
+def _cells(found: Sequence[Alternated]) -> str:
+    tune, launch = (statistics.fmean(each.held[side] for each in found) for side in (0, 1))
+    width = math.exp(statistics.median(each.width for each in found))
+    sure, rewritten = (statistics.fmean(getattr(each, name) for each in found) for name in ("is_sure", "is_rewritten"))
+    return f"{tune:6.3f} {launch:6.3f} {width:6.2f} {sure:6.3f} {rewritten:9.3f}"
 
 
 def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
@@ -218,9 +259,9 @@ def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
         return true[repr(same)] / ground.true[0]
 
     measured = [config for config in study.posterior.measured() if config != current]
-    gains = study.posterior.gains(measured, current)
+    gains = claims_of(study.posterior, measured, current)
     ratios = [ratio_of(config) for config in measured]
-    ends = list(zip(gains.quantile(0.1).tolist(), gains.quantile(0.9).tolist(), strict=True))
+    ends = [each.interval for each in gains if each is not None]
     best = study.best_known(confirmed=True)
     rewritten = None
     if best is not None and best.config != current:
@@ -269,11 +310,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=KINDS, action="append", help="only this one; can be repeated")
     parser.add_argument("--histories", type=int, default=200, help="of each kind and length")
+    parser.add_argument("--alternated", type=int, default=1000, help="histories of each line of the second table")
     parser.add_argument("--workers", type=int, default=1, help="processes at once")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
     printed = []
-    for each in chain(lines(args.kind or KINDS, args.histories, args.workers), [""], tune_lines()):
+    for each in chain(
+        lines(args.kind or KINDS, args.histories, args.workers), [""], alternated_lines(args.alternated, args.workers)
+    ):
         print(each, flush=True)
         printed.append(each)
     if args.output is not None:

@@ -95,11 +95,12 @@ def run(*command: str, quiet: bool = False) -> None:
 
 def compare_launches() -> None:
     """Compare the launches that were made outside the tune: the user's own config and the rewritten one."""
-    from torchx_cubicml import Origin, TrialStore
     from torchx_cubicml.advisor.noise import repeat_noise
+
+    from torchx_cubicml import Origin, TrialStore
+    from torchx_cubicml.advisor.comparison import Repeats, compare
     from torchx_cubicml.cli import terminal
     from torchx_cubicml.cli.tune_display import comparison_table
-    from torchx_cubicml.tuner.comparison import Repeats, compare
 
     trials = sorted(TrialStore(str(ROOT / STORE)), key=lambda trial: trial.started_at)
     objective = "tokens_per_second"

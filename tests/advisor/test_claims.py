@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tests.advisor.by_hand import Process, Trees, study_of
-from torchx_cubicml.advisor.claims import Claim, claims_of
+from torchx_cubicml.advisor.claims import claims_of
+from torchx_cubicml.predictors.measurement_error import Gain
 
 
-def normal(mean: float, spread: float) -> Claim:
-    return Claim(np.ones(1), np.array([mean]), np.array([spread]))
+def normal(mean: float, spread: float) -> Gain:
+    return Gain(np.ones(1), np.array([mean]), np.array([spread]))
 
 
 @pytest.mark.parametrize("q", [0.1, 0.5, 0.9])
@@ -22,7 +23,7 @@ def test_quantiles_of_one_component_are_normal(q: float) -> None:
 
 
 def test_a_mixture_weighs_its_components() -> None:
-    claim = Claim(np.array([0.9, 0.1]), np.array([0.4, -0.4]), np.array([0.01, 0.01]))
+    claim = Gain(np.array([0.9, 0.1]), np.array([0.4, -0.4]), np.array([0.01, 0.01]))
     assert claim.probability_above(0.0) == pytest.approx(0.9)
     assert math.log(claim.quantile(0.05)) == pytest.approx(-0.4, abs=0.03)
     assert math.log(claim.quantile(0.5)) == pytest.approx(0.4, abs=0.03)
@@ -33,7 +34,7 @@ EIGHT = dict.fromkeys(range(8), 100.0)
 
 def claim_of(
     surrogate: Trees, *, place: int = 3, noise: float = 0.05, measured: dict[int, float] = EIGHT
-) -> Claim | None:
+) -> Gain | None:
     study = study_of(surrogate, measured)
     posterior = replace(study.posterior, noise=noise)
     return claims_of(posterior, [{"place": place}], {"place": 0})[0]
@@ -95,3 +96,10 @@ def test_two_measurements_of_the_own_config_are_no_accident() -> None:
     found = claims_of(posterior, [{"place": 3}], {"place": 0})[0]
     assert found is not None
     assert (len(found.weights), found.spreads[0]) == (1, pytest.approx(0.06 * math.sqrt(1.5)))
+
+
+def test_configs_measured_twice_are_compared_by_their_measurements_alone() -> None:
+    study = study_of(Process(speeds=lambda place: 1000.0 if place == 3 else 1.0), {0: 100.0, 3: 120.0}, again=[0, 3])
+    found = claims_of(study.posterior, [{"place": 3}], {"place": 0})[0]
+    assert found is not None
+    assert found.quantile(0.5) == pytest.approx(1.2, rel=0.05)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from torchx_cubicml.advisor.comparison import Repeats, compare
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.tune_display import comparison_table
 from torchx_cubicml.records.measurement import Measurement
-from torchx_cubicml.tuner.comparison import Repeats, compare
 
 FULL = Measurement(
     tokens_per_second=1830.0,
@@ -49,7 +49,7 @@ def test_a_throughput_is_described_line_by_line() -> None:
 def test_a_comparison_shows_known_errors() -> None:
     def rows(doubts: tuple[float, ...]) -> list[str]:
         sides = [Repeats(config={"a": 1}, throughputs=(9.0, 9.5), uncertainties=doubts) for _ in range(2)]
-        table = comparison_table(compare(*sides, objective="tokens_per_second", noise=0.02), statistic="p50")
+        table = comparison_table(compare(*sides, objective="tokens_per_second"), statistic="p50")
         assert table.title == "tokens_per_second at the median step, whole job"
         return list(table.columns[1].cells)
 
@@ -69,7 +69,7 @@ def test_a_comparison_of_times_shows_their_parts() -> None:
             (True, 400, {"compile_s": 95.0, "steps_s": 263.0}),
         )
     )
-    found = compare(own, best, objective="soonest_done", noise=0.02)
+    found = compare(own, best, objective="soonest_done")
     table = comparison_table(found)
     assert table.title == "time until done"
     rows = {name: cells for name, *cells in zip(*(map(str, column.cells) for column in table.columns), strict=True)}

@@ -16,11 +16,11 @@ from torchx.cli.main import main
 
 from torchx_cubicml import Measurement, State, Trial, TrialStore
 from torchx_cubicml.advisor import Study, sensitivity
+from torchx_cubicml.advisor.comparison import Repeats, compare
 from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint
 from torchx_cubicml.cli.terminal import open_console
 from torchx_cubicml.cli.tune_result import print_result
 from torchx_cubicml.tuner import Prepared, TuneRequest, TuneResult, prepare
-from torchx_cubicml.tuner.comparison import Repeats, compare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -226,7 +226,7 @@ def tune_result(prepared: Prepared) -> TuneResult:
         Repeats(config=best.config, throughputs=(50_000.0, 50_700.0), uncertainties=(0.01, 0.01)),
     )
     return TuneResult(
-        comparison=compare(*sides, objective=objectives[0], noise=0.02),
+        comparison=compare(*sides, objective=objectives[0]),
         best=None,
         launches=16,
         device_hours=3.2,

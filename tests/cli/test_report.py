@@ -16,10 +16,10 @@ import pytest
 from torchx.cli.main import main
 
 from torchx_cubicml import Origin, State, Trial, TrialStore
+from torchx_cubicml.advisor.comparison import Repeats, compare
 from torchx_cubicml.cli import report_sections as sections
 from torchx_cubicml.cli.report_sections import SECTIONS, launch_order, result
 from torchx_cubicml.records.measurement import Measurement
-from torchx_cubicml.tuner.comparison import Repeats, compare
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.progress import TuneResult
 
@@ -95,7 +95,7 @@ def tuned(tmp_path: Path) -> str:
         for config, rates in ((OWN, (100.0, 102.0)), (BEST, (200.0, 206.0)))
     ]
     found = TuneResult(
-        comparison=compare(*sides, objective="tokens_per_second", noise=0.01),
+        comparison=compare(*sides, objective="tokens_per_second"),
         best=None,
         launches=5,
         device_hours=1.25,
@@ -136,7 +136,7 @@ def test_a_tune_that_confirmed_nothing_shows_the_fastest_seen_and_why(tmp_path: 
         TrialStore(url).add(replace(launched(number, config, rate), observed=busy))
     own = Repeats(config=OWN, throughputs=(1205.0, 936.0, 734.0), uncertainties=(1.0,) * 3)
     found = TuneResult(
-        comparison=compare(own, own, objective="tokens_per_second", noise=0.1),
+        comparison=compare(own, own, objective="tokens_per_second"),
         best=None,
         launches=6,
         device_hours=0.17,

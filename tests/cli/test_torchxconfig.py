@@ -11,11 +11,11 @@ import pytest
 
 from torchx_cubicml import tuner
 from torchx_cubicml.advisor import Suggestion
+from torchx_cubicml.advisor.comparison import Repeats, compare
 from torchx_cubicml.cli import tune
 from torchx_cubicml.cli.torchxconfig import check_default, write_default
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner import TuneResult
-from torchx_cubicml.tuner.comparison import Repeats, compare
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -62,7 +62,7 @@ def won(launch: Config, found: Config) -> TuneResult:
     own, best = (
         Repeats(config=each, throughputs=values) for each, values in ((launch, (1.0,) * 3), (found, (2.0,) * 3))
     )
-    comparison = compare(own, best, objective="samples_per_second", noise=0.01)
+    comparison = compare(own, best, objective="samples_per_second")
     assert comparison.claims_gain
     suggestion = Suggestion(
         config=found, throughput=2.0, low=None, high=None, probability_to_fit=1.0, reason="", n_trials=6

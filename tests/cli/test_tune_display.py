@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.comparison import Repeats, compare
 from torchx_cubicml.cli.tune_display import comparison_table
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.tuner import Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.comparison import Repeats, compare
 from torchx_cubicml.tuner.plan import Evidence
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def rows(prepared: Prepared, config: Config, *, observed: tuple[int, int] | None
         done = Trial.completed(workload=prepared.workload, config=each, tokens_per_second=10.0)
         seen = {} if observed is None else {"global_batch_size": observed[number]}
         sides.append(Repeats.of(each, [replace(done, observed=seen)] * 2, objective="tokens_per_second"))
-    table = comparison_table(compare(*sides, objective="tokens_per_second", noise=0.02), prepared=prepared)
+    table = comparison_table(compare(*sides, objective="tokens_per_second"), prepared=prepared)
     columns = [[str(cell) for cell in column.cells] for column in table.columns]
     return {heading: list(cells) for heading, *cells in zip(*columns, strict=True)}
 
@@ -98,7 +98,7 @@ def test_launches_that_are_not_compared_are_told(tmp_path: Path) -> None:
     other = evidence.compared(best, "tokens_per_second", chosen=True)
     assert own is not None
     assert other is not None
-    table = comparison_table(compare(own, other, objective="tokens_per_second", noise=0.02), prepared=prepared)
+    table = comparison_table(compare(own, other, objective="tokens_per_second"), prepared=prepared)
     assert [list(column.cells)[-1] for column in table.columns] == ["launches", "1 of 2", "2 of 3"]
     told = "Not compared: launches from before this tune, and the one that made the best config the winner."
     assert table.caption == told

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml import Trial
-from torchx_cubicml.tuner.comparison import Repeats, compare
+from torchx_cubicml.advisor.comparison import Repeats, compare
 from torchx_cubicml.tuner.journal import Note, NoteKind
 from torchx_cubicml.tuner.progress import TuneResult
 from torchx_cubicml.tuner.results import results_of
@@ -22,7 +22,7 @@ def written(**changes: object) -> Note:
         Repeats(config={"a": 1, "layers": ("x", "y")}, throughputs=(10.0, 11.0), uncertainties=(0.01, 0.02)),
         Repeats(config={"a": 2, "layers": ("x", "x")}, throughputs=(20.0, 21.0), uncertainties=(0.01, 0.02)),
     )
-    comparison = compare(*sides, objective="tokens_per_second", noise=0.02)
+    comparison = compare(*sides, objective="tokens_per_second")
     result = TuneResult(
         comparison=comparison, best=None, launches=4, device_hours=0.5, command=("dist.ddp", "x"), ending="spent"
     )

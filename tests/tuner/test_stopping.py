@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from torchx_cubicml.advisor.noise import repeat_noise
 
 from tests.tune.cluster import SimulatedCluster, speed
 from tests.tune.draws import Draws, go, prepare_in
-from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml import Trial
+from torchx_cubicml.advisor.comparison import Repeats, compare, least_confirmed
 from torchx_cubicml.records.crowding import with_crowding
-from torchx_cubicml.tuner.comparison import Repeats, compare, least_confirmed
 from torchx_cubicml.tuner.unconfirmed import unconfirmed_of
 
 RATE = "tokens_per_second"

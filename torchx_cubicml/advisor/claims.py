@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
+from torchx_cubicml.predictors.measurement_error import Gain
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
@@ -31,54 +30,27 @@ _SLOWED = 0.07  # prior probability that a launch was slowed down by something e
 _SLOWDOWNS = np.linspace(0.05, 0.7, 14)  # log slowdowns of such a launch: by 5 to 50 per cent
 _EDGE = 3.0  # factor on the variance of what others predict of the own config
 _EXACT = 1e-9  # spread of a ratio that is known
-_STEPS = 60  # of a bisection
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Gain of one config over the user's own: a mixture of normal distributions of its logarithm.
-
-    Args:
-        weights: of the components; their sum is 1.
-        means: of the logarithm.
-        spreads: standard deviations.
-    """
-
-    weights: NDArray[np.float64]
-    means: NDArray[np.float64]
-    spreads: NDArray[np.float64]
-
-    def probability_above(self, logarithm: float) -> float:
-        """Return the probability that the logarithm of the gain is above a value."""
-        normal = NormalDist()
-        tails = [normal.cdf(float(each)) for each in (self.means - logarithm) / self.spreads]
-        return float(self.weights @ np.array(tails))
-
-    def quantile(self, q: float) -> float:
-        """Return the ``q`` quantile of the gain, as a ratio."""
-        low = float((self.means - 8.0 * self.spreads).min())
-        high = float((self.means + 8.0 * self.spreads).max())
-        for _ in range(_STEPS):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if self.probability_above(middle) < 1.0 - q else (middle, high)
-        return math.exp(0.5 * (low + high))
-
-
-def claims_of(posterior: Posterior, configs: Sequence[Config], current: Config) -> list[Claim | None]:
+def claims_of(posterior: Posterior, configs: Sequence[Config], current: Config) -> list[Gain | None]:
     """Return the claim of each config over the user's own; ``None`` where either is unknown."""
     gains = posterior.gains(configs, current)
     own = posterior.outcomes.get(identity(current))
     n_own = len(own.measured) if own is not None else 0
     slowed = _if_slowed(posterior, current, own.measured[0]) if own is not None and n_own == 1 else None
     weights, shifts = (np.ones(1), np.zeros(1)) if slowed is None else slowed
-    found: list[Claim | None] = []
+    found: list[Gain | None] = []
     for config, mean, spread in zip(configs, gains.logarithm.tolist(), gains.spread.tolist(), strict=True):
         record = posterior.outcomes.get(identity(config))
         counts = [count for count in (n_own, len(record.measured) if record is not None else 0) if count]
+        by_measurements = posterior.measured_gain(config, current)
+        if by_measurements is not None:
+            found.append(by_measurements)
+            continue
         floor = posterior.noise * math.sqrt(sum(1.0 / count for count in counts))
         is_own = identity(config) == identity(current)
         doubt = _EXACT if is_own else max(spread, floor, _EXACT)
-        claim = Claim(weights, mean - (0.0 * shifts if is_own else shifts), np.full(len(weights), doubt))
+        claim = Gain(weights, mean - (0.0 * shifts if is_own else shifts), np.full(len(weights), doubt))
         found.append(None if math.isnan(mean) else claim)
     return found
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Self
+from itertools import islice
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
 from torchx_cubicml.advisor.hook_refusals import hook_refusals
 from torchx_cubicml.advisor.launch_overhead import LaunchOverhead
-from torchx_cubicml.advisor.noise import median_noise, pooled_noise, repeated_measurements, updated_forecast
 from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate
 from torchx_cubicml.advisor.surrogates.per_cost import per_cost
@@ -29,6 +28,7 @@ from torchx_cubicml.advisor.trial_data import (
 )
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Prediction
 from torchx_cubicml.predictors.features.rows import FactRows
+from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM, ErrorModel, Gain, Launches
 from torchx_cubicml.predictors.memory.dominance import DominanceRules, at_least
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.memory_failure import proves_too_large
@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.noise import RepeatedMeasurements
     from torchx_cubicml.advisor.surrogates.base import Surrogate
-    from torchx_cubicml.advisor.trial_data import CleanTrials, SelectedTrials
+    from torchx_cubicml.advisor.trial_data import CleanTrials
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
@@ -85,6 +84,7 @@ def with_pinned_choices(posterior: Posterior, config: Config) -> Config:
 
 # Configs at which a Thompson sample is conditioned: random ones, and two variations of each of the fastest.
 _RANDOM_ANCHORS, _FASTEST_VARIED = 60, 60
+_Measurements: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"  # throughputs of one config, uncertainties
 _WITHOUT_FORMULAS = "boosting"  # predictor of a quantity that the step-time formulas do not tell
 
 
@@ -105,6 +105,8 @@ class Posterior:
         advice: what is left out of the trials or the memory rules, and why, one line each.
         order: of the configs by the memory that they need.
         data: trials that the surrogate is fitted to.
+        launches: measured launches of the configs of ``outcomes``, with their errors.
+        numbers: identity of a config -> its number in ``launches``.
         timing: of a job of known work; ``None`` for other objectives than ``soonest_done``.
     """
 
@@ -120,6 +122,8 @@ class Posterior:
     advice: tuple[str, ...]
     order: MemoryOrder
     data: TrainingData
+    launches: Launches
+    numbers: Mapping[Hashable, int]
     timing: JobTiming | None = None
 
     @classmethod
@@ -144,11 +148,16 @@ class Posterior:
         pinned = pinned_choices(space, current, clean.idle | refusals.parameters.keys())
         pinned_space = narrowed(space, pinned)
         outcomes = outcomes_by_config(pinned_space, chosen.own, pinned)
-        repeats = [(each.measured, each.uncertainties) for each in outcomes.values() if len(each.measured) > 1]
-        elsewhere = repeated_measurements(chosen.others, objective=space.objective)
+        machine = ErrorModel.of(chosen.others, objective=space.objective)
+        config_of = {name: key for key, outcome in outcomes.items() for name in outcome.trial_ids}
+        launches, numbers = Launches.of(
+            chosen.own, objective=space.objective, key=lambda trial: config_of.get(trial.trial_id)
+        )
         order = MemoryOrder.of_space(pinned_space.parameters, workload=workload, own=with_choices(current, pinned))
         data = _training_data(clean, space=pinned_space, workload=workload, predictor=predictor, order=order)
-        data = replace(data, noise=_noise_of_learned(chosen, repeats, elsewhere, space=space))
+        is_repeated = any(len(outcome.measured) > 1 for outcome in outcomes.values())
+        noise = machine.noise(launches)
+        data = replace(data, machine=machine, noise=noise if is_repeated else None)
         varied = {name for name, choices in data.tuned.items() if len(choices) > 1}
         timing = JobTiming(job=space.job, overhead=LaunchOverhead.of(chosen.own)) if space.job is not None else None
         return cls(
@@ -162,7 +171,7 @@ class Posterior:
             ),
             outcomes=outcomes,
             n_trials=sum(trial.state.ended for trial in data.own),
-            noise=pooled_noise(repeats, elsewhere),
+            noise=noise,
             surrogate=_of_objective(fit_surrogate(data, rng=rng), space, timing),
             has_transfer_prior=_are_informative(chosen.others, varied)
             or (data.is_per_second and roofline_covers(data.own)),
@@ -170,6 +179,8 @@ class Posterior:
             order=order,
             data=data,
             timing=timing,
+            launches=launches,
+            numbers=numbers,
         )
 
     def forecast(self, configs: Sequence[Config]) -> Prediction:
@@ -238,7 +249,18 @@ class Posterior:
         records = [self.outcomes.get(identity(config)) for config in configs]
         is_joint = isinstance(self.surrogate, JointSurrogate)
         measured = [(each.measured, each.uncertainties) if each and not is_joint else ((), ()) for each in records]
-        return updated_forecast(self.forecast(configs), measured, noise=self.noise)
+        return _updated(self.forecast(configs), measured, noise=self.noise)
+
+    def measured_gain(self, config: Config, over: Config) -> Gain | None:
+        """Return the gain of a config over another by their own measurements; ``None`` where these do not decide.
+
+        They decide once each config was measured twice.
+        """
+        records = [self.outcomes.get(identity(each)) for each in (config, over)]
+        if records[0] is records[1] or any(each is None or len(each.measured) < FEWEST_TO_CLAIM for each in records):
+            return None
+        best, own = (self.numbers[identity(each)] for each in (config, over))
+        return self.data.machine.gain(self.launches, best, own)
 
     def gains(self, configs: Sequence[Config], over: Config) -> Prediction:
         """Return the posterior of the ratio of each config's true throughput to that of ``over``.
@@ -317,21 +339,25 @@ def _of_objective(surrogate: Surrogate, space: SearchSpace, timing: JobTiming | 
     return soonest_done(per_cost(surrogate, objective=space.objective, prices=space.prices), timing)
 
 
-def _noise_of_learned(
-    chosen: SelectedTrials,
-    repeats: list[RepeatedMeasurements],
-    elsewhere: list[list[RepeatedMeasurements]],
-    *,
-    space: SearchSpace,
-) -> float | None:
-    """Return the noise from run to run of what the surrogate learns; ``None`` before any config was measured twice.
+def _updated(predicted: Prediction, measured: Sequence[_Measurements], *, noise: float) -> Prediction:
+    """Return the posterior from a prediction and measurements, weighted by precision; NaN where there is neither.
 
-    It is that of the objective, whose repeats are given, except of the time of a job: its throughput alone is learned.
+    Args:
+        predicted: prior of the true values, from the surrogate.
+        measured: throughputs of each config, and their uncertainties, ``[n]``; there may be none.
+        noise: standard deviation of the logarithm from run to run, > 0, added to each uncertainty in quadrature.
     """
-    if space.job is not None:
-        repeats = list(chain.from_iterable(repeated_measurements(chosen.own, objective=space.learned)))
-        elsewhere = repeated_measurements(chosen.others, objective=space.learned)
-    return median_noise(repeats, elsewhere) if repeats else None
+    logarithm, spread = predicted.logarithm.copy(), predicted.spread.copy()
+    for index, (values, uncertainties) in enumerate(measured):
+        if not values:
+            continue
+        weights = [1.0 / (noise**2 + each**2) for each in uncertainties]
+        centre, precision = np.average(np.log(values), weights=weights), sum(weights)
+        if np.isfinite(logarithm[index]):
+            prior = max(spread[index], 1e-6) ** -2
+            centre, precision = np.average([centre, logarithm[index]], weights=[precision, prior]), precision + prior
+        logarithm[index], spread[index] = centre, precision**-0.5
+    return replace(predicted, logarithm=logarithm, spread=spread)
 
 
 def _training_data(

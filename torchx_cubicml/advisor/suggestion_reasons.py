@@ -14,8 +14,8 @@ from torchx_cubicml.searchers.base import identity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.advisor.claims import Claim
     from torchx_cubicml.advisor.posterior import Posterior
+    from torchx_cubicml.predictors.measurement_error import Gain
     from torchx_cubicml.records.values import Config, Value
     from torchx_cubicml.space import SearchSpace
 
@@ -78,7 +78,7 @@ def build_suggestions(
     current: Config,
     *,
     n_nearest: int = 0,
-    claims: Sequence[Claim | None] = (),
+    claims: Sequence[Gain | None] = (),
 ) -> list[Suggestion]:
     """Return a suggestion with prediction, gain and reason for each chosen config.
 
@@ -137,7 +137,7 @@ def time_to_done(posterior: Posterior, config: Config, pace: float | None) -> di
     return {**parts, STEPS_S: max(0.0, 1.0 / pace - sum(parts.values()))}
 
 
-def _interval(claim: Claim | None) -> tuple[float, float, float] | None:
+def _interval(claim: Gain | None) -> tuple[float, float, float] | None:
     return None if claim is None else (claim.quantile(0.1), claim.quantile(0.5), claim.quantile(0.9))
 
 

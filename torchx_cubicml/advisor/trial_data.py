@@ -10,11 +10,11 @@ import numpy as np
 
 from torchx_cubicml.advisor.ineffective import ineffective_parameters
 from torchx_cubicml.advisor.launch_overhead import with_jobs
-from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.advisor.observed_averages import common_averages, with_averages
 from torchx_cubicml.advisor.observed_plan import observed_plan, with_plan
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import training_row
+from torchx_cubicml.predictors.measurement_error import repeat_noise
 from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, State
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload

@@ -57,8 +57,8 @@ def _objectives(text: str) -> tuple[str, str]:
 
 
 def _frontiers(trials: Iterable[Trial], objectives: tuple[str, str]) -> Iterator[tuple[Workload, Frontier]]:
-    from torchx_cubicml.advisor.noise import repeat_noise
     from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
+    from torchx_cubicml.predictors.measurement_error import repeat_noise
 
     for group in _groups(trials):
         points = measured_points(group, objectives, noise=repeat_noise(group, objective=objectives[0]))

@@ -13,12 +13,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from torchx_cubicml.advisor.comparison import least_confirmed
 from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.cli.observed_config import differing_values
 from torchx_cubicml.cli.progress_bar import DELAY_S
 from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
 from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
 from torchx_cubicml.launch.same_training import global_batch, shown_always
+from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share, crowding_text
 from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
@@ -27,7 +29,6 @@ from torchx_cubicml.records.objective_units import OBJECTIVES, SOONEST_DONE
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
-from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM, least_confirmed
 from torchx_cubicml.tuner.launch_state import NO_RESULT
 
 if TYPE_CHECKING:
@@ -36,17 +37,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console, JustifyMethod, RenderableType
 
+    from torchx_cubicml.advisor.comparison import Comparison, Repeats
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner import Prepared, Step
-    from torchx_cubicml.tuner.comparison import Comparison, Repeats
 
 _INDENT = "    "
 _COLUMNS = ("", "purpose", "config", "state", "time", "predicted", "measured")  # of the launches in flight
 _REFRESHES_PER_S = 2.0
 _DECIDING = "deciding what comes next"
-_LEFT_OUT = "Not compared: launches from before this tune"
-_SELECTED = "the one that made the best config the winner"
 _FOUND = "best found"
 _LESS_IMPORTANT = ("state", "predicted", "time", "purpose")  # the least first
 
@@ -99,16 +98,7 @@ def comparison_table(
         texts = [cell(side) for side in sides]
         if any(texts):
             table.add_row(heading, *texts)
-    table.caption, table.caption_justify = _left_out_text(sides, was_selected=best_label == _FOUND), "left"
     return table
-
-
-def _left_out_text(sides: Sequence[Repeats], *, was_selected: bool) -> str | None:
-    """Return the sentence on launches that are not compared; ``None`` where all are."""
-    if not any(side.left_out for side in sides):
-        return None
-    selected = f", and {_SELECTED}" if was_selected and len(sides) > 1 and sides[1].left_out else ""
-    return f"{_LEFT_OUT}{selected}."
 
 
 def _global_batches(comparison: Comparison, prepared: Prepared | None) -> tuple[int, ...]:
@@ -146,8 +136,7 @@ def _uncertainty(repeats: Repeats) -> float:
 
 
 def _count_text(repeats: Repeats) -> str:
-    counted = len(repeats.throughputs)
-    return f"{counted} of {counted + repeats.left_out}" if repeats.left_out else str(counted)
+    return str(len(repeats.throughputs))
 
 
 def open_display(console: Console, prepared: Prepared) -> Display:
@@ -336,7 +325,7 @@ def _ended_text(step: Ended, prepared: Prepared, *, explains: bool) -> str:
 def _crowded_text(step: Ended, prepared: Prepared) -> str:
     """Return the warning at the first crowded launch: the gain that launches as uncertain as it can confirm."""
     repeats = max(prepared.request.repeats, FEWEST_TO_CLAIM)
-    least = least_confirmed(step.trial.uncertainty(step.objective), repeats)
+    least = least_confirmed(step.trial, repeats, objective=step.objective)
     ratio = f"{least:.2f}" if least < 2.0 else f"{least:,.1f}"
     return f"{repeats} launches of each config, as crowded as this one, confirm no gain under about {ratio}x"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.comparison import too_few_text
 from torchx_cubicml.cli.component_command import named_store, winner_words
 from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
@@ -13,14 +14,13 @@ from torchx_cubicml.cli.tune_display import comparison_table
 from torchx_cubicml.cli.unconfirmed_text import print_unconfirmed
 from torchx_cubicml.launch.messages import better_word
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.tuner.comparison import too_few_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from torchx_cubicml.advisor.comparison import Repeats
     from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.tuner import Prepared, TuneResult
-    from torchx_cubicml.tuner.comparison import Repeats
 
 _MOST_SURE = 0.99  # probability beyond which a model of few launches is not to be trusted
 _NOISY = 1.2  # ratio of the highest to the lowest repeat from which a machine is called noisy
@@ -72,8 +72,7 @@ def _print_none_confirmed(console: Console, result: TuneResult, prepared: Prepar
         none = f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
         if text := " ".join(filter(None, (none, _noise_text(comparison.baseline)))):
             say(console, text)
-    is_imprecise = result.unconfirmed is not None and result.unconfirmed.comparison.is_imprecise
-    if comparison is None and not is_imprecise:  # else so few launches would not do
+    if comparison is None:
         lack = lack or too_few_text(result.launches_lacking)
     _print_ending(console, result, lack)
 

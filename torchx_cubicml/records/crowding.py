@@ -109,11 +109,11 @@ def crowding_text(trial: Trial, *, beside: float = 0.0) -> str:
 
 def _widened(trial: Trial, share: float) -> Trial:
     measurement = trial.measurement
-    if measurement is None or not share:
+    if measurement is None or not share or trial.crowding:
         return trial
     widening = min(-math.log1p(-share), _MOST_WIDENING) if share < 1.0 else _MOST_WIDENING
     error = math.hypot(measurement.uncertainty, widening)
-    return replace(trial, measurement=replace(measurement, relative_error=error))
+    return replace(trial, measurement=replace(measurement, relative_error=error), crowding=widening)
 
 
 def _shares(trial: Trial, beside: float) -> tuple[float, float, float]:

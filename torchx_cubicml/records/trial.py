@@ -5,6 +5,7 @@ A trial is the fold of its events (``event.fold_events``).
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.device_prices import PRICE, Prices
+from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.objective_units import PER_COST, RATES, SOONEST_DONE, counted_rate, in_unit
 from torchx_cubicml.records.provenance import Trust
@@ -82,6 +84,8 @@ class Trial:
         trust: trust level of the store that the trial came from; the lowest of its events.
         started_at: time of the earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
         ended_at: time of the latest end of an ended trial, likewise; empty before.
+        crowding: log slowdown that others on its host may have caused, which its ``uncertainty`` contains; set by
+            ``with_crowding``, never recorded.
         timed: job whose time the objective ``soonest_done`` compares; set by the advisor, never recorded.
     """
 
@@ -103,6 +107,7 @@ class Trial:
     trust: Trust = Trust.OWN
     started_at: str = ""
     ended_at: str = ""
+    crowding: float | None = None
     timed: TimedJob | None = None
 
     def __post_init__(self) -> None:
@@ -203,6 +208,12 @@ class Trial:
     def _rate_of_job(self) -> float | None:
         job = self.timed.job if self.timed is not None else None
         return None if job is None or self.measurement is None else self.measurement.throughput(job.rate)
+
+    @property
+    def measured_at(self) -> float:
+        """Seconds from 1970 to the end of the measurement; NaN where unknown."""
+        time = parse_time(self.ended_at or self.started_at)
+        return time.timestamp() if time is not None else math.nan
 
     def uncertainty(self, objective: str) -> float:
         """Return the standard deviation of the logarithm of ``throughput``, as the run itself reported it.

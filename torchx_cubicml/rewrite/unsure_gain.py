@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.messages import better_word, interval_text, per_cost_text, short
+from torchx_cubicml.launch.messages import better_word, per_cost_text, short
 from torchx_cubicml.records.crowding import crowding_text, mean_launches_beside
-from torchx_cubicml.records.workload import comparable_trials, value_key
+from torchx_cubicml.records.workload import comparable_trials, is_same_workload, value_key
 from torchx_cubicml.rewrite.rules import with_equal_frozen_values
 
 if TYPE_CHECKING:
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
 
 _WORTH_SAYING = 1.05  # ratio of throughputs from which a measured config is mentioned
-_SURE = 1.88  # standard deviations of a normal distribution: faster with a probability of 97 %
 _NAMED = 3  # changed parameters that are named
 
 
@@ -35,62 +31,47 @@ def unsure_gain(case: DecisionContext, *, recorded: Sequence[Trial]) -> str:
         case: input of the decision, whose advice is the user's own config.
         recorded: all trials of the store, which tell what ran beside a launch.
     """
-    configs = _measured_configs(case)
-    own = configs.pop(_key(case, case.current), None)
-    best = max(configs.values(), key=lambda each: each.mean, default=None)
-    if own is None or best is None or best.mean < _WORTH_SAYING * own.mean:
+    from torchx_cubicml.advisor.comparison import compared, fastest_measured
+
+    objective, own = case.space.objective, _key(case, case.current)
+    trials = _measured_trials(case)
+    best = fastest_measured([each for each in trials if _key(case, each.config) != own], objective=objective)
+    if best is None:
         return ""
-    objective, ratio = case.space.objective, best.mean / own.mean
-    gain = f"{_changes(case, best.trials[0].config)} measured {ratio:.2f}x yours {per_cost_text(objective)}".rstrip()
-    return f"{gain}, not surely {better_word(objective)}: {_doubt(own, best, ratio, recorded)}"
+    trials = [replace(each, config=_free(case, each.config)) for each in trials]
+    elsewhere = [each for each in case.trials if not is_same_workload(each, case.workload)]
+    both = _free(case, case.current), _free(case, best.config)
+    found = compared(*both, trials, objective=objective, elsewhere=elsewhere)
+    if found is None or found.best.middle < _WORTH_SAYING * found.baseline.middle:
+        return ""
+    gain = f"{_changes(case, best.config)} measured {found.gain:.2f}x yours {per_cost_text(objective)}".rstrip()
+    crowded = _crowding([each for each in trials if each.config in both], recorded)
+    cure = f"{crowded}; launch both again when the machine is free" if crowded else "; launch both again"
+    return f"{gain}, not surely {better_word(objective)}: {found.doubt}{cure}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Measured launches of one config.
-
-    Args:
-        trials: at the statistic of the space file.
-        throughputs: of the trials.
-        errors: standard deviations of their logarithms, as the runs report them.
-    """
-
-    trials: Sequence[Trial]
-    throughputs: Sequence[float]
-    errors: Sequence[float]
-
-    @property
-    def mean(self) -> float:
-        """Mean throughput."""
-        return fmean(self.throughputs)
-
-    @property
-    def error(self) -> float:
-        """Standard deviation of the logarithm of all launches together; 0 if unknown."""
-        return 0.0 if min(self.errors) == 0.0 else 1.0 / math.sqrt(sum(each**-2 for each in self.errors))
-
-
-def _measured_configs(case: DecisionContext) -> dict[Hashable, _Measured]:
-    """Return the measured launches of each config that an ordinary launch may run, and of the user's own."""
+def _measured_trials(case: DecisionContext) -> list[Trial]:
+    """Return the measured launches of the configs that an ordinary launch may run, and of the user's own."""
     space, workload, current = case.searched_space(), case.workload, case.current
     bound = space.bind(workload=workload, current=current)
     own = with_equal_frozen_values(case.own_trials(), space, workload=workload, current=current)
-    groups: defaultdict[Hashable, list[tuple[Trial, float]]] = defaultdict(list)
-    for each in comparable_trials(own, workload, any_device=space.chooses_machine)[0]:
-        trial = each.at(case.space.statistic).priced(case.space.prices)
-        throughput = trial.throughput(case.space.objective)
-        key = _key(case, trial.config)
-        if throughput is not None and (key == _key(case, current) or _may_run(case, bound, trial.config)):
-            groups[key].append((trial, throughput))
-    objective = case.space.objective
-    return {
-        key: _Measured(
-            [trial for trial, _ in found],
-            [throughput for _, throughput in found],
-            [trial.uncertainty(objective) for trial, _ in found],
-        )
-        for key, found in groups.items()
-    }
+    comparable = comparable_trials(own, workload, any_device=space.chooses_machine)[0]
+    trials = [each.at(case.space.statistic).priced(case.space.prices) for each in comparable]
+    return [
+        each
+        for each in trials
+        if each.throughput(case.space.objective) is not None
+        and (_key(case, each.config) == _key(case, current) or _may_run(case, bound, each.config))
+    ]
+
+
+def _crowding(trials: Sequence[Trial], recorded: Sequence[Trial]) -> str:
+    """Return what ran beside the most crowded of the launches, in brackets; empty if nothing did."""
+    beside = mean_launches_beside(recorded)
+    launches = {each.trial_id: beside.get(id(each), 0.0) for each in recorded}
+    most = max(trials, key=lambda each: each.crowding or 0.0)
+    text = crowding_text(most, beside=launches.get(most.trial_id, 0.0))
+    return f" ({text})" if text else ""
 
 
 def _may_run(case: DecisionContext, bound: SearchSpace, config: Config) -> bool:
@@ -99,9 +80,13 @@ def _may_run(case: DecisionContext, bound: SearchSpace, config: Config) -> bool:
     return is_legal and not case.changed_batch(config)
 
 
+def _free(case: DecisionContext, config: Config) -> Config:
+    """Return the values that are not derived."""
+    return {item.name: config[item.name] for item in case.space.parameters if not item.derive and item.name in config}
+
+
 def _key(case: DecisionContext, config: Config) -> Hashable:
-    free = [item.name for item in case.space.parameters if item.derive is None]
-    return tuple((name, value_key(config[name])) for name in free if name in config)
+    return tuple((name, value_key(value)) for name, value in _free(case, config).items())
 
 
 def _changes(case: DecisionContext, config: Config) -> str:
@@ -116,25 +101,3 @@ def _changes(case: DecisionContext, config: Config) -> str:
     ]
     more = [f"{len(changed) - _NAMED} more changes"] if len(changed) > _NAMED else []
     return ", ".join([*changed[:_NAMED], *more])
-
-
-def _doubt(own: _Measured, best: _Measured, ratio: float, recorded: Sequence[Trial]) -> str:
-    """Return the cause of the doubt: the error of the launches themselves, or the noise from run to run."""
-    if math.log(ratio) >= _SURE * math.hypot(own.error, best.error):
-        return f"launches vary from run to run (it ran {_times(best)}, yours {_times(own)}); launch both again"
-    side, whose, what = (own, "yours", "") if own.error >= best.error else (best, "it", " that config")
-    trial, error = min(zip(side.trials, side.errors, strict=True), key=lambda pair: pair[1])
-    beside = mean_launches_beside(recorded)
-    launches = {each.trial_id: beside.get(id(each), 0.0) for each in recorded}
-    crowded = crowding_text(trial, beside=launches.get(trial.trial_id, 0.0))
-    is_unsteady = trial.measurement is not None and trial.measurement.is_steady is False
-    why = crowded or ("not steady" if is_unsteady else "")
-    width = interval_text(error)
-    known = f"{'to ' if width.startswith('±') else ''}{width}{f' ({why})' if why else ''}"
-    which = whose if len(side.trials) == 1 else f"the surest of {len(side.trials)} launches of {whose}"
-    cure = f"launch{what} again{' when the machine is free' if crowded else ''}"
-    return f"{which} is known {known}; {cure}"
-
-
-def _times(measured: _Measured) -> str:
-    return {1: "once"}.get(len(measured.trials), f"{len(measured.trials)} times")

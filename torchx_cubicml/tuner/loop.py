@@ -22,10 +22,10 @@ from torchx_cubicml.launch.same_training import batch_parameters, is_same_traini
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import collapsed, is_same_workload, without_refused_values
 from torchx_cubicml.tuner.certain_failures import last_line
-from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal

@@ -11,10 +11,11 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.noise import repeat_noise
+from torchx_cubicml.advisor.comparison import Comparison, compared, launches_lacking
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch.messages import best_word, better_word
 from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM, repeat_noise
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
@@ -24,7 +25,6 @@ from torchx_cubicml.tuner.certain_failures import (
     is_early_failure,
     repeated_failure,
 )
-from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM, Comparison, Repeats, compare, launches_lacking
 from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ _NOTHING_LEARNED = {State.PLANNED, State.RUNNING, State.STOPPED_EARLY, State.INF
 class Evidence:
     """Trials of the workload from before this tune and from this tune, and comparable trials of other workloads.
 
-    Only this tune's own launches are compared: machines, neighbours and software change between tunes. The measurement
-    that made a config the winner does not count, because it was selected for being high.
+    A winner is confirmed by this tune's own launches. The measurement that made a config the winner does not count,
+    because it was selected for being high.
     """
 
     before: tuple[Trial, ...]
@@ -71,13 +71,6 @@ class Evidence:
         measured = _measurements(self.own, config, objective)
         first_selected_it = chosen and not _measurements(self.before, config, objective)
         return measured[1:] if first_selected_it else measured
-
-    def compared(self, config: Config, objective: str, *, chosen: bool) -> Repeats | None:
-        """Return the measurements of ``config`` that count; ``None`` where none does. See ``measured``."""
-        measured = self.measured(config, objective, chosen=chosen)
-        every = _measurements((*self.before, *self.own), config, objective)
-        left_out = len(every) - len(measured)
-        return Repeats.of(config, measured, objective=objective, left_out=left_out) if measured else None
 
     def certain_failures(self, prepared: Prepared) -> CertainFailures:
         """Return the failures of this tune that another launch would repeat."""
@@ -368,8 +361,8 @@ def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWE
         if len(repeats) < least or trial.config not in space:
             continue
         if (config := space.decode(space.encode(trial.config))) is not None:
-            throughputs = Repeats.of(config, repeats, objective=objective).throughputs
-            confirmed[config_key(config)] = (fmean(throughputs), config)
+            found = [value for each in repeats if (value := each.throughput(objective)) is not None]
+            confirmed[config_key(config)] = (fmean(found), config)
     confirmed.pop(config_key(prepared.current), None)
     best = max(confirmed.values(), key=lambda pair: pair[0], default=None)
     if best is None:
@@ -380,13 +373,12 @@ def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWE
 
 
 def _compared(prepared: Prepared, evidence: Evidence, best: Suggestion) -> Comparison | None:
-    space, current = prepared.space, prepared.current
-    chosen = config_key(best.config) != config_key(current)
-    baseline = evidence.compared(current, space.objective, chosen=False)
-    confirmed = evidence.compared(best.config, space.objective, chosen=chosen)
-    if baseline is None or confirmed is None:
+    """Return the comparison by all launches of the workload; ``None`` where this tune did not measure one of both."""
+    objective = prepared.space.objective
+    if not all(_measurements(evidence.own, config, objective) for config in (prepared.current, best.config)):
         return None
-    return compare(baseline, confirmed, objective=space.objective, noise=evidence.noise(space.objective))
+    trials = (*evidence.before, *evidence.own)
+    return compared(prepared.current, best.config, trials, objective=objective, elsewhere=evidence.elsewhere)
 
 
 def _own_config(current: Config) -> Suggestion:

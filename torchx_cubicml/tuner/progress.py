@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from torchx_cubicml.advisor import ParameterSensitivity, Suggestion
+    from torchx_cubicml.advisor.comparison import Comparison
     from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.budget import Spent
-    from torchx_cubicml.tuner.comparison import Comparison
     from torchx_cubicml.tuner.launch_state import PendingLaunch
     from torchx_cubicml.tuner.launches import PendingLaunches
     from torchx_cubicml.tuner.request import Prepared

@@ -18,13 +18,13 @@ from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import can_change_batch
 from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import check_takes_command, scheduler_options
+from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM
 from torchx_cubicml.records.objective_units import PER_CURRENCY
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url, read_trials
 from torchx_cubicml.store.digest_key import digest_keys
 from torchx_cubicml.tuner.budget import Budget
-from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM
 from torchx_cubicml.tuner.kept_training import keep_training
 
 if TYPE_CHECKING:

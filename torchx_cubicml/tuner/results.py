@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.comparison import Comparison, Repeats
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.json_fields import items_of, number_of, object_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.values import freeze_values
-from torchx_cubicml.tuner.comparison import Comparison, Repeats
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.lease import launch_prefix
 
@@ -117,7 +117,7 @@ def _comparison(given: dict[str, object]) -> Comparison:
         gain=gain,
         gain_low=low,
         gain_high=high,
-        is_imprecise=given.get("is_imprecise") is True,
+        faster=number_of(faster, "faster") if (faster := given.get("faster")) is not None else None,
     )
 
 

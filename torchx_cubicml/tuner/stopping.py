@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.hook_refusals import refused_change
-from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import unit_text, worth_text
 from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.launch.scheduler import store_doubt
 from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.predictors.measurement_error import repeat_noise
 from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, PER_JOULE, RATES, counted_rate
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import State

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml import Origin, State, Trial, TrialStore
+from torchx_cubicml.advisor.comparison import Repeats, compare
 from torchx_cubicml.records.measurement import Measurement
-from torchx_cubicml.tuner.comparison import Repeats, compare
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.progress import TuneResult
 
@@ -165,7 +165,7 @@ def _finish(url: str, made: list[Trial], best: Config) -> None:
     words = ("dist.ddp", "-j", "1x8", "--script", "train_gpt.py", "--")
     words += tuple(f"--{name}={value}" for name, value in best.items())
     result = TuneResult(
-        comparison=compare(*sides, objective="tokens_per_second", noise=0.01),
+        comparison=compare(*sides, objective="tokens_per_second"),
         best=None,
         launches=FIRST + ROUNDS * IN_ROUND,
         device_hours=21.3,

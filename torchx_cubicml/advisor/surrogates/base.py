@@ -9,6 +9,7 @@ import numpy as np
 
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.measurement_error import ErrorModel
 from torchx_cubicml.records.objective_units import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class TrainingData:
             measured twice.
         workload: its facts, by which trials are near or far.
         predictor: name of the method fitted to all workloads, in ``PREDICTORS``.
+        machine: error model of the measurements.
     """
 
     all_trials: Sequence[Trial]
@@ -55,6 +57,7 @@ class TrainingData:
     noise: float | None
     workload: Workload = field(default_factory=dict)
     predictor: str = DEFAULT_PREDICTOR
+    machine: ErrorModel = field(default_factory=ErrorModel.unknown)
 
     @property
     def is_per_second(self) -> bool:

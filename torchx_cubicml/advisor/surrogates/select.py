@@ -47,7 +47,9 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     own_feasibility = WorkloadFeasibility(order=data.order, tuned=data.tuned).fit(own)
     feasibility: WorkloadFeasibility | CrossWorkloadFeasibility = own_feasibility
     memory_pressure = own_feasibility.memory_pressure if own_feasibility.has_peaks_ else None
-    make = partial(GaussianProcess, tuned=data.tuned, noise=data.noise, memory_pressure=memory_pressure)
+    make = partial(
+        GaussianProcess, tuned=data.tuned, noise=data.noise, memory_pressure=memory_pressure, machine=data.machine
+    )
     process = make().fit(own, rng=rng)
     prior = None
     if int(np.isfinite(others.throughput).sum()) >= MIN_TRANSFER:

@@ -18,10 +18,10 @@ from torchx_cubicml.report.sections.headline import Headline, headline_html
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torchx_cubicml.advisor.comparison import Comparison, Repeats
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.report.markup import Html
-    from torchx_cubicml.tuner.comparison import Comparison, Repeats
     from torchx_cubicml.tuner.results import RecordedResult
     from torchx_cubicml.tuner.unconfirmed import Unconfirmed
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
 from torchx_cubicml.cli.frontier_table import frontier_lines
 from torchx_cubicml.launch.messages import interval_text, number_text
 from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.predictors.measurement_error import repeat_noise
 from torchx_cubicml.records.objective_units import PER_CURRENCY, PER_DEVICE_HOUR, PER_JOULE, RATES, counted_rate
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.value_text import config_text

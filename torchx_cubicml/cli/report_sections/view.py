@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study
+    from torchx_cubicml.advisor.comparison import Comparison
     from torchx_cubicml.predictors.tune_rounds import TuneRounds
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.report.renderer import Specification
     from torchx_cubicml.report.sections.figures import Colours
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.tuner.comparison import Comparison
     from torchx_cubicml.tuner.results import RecordedResult, TuneNotes
     from torchx_cubicml.tuner.unconfirmed import Unconfirmed
 
@@ -78,7 +78,7 @@ class WorkloadView:
     @cached_property
     def comparison(self) -> Comparison | None:
         """Comparison of the best config with the user's own: that of the tune, else of the records."""
-        from torchx_cubicml.tuner.recorded_comparison import recorded_comparison
+        from torchx_cubicml.advisor.comparison import recorded_comparison
 
         if self.result is not None and self.result.comparison is not None:
             return self.result.comparison
@@ -112,7 +112,7 @@ class WorkloadView:
     @cached_property
     def fastest(self) -> Trial | None:
         """Trial of the config of highest median throughput; ``None`` where none was measured."""
-        from torchx_cubicml.tuner.recorded_comparison import fastest_measured
+        from torchx_cubicml.advisor.comparison import fastest_measured
 
         return fastest_measured(self.trials, objective=self.objective)
 

@@ -12,9 +12,9 @@ from torchx_cubicml.records.value_text import config_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from torchx_cubicml.advisor.comparison import Comparison
     from torchx_cubicml.cli.report_sections.view import WorkloadView
     from torchx_cubicml.records.values import Config, Workload
-    from torchx_cubicml.tuner.comparison import Comparison
 
 _FINE = (State.COMPLETED, State.STOPPED_EARLY)
 

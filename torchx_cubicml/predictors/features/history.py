@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.records.measurement import Measurement
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Scalar, Value
 
@@ -53,6 +52,8 @@ class History:
         peak_memory_gib: largest memory of one process, float64 ``[n]``; NaN where unknown. ``None``: all unknown.
         uncertainty: of the logarithm of each throughput, as its run reported it, float64 ``[n]``; 0.0 where unknown.
             ``None``: all unknown.
+        crowding: part of it that others on the host may have caused, likewise.
+        time: of each measurement in seconds, float64 ``[n]``; NaN where unknown. ``None``: all unknown.
     """
 
     columns: Columns
@@ -64,6 +65,8 @@ class History:
     failures: tuple[Mapping[str, Value], ...] = ()
     peak_memory_gib: NDArray[np.float64] | None = None
     uncertainty: NDArray[np.float64] | None = None
+    crowding: NDArray[np.float64] | None = None
+    time: NDArray[np.float64] | None = None
 
     @classmethod
     def from_trials(
@@ -90,10 +93,10 @@ class History:
             raise RecordError(f"unknown objective {objective!r}; choose from {', '.join(learned)}")
         outcomes: list[tuple[Mapping[str, Value], float, bool, str]] = []
         failures = []
-        measurements: dict[str, Measurement] = {}
+        measured: dict[str, Trial] = {}
         for trial in trials:
             if trial.measurement is not None:
-                measurements[trial.trial_id] = trial.measurement
+                measured[trial.trial_id] = trial
             throughput = _throughput(trial, objective)
             if proves_too_large(trial):
                 outcomes.append((_row_with_trust(trial, observe), np.nan, False, trial.trial_id))
@@ -101,14 +104,14 @@ class History:
                 outcomes.append((_row_with_trust(trial, observe), throughput, True, trial.trial_id))
             elif trial.state in _UNKNOWN_CAUSE or trial.state is State.OUT_OF_MEMORY:
                 failures.append(training_row(trial, observe=observe))
-        return cls._from_outcomes(outcomes, failures, measurements, choices)
+        return cls._from_outcomes(outcomes, failures, measured, choices)
 
     @classmethod
     def _from_outcomes(
         cls,
         outcomes: list[tuple[Mapping[str, Value], float, bool, str]],
         failures: list[dict[str, Value]],
-        measurements: Mapping[str, Measurement],
+        measured: Mapping[str, Trial],
         choices: Mapping[str, Sequence[Scalar]],
     ) -> Self:
         rows = [row for row, _, _, _ in outcomes]
@@ -120,8 +123,9 @@ class History:
         rank_of = {trial_id: rank for rank, trial_id in enumerate(sorted(trial_ids))}
         ranks = [rank_of[trial_id] for trial_id in trial_ids]
         order = np.lexsort((ranks, throughput, *features.T[::-1]))
-        measured = [measurements.get(trial_ids[index]) for index in order]
-        peaks = [each.peak_gib if each else None for each in measured]
+        found = [measured.get(trial_ids[index]) for index in order]
+        runs = [each.measurement if each else None for each in found]
+        peaks = [each.peak_gib if each else None for each in runs]
         return cls(
             columns=columns,
             rows=tuple(rows[index] for index in order),
@@ -131,7 +135,9 @@ class History:
             trial_ids=tuple(trial_ids[index] for index in order),
             failures=tuple(sorted(failures, key=config_key)),
             peak_memory_gib=np.array([np.nan if peak is None else peak for peak in peaks], dtype=np.float64),
-            uncertainty=np.array([each.uncertainty if each else 0.0 for each in measured], dtype=np.float64),
+            uncertainty=np.array([each.uncertainty if each else 0.0 for each in runs], dtype=np.float64),
+            crowding=np.array([(each.crowding or 0.0) if each else 0.0 for each in found], dtype=np.float64),
+            time=np.array([each.measured_at if each else np.nan for each in found], dtype=np.float64),
         )
 
     @property
@@ -147,7 +153,11 @@ class History:
         order = np.lexsort(np.column_stack([uncertainty[rows], self.throughput[rows], self.features[rows]]).T)
         rows = rows[order]
         return MeasuredRows(
-            features=self.features[rows], throughput=self.throughput[rows], uncertainty=uncertainty[rows]
+            features=self.features[rows],
+            throughput=self.throughput[rows],
+            uncertainty=uncertainty[rows],
+            crowding=np.zeros(len(rows)) if self.crowding is None else self.crowding[rows],
+            time=np.full(len(rows), np.nan) if self.time is None else self.time[rows],
         )
 
 
@@ -159,23 +169,22 @@ class MeasuredRows:
         features: float64 ``[n, n_columns]``.
         throughput: float64 ``[n]``, > 0.
         uncertainty: of its logarithm, as each run reported it, float64 ``[n]``; 0.0 where unknown.
+        crowding: part of it that others on the host may have caused, float64 ``[n]``.
+        time: of the measurement in seconds, float64 ``[n]``; NaN where unknown.
     """
 
     features: NDArray[np.float64]
     throughput: NDArray[np.float64]
     uncertainty: NDArray[np.float64]
+    crowding: NDArray[np.float64]
+    time: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.throughput)
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
         """Return the rows at the indices ``chosen``, or where the mask ``chosen`` is true."""
-        return replace(
-            self,
-            features=self.features[chosen],
-            throughput=self.throughput[chosen],
-            uncertainty=self.uncertainty[chosen],
-        )
+        return replace(self, **{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
 
     @property
     def logarithm(self) -> NDArray[np.float64]:

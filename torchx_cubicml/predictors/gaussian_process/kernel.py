@@ -123,9 +123,9 @@ class Kernel:
     stepwise: tuple[int, ...]
     fact_of: NDArray[np.intp]
 
-    def noise_of(self, own_noise: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the noise variance of each measurement, ``[n]``; ``own_noise`` is the part that its run reported."""
-        return np.asarray(self.noise**2 + 1e-9 + own_noise, dtype=np.float64)
+    def noise_of(self, known: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the covariance of the errors of measurements, ``[n, n]``; ``known`` is the part that is not fitted."""
+        return np.asarray((self.noise**2 + 1e-9) * np.eye(len(known)) + known, dtype=np.float64)
 
     def between(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
         """Return the covariance matrix of two sets of points, ``[n_left, n_right]``."""
@@ -223,12 +223,12 @@ class Sample:
     Args:
         points: configs, ``n`` of them.
         rest: standardised logarithms of throughput, ``[n]``.
-        own_noise: variance of each that its run reported, ``[n]``; 0.0 where unknown.
+        errors: known covariance of their errors, ``[n, n]``.
     """
 
     points: EncodedConfigs
     rest: NDArray[np.float64]
-    own_noise: NDArray[np.float64]
+    errors: NDArray[np.float64]
 
 
 def fit_map(prior: Prior, sample: Sample, rng: np.random.Generator) -> tuple[Kernel, float]:
@@ -257,7 +257,7 @@ def _hill_climb(
 
 def _log_posterior(prior: Prior, shifts: NDArray[np.float64], sample: Sample) -> float:
     kernel = prior.kernel(shifts)
-    gram = kernel.between(sample.points, sample.points) + np.diag(kernel.noise_of(sample.own_noise))
+    gram = kernel.between(sample.points, sample.points) + kernel.noise_of(sample.errors)
     try:
         root = np.linalg.cholesky(gram)
     except np.linalg.LinAlgError:

@@ -39,7 +39,7 @@ def find_outliers(kernel: Kernel, sample: Sample, *, scale: float) -> NDArray[np
         scale: standard deviation of the logarithms, by which they were standardised.
     """
     points, rest = sample.points, sample.rest
-    gram = kernel.between(points, points) + np.diag(kernel.noise_of(sample.own_noise))
+    gram = kernel.between(points, points) + kernel.noise_of(sample.errors)
     prior_variance = np.diag(gram)
     outliers = np.zeros(len(points), dtype=np.bool_)
     for _ in range(int(_MOST_SHARE * len(points))):

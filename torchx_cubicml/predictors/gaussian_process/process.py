@@ -17,6 +17,7 @@ from torchx_cubicml.predictors.gaussian_process.kernel import Prior, Sample, fit
 from torchx_cubicml.predictors.gaussian_process.outliers import LOG_CHANCE, find_outliers
 from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder
 from torchx_cubicml.predictors.gaussian_process.prior_mean import PriorMean
+from torchx_cubicml.predictors.measurement_error import ErrorModel, Launches
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.weighted import weighted_quantile
 
@@ -37,14 +38,12 @@ _CENTRE_QUANTILE = 0.7  # quantile of the logarithms that is the constant mean: 
 # effect.
 _PRIOR_SPREAD, _PRIOR_SPREAD_OF_PLAIN = (0.3, 2), (0.6, 4)
 
-# Shares of signal and noise that claims are averaged over: factors on the kernel's variances, and on the prior noise.
-_SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
-_WIDE_SIZE_SD, _USUAL_NOISE, _WIDE_NOISE_SD = 3.0, 2.0, 0.9  # median noise of 3 %, as in ``advisor.noise``
-_LEAST_PROBABILITY = 0.01  # shares of lower posterior probability are dropped
-# The same where a few repeats determine the noise roughly.
-_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0), 0.7
+# Shares of signal and noise that claims are averaged over: factors on the kernel's variances, and draws of the errors.
+_SIZES, _WIDE_SIZE_SD = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), 3.0
+_FEWEST_DRAWS, _MOST_DRAWS, _DRAWN_ROWS = 8, 64, 3000  # an eigenvalue problem each, cubic in the rows
+_LEAST_PROBABILITY = 0.003  # shares of lower posterior probability are dropped
 
-_Share: TypeAlias = "tuple[float, NDArray[np.float64]]"  # of signal and noise: a factor, and variances ``[n]``
+_Share: TypeAlias = "tuple[float, NDArray[np.float64]]"  # of signal and noise: a factor, and a covariance ``[n, n]``
 _OUTLIER_ROUNDS = 3  # of removing outliers and fitting on the others
 
 
@@ -57,6 +56,7 @@ class GaussianProcess:
             that its run reported; ``None`` without repeats.
         optimistic: whether to use the optimistic prior mean (``prior_mean``).
         memory_pressure: returns the nearness of encoded rows to the memory limit, ``[n, 1]``, where that is known.
+        machine: error model of the measurements; by default, nothing is known of the machine.
     """
 
     def __init__(
@@ -66,11 +66,13 @@ class GaussianProcess:
         noise: float | None = None,
         optimistic: bool = False,
         memory_pressure: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+        machine: ErrorModel | None = None,
     ) -> None:
         self.tuned = dict(tuned or {})
         self.noise = noise
         self.optimistic = optimistic
         self.memory_pressure = memory_pressure
+        self.machine = machine or ErrorModel.unknown()
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Fit on the measured rows of ``history``; see ``Predictor``."""
@@ -95,7 +97,7 @@ class GaussianProcess:
         for _ in range(_OUTLIER_ROUNDS):
             points = self._points(rows.features)
             rest = (rows.logarithm - self._prior_mean_at(points) - fitted.centre_) / fitted.scale_
-            sample = Sample(points, rest, (rows.uncertainty / fitted.scale_) ** 2)
+            sample = Sample(points, rest, self._errors(rows, fitted.scale_))
             outliers = find_outliers(kernel, sample, scale=fitted.scale_)
             if (outliers == fitted.outliers_).all():
                 break
@@ -126,10 +128,11 @@ class GaussianProcess:
         )
         self.scale_ = math.sqrt(squares / (float(row_weights.sum()) + weight))
         self.rest_ = (target - self.centre_) / self.scale_
-        self.own_noise_ = (rows.uncertainty / self.scale_) ** 2
+        self.launches_ = _launches(rows)
+        self.errors_ = self._errors(rows, self.scale_)
         self.prior_noise_ = (self.noise or _NOISE) / self.scale_
         prior = self._prior(rows.features)
-        self.kernel_, log_posterior = fit_map(prior, Sample(self.points_, self.rest_, self.own_noise_), rng)
+        self.kernel_, log_posterior = fit_map(prior, Sample(self.points_, self.rest_, self.errors_), rng)
         self.evidence_ = log_posterior - len(target) * math.log(self.scale_)
         self._condition()
 
@@ -147,13 +150,18 @@ class GaussianProcess:
         """Return the prior mean of the logarithm at ``points``, up to a constant, ``[n]``."""
         return np.zeros(len(points)) if self.prior_mean_ is None else self.prior_mean_.at(points)
 
+    def _errors(self, rows: MeasuredRows, scale: float) -> NDArray[np.float64]:
+        """Return the usual covariance of standardised errors, but for that of the run, which is fitted, ``[n, n]``."""
+        launches = _launches(rows)
+        return self.machine.usual(launches) / scale**2
+
     def _condition(self) -> None:
         self.inverse_ = np.linalg.inv(np.linalg.cholesky(self._gram()))
         self.weights_ = self.inverse_.T @ (self.inverse_ @ self.rest_)
         self.likely_shares_: list[tuple[float, _Share]] = []  # computed on first use
 
     def _gram(self) -> NDArray[np.float64]:
-        return self.kernel_.between(self.points_, self.points_) + np.diag(self.kernel_.noise_of(self.own_noise_))
+        return self.kernel_.between(self.points_, self.points_) + self.kernel_.noise_of(self.errors_)
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
@@ -194,7 +202,7 @@ class GaussianProcess:
         """Return the process as if the config of one row had not been measured (leave-one-out)."""
         left_out = self.points_.equal(self._points(features))
         found = copy(self)
-        found.own_noise_ = np.where(left_out, _NOTHING_KNOWN, self.own_noise_)
+        found.errors_ = self.errors_ + np.diag(_NOTHING_KNOWN * left_out)
         found._condition()
         return found
 
@@ -237,25 +245,23 @@ class GaussianProcess:
             return [(probability, prior_mean + mean, covariance) for probability, mean, covariance in posteriors]
 
     def _shares_of_noise(self, gram: NDArray[np.float64]) -> list[tuple[float, _Share]]:
-        """Return posterior probabilities of pairs: factor on the signal's variances, noise variances ``[n]``."""
-        ratios, usual, ratio_sd = (
-            (_NOISES, _USUAL_NOISE, _WIDE_NOISE_SD)
-            if self.noise is None
-            else (_NOISES_OF_REPEATS, 1.0, _NOISE_SD_OF_REPEATS)
-        )
+        """Return posterior probabilities of pairs: factor on the signal's variances, covariance of the errors."""
+        n = len(self.launches_)
+        most = int(np.clip(_DRAWN_ROWS // n, _FEWEST_DRAWS, _MOST_DRAWS))
         shares, logs = [], []
-        for ratio in ratios:
-            noise = replace(self.kernel_, noise=ratio * self.prior_noise_).noise_of(self.own_noise_)
+        for log_prior, covariance in zip(*self.machine.likely(self.launches_, most=most), strict=True):
+            noise = self.errors_ * 0.0
+            noise[:n, :n] = covariance / self.scale_**2
+            noise[range(n, len(noise)), range(n, len(noise))] = 1e-9  # fantasies are exact
             # After whitening by the noise, the eigenvectors are the same for every size of the signal.
-            scale = noise**-0.5
-            values, vectors = np.linalg.eigh(scale[:, None] * gram * scale)
-            values, projections = np.maximum(values, 0.0), (vectors.T @ (scale * self.rest_)) ** 2
+            root = np.linalg.cholesky(noise)
+            values, vectors = np.linalg.eigh(np.linalg.solve(root, np.linalg.solve(root, gram).T))
+            values = np.maximum(values, 0.0)
+            projections = (vectors.T @ np.linalg.solve(root, self.rest_)) ** 2
             for size in _SIZES:
                 total = size * values + 1.0
-                prior = -0.5 * (math.log(ratio / usual) / ratio_sd) ** 2 - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
-                logs.append(
-                    prior - 0.5 * float((projections / total).sum() + np.log(total).sum() + np.log(noise).sum())
-                )
+                prior = log_prior - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2 - np.log(np.diag(root)).sum()
+                logs.append(float(prior - 0.5 * ((projections / total).sum() + np.log(total).sum())))
                 shares.append((size, noise))
         probabilities = np.exp(np.array(logs) - max(logs))
         probabilities /= probabilities.sum()
@@ -273,7 +279,7 @@ class GaussianProcess:
         share: _Share,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         size, noise = share
-        root = np.linalg.cholesky(size * gram + np.diag(noise))
+        root = np.linalg.cholesky(size * gram + noise)
         half = np.linalg.solve(root, size * across.T)
         mean = half.T @ np.linalg.solve(root, self.rest_)
         covariance = size * prior_covariance - half.T @ half
@@ -286,9 +292,19 @@ class GaussianProcess:
         conditioned.rest_ = np.concatenate(
             [self.rest_, (logarithms - self._prior_mean_at(points) - self.centre_) / self.scale_]
         )
-        conditioned.own_noise_ = np.concatenate([self.own_noise_, np.zeros(len(points))])
+        conditioned.errors_ = np.pad(self.errors_, (0, len(points)))
         conditioned._condition()
         return conditioned
+
+
+def _launches(rows: MeasuredRows) -> Launches:
+    return Launches(
+        logarithm=rows.logarithm,
+        error=np.sqrt(np.maximum(rows.uncertainty**2 - rows.crowding**2, 0.0)),
+        load=rows.crowding,
+        time=rows.time,
+        config=np.unique(np.nan_to_num(rows.features, nan=-1.0), axis=0, return_inverse=True)[1].ravel(),
+    )
 
 
 def sample_normal(

@@ -1,0 +1,292 @@
+"""Comparison of the measured launches of two configs: the gain with its interval, and why it is not sure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.launch.messages import interval_text, per_cost_text
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.predictors.measurement_error import (
+    FEWEST_TO_CLAIM,
+    LEVEL,
+    SURE,
+    ErrorModel,
+    Gain,
+    Launches,
+    usual_error,
+)
+from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.space.constraints import is_count
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Config
+
+_OLD_LEVEL = 0.95  # of the intervals that older releases recorded
+_IN_ERRORS = 1.88  # a difference of fewer standard errors may come from the launches' own errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """All measurements of one config on one workload.
+
+    Args:
+        config: requested config.
+        throughputs: throughput of the whole job, in the objective's unit, in the order of the trials; at least one.
+        uncertainties: standard deviation of the logarithm of each, as its run reported it; empty if all are unknown.
+        time_to_done: median seconds of each part until a job is done; empty for other objectives.
+        global_batch: global batch size that all of them were observed with; ``None`` if unknown, or if it varied.
+    """
+
+    config: Config
+    throughputs: tuple[float, ...]
+    uncertainties: tuple[float, ...] = ()
+    time_to_done: Mapping[str, float] = field(default_factory=dict)
+    global_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.throughputs:
+            raise RecordError("repeats need at least one measurement")
+        if self.uncertainties and len(self.uncertainties) != len(self.throughputs):
+            raise RecordError(f"{len(self.throughputs)} measurements have {len(self.uncertainties)} uncertainties")
+
+    @classmethod
+    def of(cls, config: Config, trials: Iterable[Trial], *, objective: str) -> Self:
+        """Collect the repeats of one config, without trials that lack a throughput in the unit of ``objective``.
+
+        Raises:
+            RecordError: no trial is left.
+        """
+        measured = [each for each in trials if each.measurement is not None]
+        pairs = [
+            (value, each.uncertainty(objective))
+            for each in measured
+            if (value := each.throughput(objective)) is not None
+        ]
+        return cls(
+            config=config,
+            throughputs=tuple(value for value, _ in pairs),
+            uncertainties=tuple(uncertainty for _, uncertainty in pairs),
+            time_to_done=_median_parts(measured),
+            global_batch=_global_batch(measured),
+        )
+
+    @property
+    def middle(self) -> float:
+        """Median throughput."""
+        return median(self.throughputs)
+
+    @property
+    def error(self) -> float:
+        """Standard deviation of the logarithm of all launches together, as they report it; 0 if unknown."""
+        if not self.uncertainties or min(self.uncertainties) == 0.0:
+            return 0.0
+        return 1.0 / math.sqrt(sum(each**-2 for each in self.uncertainties))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Gain of the best config over the baseline, with its interval.
+
+    Args:
+        objective: unit of the throughputs.
+        baseline: measurements of the user's own config.
+        best: measurements of the other config.
+        gain: median of the posterior of the ratio, best over baseline.
+        gain_low: lower end of the interval.
+        gain_high: upper end of the interval.
+        faster: probability that the gain is above one; ``None`` in results of older releases.
+    """
+
+    objective: str
+    baseline: Repeats
+    best: Repeats
+    gain: float
+    gain_low: float
+    gain_high: float
+    faster: float | None = None
+
+    @property
+    def claims_gain(self) -> bool:
+        """Return whether each side was measured at least twice and the best is surely faster."""
+        is_sure = self.gain_low > 1.0 if self.faster is None else self.faster > SURE
+        return is_sure and not self.launches_lacking
+
+    @property
+    def launches_lacking(self) -> int:
+        """Launches until each side is measured twice: before, no gain can be claimed."""
+        return launches_lacking(len(self.baseline.throughputs), len(self.best.throughputs))
+
+    @property
+    def doubt(self) -> str:
+        """Why no gain is claimed, in words: too few launches, an uncertain side, or the spread between launches."""
+        if self.launches_lacking:
+            return f"it takes {_more(self.launches_lacking)} of the two"
+        sides = {"your config": self.baseline, "the other config": self.best}
+        whose, side = max(sides.items(), key=lambda pair: pair[1].error)
+        if abs(math.log(self.gain)) < _IN_ERRORS * math.hypot(self.baseline.error, self.best.error):
+            width = interval_text(side.error)
+            return f"{whose} is known only {'to ' if width.startswith('±') else ''}{width}"
+        return "its launches and yours vary from run to run"
+
+    def __str__(self) -> str:
+        level = LEVEL if self.faster is not None else _OLD_LEVEL
+        span = f"({level:.0%} interval: {self.gain_low:.2f}x to {self.gain_high:.2f}x)".replace("%", " %")
+        if self.claims_gain:
+            return " ".join(filter(None, (f"Gain {self.gain:.2f}x", per_cost_text(self.objective), span)))
+        if self.launches_lacking:
+            return f"Ratio {self.gain:.2f}x; {too_few_text(self.launches_lacking)}"
+        return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: {self.doubt}"
+
+
+def _global_batch(trials: Iterable[Trial]) -> int | None:
+    """Return the global batch size that all launches observed; ``None`` where they differ or one did not."""
+    found = {trial.observed.get("global_batch_size") for trial in trials}
+    (batch,) = found if len(found) == 1 else (None,)
+    return batch if is_count(batch) else None
+
+
+def _median_parts(trials: Iterable[Trial]) -> dict[str, float]:
+    """Return the median seconds of each part until a job is done."""
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    for each in trials:
+        for name, value in each.time_to_done.items():
+            seconds[name].append(value)
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def launches_lacking(*counts: int) -> int:
+    """Return the launches until each of two configs, measured so many times, is measured often enough for a claim."""
+    return sum(max(0, FEWEST_TO_CLAIM - count) for count in counts)
+
+
+def too_few_text(lacking: int) -> str:
+    """Return the sentence on a comparison for which so many launches lack; a small gain takes more than these."""
+    return f"no gain is claimed: too few measurements (it takes {_more(lacking)})"
+
+
+def _more(launches: int) -> str:
+    return f"at least {launches} more launch{'es' if launches > 1 else ''}"
+
+
+def least_confirmed(launch: Trial, repeats: int, *, objective: str) -> float:
+    """Return about the least ratio that so many launches of each config, in turn and as uncertain, can confirm.
+
+    The load that all of them share costs both configs about the same.
+    """
+    load = launch.crowding or 0.0
+    own = math.sqrt(max(launch.uncertainty(objective) ** 2 - load**2, 0.0))
+    return math.exp(_IN_ERRORS * math.sqrt(2.0 / max(repeats, FEWEST_TO_CLAIM)) * usual_error(own, load))
+
+
+def compare(baseline: Repeats, best: Repeats, *, objective: str, gain: Gain | None = None) -> Comparison:
+    """Compare ``best`` with ``baseline``.
+
+    Args:
+        baseline: measurements of the user's own config.
+        best: measurements of the other config.
+        objective: unit of the throughputs.
+        gain: of the best config; by default that of these measurements alone, without their times.
+    """
+    if best.config == baseline.config:
+        return Comparison(
+            objective=objective, baseline=baseline, best=best, gain=1.0, gain_low=1.0, gain_high=1.0, faster=0.0
+        )
+    if gain is None:
+        both = [*baseline.throughputs, *best.throughputs]
+        errors = [*baseline.uncertainties, *best.uncertainties] or [0.0] * len(both)
+        launches = Launches(
+            logarithm=np.log(both),
+            error=np.array(errors),
+            load=np.zeros(len(both)),
+            time=np.full(len(both), np.nan),
+            config=np.repeat([0, 1], [len(baseline.throughputs), len(best.throughputs)]),
+        )
+        gain = ErrorModel.unknown().gain(launches, 1, 0)
+    low, high = gain.interval
+    return Comparison(
+        objective=objective,
+        baseline=baseline,
+        best=best,
+        gain=gain.quantile(0.5),
+        gain_low=low,
+        gain_high=high,
+        faster=gain.probability_above(0.0),
+    )
+
+
+def compared(
+    own: Config, best: Config, trials: Iterable[Trial], *, objective: str, elsewhere: Iterable[Trial] = ()
+) -> Comparison | None:
+    """Compare two configs by all measured launches of a workload; ``None`` where one of them was not measured.
+
+    Args:
+        own: the user's own config.
+        best: the other one.
+        trials: of the workload; those of other configs tell of the machine.
+        objective: name of the throughput.
+        elsewhere: trials of other workloads, which tell of the machine, too.
+    """
+    trials = [trial for trial in trials if trial.config and trial.throughput(objective) is not None]
+    keys = [config_key(trial.config) for trial in trials]
+    names = config_key(own), config_key(best)
+    if not {*names} <= {*keys}:
+        return None
+    sides = [
+        Repeats.of(config, [each for each, key in zip(trials, keys, strict=True) if key == name], objective=objective)
+        for config, name in zip((own, best), names, strict=True)
+    ]
+    launches, numbers = Launches.of(trials, objective=objective, key=lambda trial: config_key(trial.config))
+    machine = ErrorModel.of(elsewhere, objective=objective)
+    return compare(*sides, objective=objective, gain=machine.gain(launches, numbers[names[1]], numbers[names[0]]))
+
+
+def fastest_measured(trials: Sequence[Trial], *, objective: str) -> Trial | None:
+    """Return a trial of the config of highest median throughput; ``None`` if no config was measured.
+
+    Args:
+        trials: of one workload.
+        objective: name of the throughput.
+    """
+    groups: defaultdict[object, list[tuple[float, Trial]]] = defaultdict(list)
+    for trial in trials:
+        value = trial.throughput(objective)
+        if value is not None and trial.config:
+            groups[config_key(trial.config)].append((value, trial))
+    best = max(groups.values(), key=lambda group: median(value for value, _ in group), default=None)
+    return max(best, key=lambda pair: pair[1].started_at)[1] if best is not None else None
+
+
+def recorded_comparison(
+    trials: Sequence[Trial], *, objective: str, baselines: Collection[str] = (), elsewhere: Sequence[Trial] = ()
+) -> Comparison | None:
+    """Compare the fastest recorded config with the user's own; ``None`` where either is not known or not measured.
+
+    Args:
+        trials: of one workload.
+        objective: name of the throughput.
+        baselines: ids of launches of the user's own config. Without any that was measured, it is the config of the
+            latest measured launch that ran as typed.
+        elsewhere: trials of other workloads, for the noise from run to run.
+    """
+    own = _own_config(trials, objective, baselines)
+    best = fastest_measured(trials, objective=objective) if own is not None else None
+    if best is None or own is None:
+        return None
+    return compared(own, best.config, trials, objective=objective, elsewhere=elsewhere)
+
+
+def _own_config(trials: Sequence[Trial], objective: str, baselines: Collection[str]) -> Config | None:
+    measured = [trial for trial in trials if trial.config and trial.throughput(objective) is not None]
+    tuned = [trial for trial in measured if trial.launch_id and trial.launch_id in baselines]
+    typed = tuned or [trial for trial in measured if trial.origin is Origin.USER]
+    return max(typed, key=lambda trial: trial.started_at).config if typed else None

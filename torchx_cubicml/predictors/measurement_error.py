@@ -1,0 +1,336 @@
+"""Error model of measured launches: one linear mixed model, integrated over its variances (random effects).
+
+    log throughput = config + level of the machine + cost of the load + error of the run + error within the run
+
+- The level of the machine varies over time (Ornstein-Uhlenbeck process): launches near in time share most of it.
+- The load beside a launch costs it a share common to all launches, and one of its own, both in proportion to it.
+- The error of the run is independent; the error within the run is known, as the run reported it.
+
+None of the variances is known. Draws from their prior (a Halton sequence) are weighted by the likelihood of the
+launches (Bayesian model averaging), so repeats narrow each part. All gains that two configs have by their own
+measurements come from here, for launches, tunes and the report alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.predictors.threads import one_thread
+from torchx_cubicml.space.trainers import STANDARD_PARAMETERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.records.trial import Trial
+
+LEVEL = 0.8
+"""Share of the truth that a stated interval holds."""
+SURE = 0.97
+"""Least probability to be faster at which a gain is claimed."""
+FEWEST_TO_CLAIM = 2
+"""Measurements of each side of a claim: a single one has no spread."""
+
+_DRAWS, _BASES = 256, (2, 3, 5, 7, 11)
+# Medians, and log deviations, of the standard deviations of log throughput. Quiet machines repeat within 0.5 to 2 per
+# cent, shared clusters within 2 to 10. ``benchmarks/promises.py`` tells how well intervals hold.
+_RUN, _LEVEL, _LOAD, _CONFIG = (0.03, 0.9), (0.06, 1.0), (0.15, 0.9), (0.5, 1.0)
+_STEADY = 0.4  # probability that the machine has one level
+_LENGTHS = 1.0, 30.0  # of the level's correlation, in usual gaps between launches
+_COMMON_LOAD = 0.5  # standard deviation of the common cost of load, per unit of load
+_LONGEST_GAP = 5.0  # usual gaps after which a longer pause adds nothing
+_FLAT = 100.0  # variance of what all launches have in common, in logarithms: nothing is known of it
+_LEAST = 1e-6  # variance of a run: two equal measurements do not prove zero noise
+_MOST = 64  # launches of a workload that are compared at once
+_MOST_ELSEWHERE, _MOST_WORKLOADS = 24, 6  # launches of another workload, and other workloads
+_OUTLIER = 0.1  # probability that another workload tells nothing of this machine
+_NEGLIGIBLE = 1e-4
+_HALVINGS = 40
+_SHARED_FACTS = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats must share
+
+
+class Variances(NamedTuple):
+    """Draws from the prior, each ``[n_draws]``: standard deviations, and the length over which the level correlates."""
+
+    run: NDArray[np.float64]
+    level: NDArray[np.float64]
+    length: NDArray[np.float64]
+    load: NDArray[np.float64]
+    config: NDArray[np.float64]
+
+
+@cache
+def prior_draws() -> Variances:
+    """Return the draws from the prior of the variances, always the same."""
+    uniform = np.array([[_radical_inverse(number + 1, base) for base in _BASES] for number in range(_DRAWS)]).T
+    varies = np.clip((uniform[1] - _STEADY) / (1.0 - _STEADY), 1e-6, 1.0 - 1e-6)
+    run, level, load, config = (
+        median * np.exp(deviation * np.array(list(map(NormalDist().inv_cdf, each.tolist()))))
+        for (median, deviation), each in zip(
+            (_RUN, _LEVEL, _LOAD, _CONFIG), (uniform[0], varies, uniform[3], uniform[4]), strict=True
+        )
+    )
+    shortest, longest = _LENGTHS
+    length = shortest * (longest / shortest) ** uniform[2]
+    return Variances(run, np.where(uniform[1] < _STEADY, 0.0, level), length, load, config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Launches:
+    """Measured launches of one workload, one entry each.
+
+    Args:
+        logarithm: of the throughput, float64 ``[n]``.
+        error: standard deviation of the logarithm within the run, float64 ``[n]``; 0 where unknown.
+        load: log slowdown that others on its host may have caused, float64 ``[n]``, >= 0.
+        time: of the measurement, in seconds, float64 ``[n]``; NaN where unknown.
+        config: number of the config, int ``[n]``.
+    """
+
+    logarithm: NDArray[np.float64]
+    error: NDArray[np.float64]
+    load: NDArray[np.float64]
+    time: NDArray[np.float64]
+    config: NDArray[np.intp]
+
+    @classmethod
+    def of(
+        cls, trials: Iterable[Trial], *, objective: str, key: Callable[[Trial], Hashable | None] | None = None
+    ) -> tuple[Self, dict[Hashable, int]]:
+        """Return the launches of trials that were measured in the unit of an objective, and the number of each config.
+
+        Args:
+            trials: of one workload.
+            objective: name of the throughput.
+            key: config of a trial; ``None`` leaves it out. By default, what was requested: launches recorded without a
+                space file are left out.
+        """
+        numbers: dict[Hashable, int] = {}
+        rows: list[tuple[float, float, float, float, int]] = []
+        for trial in trials:
+            value, name = trial.throughput(objective), (key or requested)(trial)
+            if value is not None and value > 0 and name is not None:
+                whole, load = trial.uncertainty(objective), trial.crowding or 0.0
+                error = math.sqrt(max(whole**2 - load**2, 0.0))
+                rows.append((math.log(value), error, load, trial.measured_at, numbers.setdefault(name, len(numbers))))
+        table = np.array(rows, dtype=np.float64).reshape(-1, 5).T
+        return cls(
+            logarithm=table[0], error=table[1], load=table[2], time=table[3], config=table[4].astype(np.intp)
+        ), numbers
+
+    def __len__(self) -> int:
+        return len(self.logarithm)
+
+    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
+        """Return the launches at the indices ``chosen``, or where the mask ``chosen`` is true."""
+        return replace(self, **{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
+
+    def covariances(self, draws: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.float64]:
+        """Return the covariance of the errors under draws of the variances, ``[n_draws, n, n]``."""
+        prior = Variances(*(each[draws] for each in prior_draws()))
+        own = prior.run[:, None] ** 2 + self.error**2 + (prior.load[:, None] * self.load) ** 2 + _LEAST
+        covariances = own[:, :, None] * np.eye(len(self)) + (_COMMON_LOAD**2 * np.outer(self.load, self.load))
+        distance = np.abs(self._positions()[:, None] - self._positions())
+        distance[~np.isfinite(distance)] = np.inf
+        np.fill_diagonal(distance, 0.0)
+        return covariances + prior.level[:, None, None] ** 2 * np.exp(-distance / prior.length[:, None, None])
+
+    def _positions(self) -> NDArray[np.float64]:
+        """Return the place of each launch in time, in usual gaps between launches, ``[n]``; NaN where unknown."""
+        times, places = np.unique(self.time, return_inverse=True)
+        gaps = np.diff(times[np.isfinite(times)])
+        usual = float(np.median(gaps)) if len(gaps) else 1.0
+        steps = np.concatenate([[0.0], np.cumsum(np.minimum(gaps / usual, _LONGEST_GAP))])
+        return np.where(np.isfinite(self.time), steps[np.minimum(places, len(steps) - 1)], np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Gain of one config over another: a mixture of normal distributions of its logarithm.
+
+    Args:
+        weights: of the components; their sum is 1.
+        means: of the logarithm.
+        spreads: standard deviations.
+    """
+
+    weights: NDArray[np.float64]
+    means: NDArray[np.float64]
+    spreads: NDArray[np.float64]
+
+    def probability_above(self, logarithm: float) -> float:
+        """Return the probability that the logarithm of the gain is above a value."""
+        distances = (logarithm - self.means) / (math.sqrt(2.0) * self.spreads)
+        return float(self.weights @ np.array([0.5 * math.erfc(each) for each in distances.tolist()]))
+
+    def quantile(self, q: float) -> float:
+        """Return the ``q`` quantile of the gain, as a ratio."""
+        low = float((self.means - 8.0 * self.spreads).min())
+        high = float((self.means + 8.0 * self.spreads).max())
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self.probability_above(middle) < 1.0 - q else (middle, high)
+        return math.exp(0.5 * (low + high))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Lower and upper end of the interval that holds the truth with probability ``LEVEL``."""
+        return self.quantile(0.5 - 0.5 * LEVEL), self.quantile(0.5 + 0.5 * LEVEL)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorModel:
+    """Error model of a machine.
+
+    Args:
+        log_weights: of the draws of the variances, before the launches of a workload, float64 ``[n_draws]``.
+    """
+
+    log_weights: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, elsewhere: Iterable[Trial] = (), *, objective: str) -> Self:
+        """Return what launches of other workloads tell of the machine; each of them may tell nothing.
+
+        Args:
+            elsewhere: trials of other workloads, or of other days.
+            objective: name of the throughput.
+        """
+        workloads: dict[str, list[Trial]] = {}
+        for trial in elsewhere:
+            workloads.setdefault(config_key(trial.workload), []).append(trial)
+        log_weights, used = np.zeros(_DRAWS), 0
+        for trials in reversed(workloads.values()):
+            launches, _ = Launches.of(trials, objective=objective)
+            repeated = np.bincount(launches.config, minlength=1)[launches.config] > 1
+            if repeated.any() and used < _MOST_WORKLOADS:
+                used += 1
+                likelihood = _likelihood(launches.rows(np.flatnonzero(repeated)[-_MOST_ELSEWHERE:]))
+                log_weights = log_weights + np.log((1.0 - _OUTLIER) * _normalized(likelihood) * _DRAWS + _OUTLIER)
+        return cls(log_weights)
+
+    @classmethod
+    def unknown(cls) -> Self:
+        """Return the prior of a machine of which nothing is known."""
+        return cls(np.zeros(_DRAWS))
+
+    def weights(self, launches: Launches) -> NDArray[np.float64]:
+        """Return the posterior probability of each draw of the variances, ``[n_draws]``."""
+        if len(launches) < 2:
+            return _normalized(self.log_weights)
+        return _normalized(self.log_weights + _likelihood(launches.rows(np.arange(len(launches))[-_MOST:])))
+
+    def noise(self, launches: Launches) -> float:
+        """Return the standard deviation of the logarithm from run to run, apart from level and load."""
+        return math.sqrt(float(self.weights(launches) @ prior_draws().run ** 2))
+
+    def usual(self, launches: Launches) -> NDArray[np.float64]:
+        """Return the posterior mean of the covariance of errors, ``[n, n]``, without the variance of the run."""
+        weights = self.weights(launches)
+        draws = np.flatnonzero(weights > _NEGLIGIBLE)
+        run = float(weights[draws] @ prior_draws().run[draws] ** 2)
+        return np.tensordot(weights[draws], launches.covariances(draws), 1) - run * np.eye(len(launches))
+
+    def likely(self, launches: Launches, *, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the log prior and the covariance of the likeliest draws, for a model that weighs them itself.
+
+        Args:
+            launches: of a workload, ``n`` of them.
+            most: number of draws.
+
+        Returns:
+            Log priors ``[n_draws]`` and covariances of the errors ``[n_draws, n, n]``.
+        """
+        draws = np.argsort(-self.weights(launches), kind="stable")[:most]
+        return self.log_weights[draws], launches.covariances(draws)
+
+    def gain(self, launches: Launches, best: int, own: int) -> Gain:
+        """Return the gain of a config over the own one by the measurements of a workload alone.
+
+        The configs' throughputs are exchangeable, so the best of many similar ones is drawn to the others.
+
+        Args:
+            launches: of the workload; those of the two configs, and the latest others, count.
+            best: number of the config.
+            own: number of the user's own config.
+        """
+        of_two = (launches.config == best) | (launches.config == own)
+        order = np.lexsort([np.arange(len(launches)), of_two])
+        chosen = launches.rows(np.sort(order[-_MOST:]))
+        contrast = (chosen.config == best).astype(np.float64) - (chosen.config == own)
+        with one_thread():
+            log_likelihood, white = _whitened(chosen, contrast)
+        weights = _normalized(self.log_weights + log_likelihood)
+        kept = weights > _NEGLIGIBLE
+        variance = prior_draws().config[kept] ** 2
+        of_contrast, of_values = white[kept, :, 0], white[kept, :, 1]
+        means = variance * (of_contrast * of_values).sum(axis=1)
+        spreads = np.sqrt(np.maximum(2.0 * variance - variance**2 * (of_contrast**2).sum(axis=1), 1e-12))
+        return Gain(weights[kept] / weights[kept].sum(), means, spreads)
+
+
+def usual_error(error: float, load: float) -> float:
+    """Return the usual standard deviation of the logarithm of one launch, apart from what neighbouring launches share.
+
+    Args:
+        error: within the run.
+        load: log slowdown that others on its host may have caused.
+    """
+    return math.hypot(error, _RUN[0], _LOAD[0] * load)
+
+
+def repeat_noise(trials: Iterable[Trial], *, objective: str, elsewhere: Iterable[Trial] = ()) -> float:
+    """Return the standard deviation of the logarithm of throughput from run to run; see ``ErrorModel.noise``.
+
+    Args:
+        trials: of one workload.
+        objective: name of the throughput.
+        elsewhere: trials of other workloads, or of other days.
+    """
+    return ErrorModel.of(elsewhere, objective=objective).noise(Launches.of(trials, objective=objective)[0])
+
+
+def requested(trial: Trial) -> Hashable | None:
+    """Return what a trial requested, with the observed facts that repeats must share; ``None`` without a config."""
+    if not trial.config:
+        return None
+    return config_key(trial.config), tuple(sorted((k, str(v)) for k, v in trial.observed.items() if k in _SHARED_FACTS))
+
+
+def _likelihood(launches: Launches) -> NDArray[np.float64]:
+    return _whitened(launches, np.zeros(len(launches)))[0]
+
+
+def _whitened(launches: Launches, contrast: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the log likelihood of launches under each draw, and contrast and values whitened, ``[n_draws, n, 2]``."""
+    n = len(launches)
+    alike = launches.config[:, None] == launches.config
+    covariances = launches.covariances() + prior_draws().config[:, None, None] ** 2 * alike + _FLAT
+    roots = np.linalg.cholesky(covariances)
+    sides = np.column_stack([contrast, launches.logarithm - launches.logarithm.mean()])
+    white = np.linalg.solve(roots, np.broadcast_to(sides, (len(roots), n, 2)))
+    scale = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+    return -scale - 0.5 * (white[:, :, 1] ** 2).sum(axis=1), white
+
+
+def _normalized(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(logs - logs.max())
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def _radical_inverse(number: int, base: int) -> float:
+    """Return the number with its digits mirrored at the point: the Halton sequence (1964) of one dimension."""
+    share, found = 1.0, 0.0
+    while number:
+        share /= base
+        found += share * (number % base)
+        number //= base
+    return found

@@ -50,15 +50,14 @@ def test_a_gain_inside_the_spread_is_not_claimed() -> None:
 
 def test_the_less_certain_side_is_named() -> None:
     found = compare(repeats(100, 101, doubt=0.6), best(140, 141, doubt=0.1), objective=OBJECTIVE)
-    assert found.doubt == "your config is known only within a factor of 1.7"
+    assert found.doubt == "your config is known only within a factor of 2.0"
     other = compare(repeats(100, 101, doubt=0.01), best(104, 102, doubt=0.08), objective=OBJECTIVE)
-    assert other.doubt == "the other config is known only to ±7.3 %"
+    assert other.doubt == "the other config is known only to ± 9 %"
 
 
 def test_launches_without_overlap_are_sure_however_uncertain_each_is() -> None:
     """Eleven launches in turn: one order in 462 has no overlap by chance."""
     own, other = (95, 104, 88, 110, 99, 91), (330, 352, 301, 377, 340)
-    assert compare(repeats(*own, doubt=0.6), best(*other, doubt=0.6), objective=OBJECTIVE).claims_gain is False
     trials = [
         replace(
             Trial.completed(workload={}, config={"batch": place % 2}, tokens_per_second=speed),

@@ -225,7 +225,9 @@ def test_crowding_never_makes_a_measurement_more_certain(history: list[Trial], c
             assert uncertainty(after) > uncertainty(before)
             assert crowding_text(before, beside=beside.get(id(before), 0.0)).startswith("crowded: ")
             error = after.measurement.relative_error if after.measurement else None
-            assert after == replace(before, measurement=replace(before.measurement, relative_error=error))
+            measurement = replace(before.measurement, relative_error=error)
+            assert after == replace(before, measurement=measurement, crowding=after.crowding)
+            assert error == pytest.approx(math.hypot(before.measurement.uncertainty, after.crowding))
     shuffled = list(history)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     again = {each.trial_id: each for each in with_crowding(shuffled)}

@@ -116,6 +116,11 @@ class Comparison:
     faster: float | None = None
 
     @property
+    def measured(self) -> float:
+        """Ratio of the median measurements: what was seen, not what is true."""
+        return self.best.middle / self.baseline.middle
+
+    @property
     def claims_gain(self) -> bool:
         """Return whether each side was measured at least twice and the best is surely faster."""
         is_sure = self.gain_low > 1.0 if self.faster is None else self.faster > SURE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -148,16 +149,15 @@ class Posterior:
         pinned = pinned_choices(space, current, clean.idle | refusals.parameters.keys())
         pinned_space = narrowed(space, pinned)
         outcomes = outcomes_by_config(pinned_space, chosen.own, pinned)
-        machine = ErrorModel.of(chosen.others, objective=space.objective)
         config_of = {name: key for key, outcome in outcomes.items() for name in outcome.trial_ids}
-        launches, numbers = Launches.of(
-            chosen.own, objective=space.objective, key=lambda trial: config_of.get(trial.trial_id)
-        )
+        launches_in = partial(Launches.of, chosen.own, key=lambda trial: config_of.get(trial.trial_id))
+        machine = ErrorModel.of(chosen.others, objective=space.learned)
+        launches, numbers = launches_in(objective=space.objective)
         order = MemoryOrder.of_space(pinned_space.parameters, workload=workload, own=with_choices(current, pinned))
         data = _training_data(clean, space=pinned_space, workload=workload, predictor=predictor, order=order)
         is_repeated = any(len(outcome.measured) > 1 for outcome in outcomes.values())
-        noise = machine.noise(launches)
-        data = replace(data, machine=machine, noise=noise if is_repeated else None)
+        noise = machine.noise(launches_in(objective=space.learned)[0]) if is_repeated else None
+        data = replace(data, machine=machine, noise=noise)
         varied = {name for name, choices in data.tuned.items() if len(choices) > 1}
         timing = JobTiming(job=space.job, overhead=LaunchOverhead.of(chosen.own)) if space.job is not None else None
         return cls(
@@ -171,7 +171,7 @@ class Posterior:
             ),
             outcomes=outcomes,
             n_trials=sum(trial.state.ended for trial in data.own),
-            noise=noise,
+            noise=machine.noise(launches),
             surrogate=_of_objective(fit_surrogate(data, rng=rng), space, timing),
             has_transfer_prior=_are_informative(chosen.others, varied)
             or (data.is_per_second and roofline_covers(data.own)),

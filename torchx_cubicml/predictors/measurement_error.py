@@ -51,7 +51,8 @@ _FLAT = 100.0  # variance of what all launches have in common, in logarithms: no
 _LEAST = 1e-6  # variance of a run: two equal measurements do not prove zero noise
 _MOST = 64  # launches of a workload that are compared at once
 _MOST_ELSEWHERE, _MOST_WORKLOADS = 24, 6  # launches of another workload, and other workloads
-_OUTLIER = 0.1  # probability that another workload tells nothing of this machine
+_OUTLIER = 0.1  # probability that the program of another workload changed between its launches
+_POWER = 0.5  # of its likelihood (power prior, Ibrahim and Chen, 2000), as workloads differ in noise
 _NEGLIGIBLE = 1e-4
 _HALVINGS = 40
 _SHARED_FACTS = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats must share
@@ -139,9 +140,8 @@ class Launches:
         own = prior.run[:, None] ** 2 + self.error**2 + (prior.load[:, None] * self.load) ** 2 + _LEAST
         covariances = own[:, :, None] * np.eye(len(self)) + (_COMMON_LOAD**2 * np.outer(self.load, self.load))
         distance = np.abs(self._positions()[:, None] - self._positions())
-        distance[~np.isfinite(distance)] = np.inf
-        np.fill_diagonal(distance, 0.0)
-        return covariances + prior.level[:, None, None] ** 2 * np.exp(-distance / prior.length[:, None, None])
+        shared = np.nan_to_num(np.exp(-distance / prior.length[:, None, None]))  # a level is told by times alone
+        return covariances + prior.level[:, None, None] ** 2 * shared
 
     def _positions(self) -> NDArray[np.float64]:
         """Return the place of each launch in time, in usual gaps between launches, ``[n]``; NaN where unknown."""
@@ -213,8 +213,10 @@ class ErrorModel:
             repeated = np.bincount(launches.config, minlength=1)[launches.config] > 1
             if repeated.any() and used < _MOST_WORKLOADS:
                 used += 1
-                likelihood = _likelihood(launches.rows(np.flatnonzero(repeated)[-_MOST_ELSEWHERE:]))
-                log_weights = log_weights + np.log((1.0 - _OUTLIER) * _normalized(likelihood) * _DRAWS + _OUTLIER)
+                found = _likelihood(launches.rows(np.flatnonzero(repeated)[-_MOST_ELSEWHERE:]))
+                likelihood = np.exp(found - found.max())
+                wild = likelihood[np.argmax(prior_draws().run)]
+                log_weights = log_weights + _POWER * np.log((1.0 - _OUTLIER) * likelihood + _OUTLIER * wild + 1e-300)
         return cls(log_weights)
 
     @classmethod
@@ -233,11 +235,10 @@ class ErrorModel:
         return math.sqrt(float(self.weights(launches) @ prior_draws().run ** 2))
 
     def usual(self, launches: Launches) -> NDArray[np.float64]:
-        """Return the posterior mean of the covariance of errors, ``[n, n]``, without the variance of the run."""
-        weights = self.weights(launches)
-        draws = np.flatnonzero(weights > _NEGLIGIBLE)
-        run = float(weights[draws] @ prior_draws().run[draws] ** 2)
-        return np.tensordot(weights[draws], launches.covariances(draws), 1) - run * np.eye(len(launches))
+        """Return the covariance of errors that load and the runs themselves explain, ``[n, n]``."""
+        own_load = float(self.weights(launches) @ prior_draws().load ** 2)
+        alone = launches.error**2 + own_load * launches.load**2
+        return np.diag(alone) + _COMMON_LOAD**2 * np.outer(launches.load, launches.load)
 
     def likely(self, launches: Launches, *, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the log prior and the covariance of the likeliest draws, for a model that weighs them itself.
@@ -302,7 +303,8 @@ def requested(trial: Trial) -> Hashable | None:
     """Return what a trial requested, with the observed facts that repeats must share; ``None`` without a config."""
     if not trial.config:
         return None
-    return config_key(trial.config), tuple(sorted((k, str(v)) for k, v in trial.observed.items() if k in _SHARED_FACTS))
+    shared = {name: value for name, value in trial.observed.items() if name in _SHARED_FACTS}
+    return config_key(trial.config), config_key(trial.workload), config_key(shared)
 
 
 def _likelihood(launches: Launches) -> NDArray[np.float64]:

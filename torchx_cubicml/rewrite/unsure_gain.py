@@ -42,9 +42,9 @@ def unsure_gain(case: DecisionContext, *, recorded: Sequence[Trial]) -> str:
     elsewhere = [each for each in case.trials if not is_same_workload(each, case.workload)]
     both = _free(case, case.current), _free(case, best.config)
     found = compared(*both, trials, objective=objective, elsewhere=elsewhere)
-    if found is None or found.best.middle < _WORTH_SAYING * found.baseline.middle:
+    if found is None or found.measured < _WORTH_SAYING:
         return ""
-    gain = f"{_changes(case, best.config)} measured {found.gain:.2f}x yours {per_cost_text(objective)}".rstrip()
+    gain = f"{_changes(case, best.config)} measured {found.measured:.2f}x yours {per_cost_text(objective)}".rstrip()
     crowded = _crowding([each for each in trials if each.config in both], recorded)
     cure = f"{crowded}; launch both again when the machine is free" if crowded else "; launch both again"
     return f"{gain}, not surely {better_word(objective)}: {found.doubt}{cure}"

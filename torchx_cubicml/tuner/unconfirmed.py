@@ -41,7 +41,7 @@ class Unconfirmed:
         """Sentence on the config and its ratio."""
         found = self.comparison
         changes = ", ".join(config_changes(found.best.config, found.baseline.config))
-        ratio = f"{found.gain:.2f}x your config {per_cost_text(found.objective)}".rstrip()
+        ratio = f"{found.measured:.2f}x your config {per_cost_text(found.objective)}".rstrip()
         return f"{best_word(found.objective).capitalize()} seen: {changes}: {ratio}."
 
     @property
@@ -87,7 +87,7 @@ def unconfirmed_of(
         if best is None:
             continue
         found = compared(own, best.config, every, objective=objective, elsewhere=elsewhere)
-        if found is not None and found.gain > 1.0:
+        if found is not None and found.measured > 1.0:
             return _unconfirmed(found, every)
     return None
 

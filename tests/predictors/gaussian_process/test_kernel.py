@@ -118,7 +118,11 @@ def test_repeats_make_the_noise_surer(n_repeats: int, deviation: float) -> None:
 
 
 def log_density(prior: Prior, kernel: Kernel, sample: Sample) -> float:
-    gram = kernel.between(sample.points, sample.points) + np.diag(kernel.noise**2 + 1e-9 + sample.own_noise)
+    gram = (
+        kernel.between(sample.points, sample.points)
+        + np.diag(np.full(len(sample.rest), kernel.noise**2 + 1e-9))
+        + sample.errors
+    )
     _, determinant = np.linalg.slogdet(gram)
     return float(-0.5 * sample.rest @ np.linalg.solve(gram, sample.rest) - 0.5 * determinant)
 
@@ -128,7 +132,7 @@ def test_the_fit_is_likelier_than_its_prior(layered: bool) -> None:
     places, points = points_of(layered=layered)
     prior = Prior.of(places, noise=0.1)
     rest = np.log(history_of(layered=layered).throughput)
-    sample = Sample(points, rest / rest.std(), np.full(len(points), 0.01))
+    sample = Sample(points, rest / rest.std(), 0.01 * np.eye(len(points)))
     kernel, density = fit_map(prior, sample, np.random.default_rng(0))
     shifts = np.zeros(len(prior.medians))
     medians = prior.kernel(shifts)
@@ -158,9 +162,9 @@ def test_of_two_measurements_nothing_is_fitted() -> None:
     places, points = points_of(layered=False)
     prior = Prior.of(places, noise=0.1)
     two = places.points(history_of(layered=False).features[:2])
-    kernel, density = fit_map(prior, Sample(two, np.array([1.0, -1.0]), np.zeros(2)), np.random.default_rng(0))
+    kernel, density = fit_map(prior, Sample(two, np.array([1.0, -1.0]), np.zeros((2, 2))), np.random.default_rng(0))
     assert kernel.noise == prior.kernel(np.zeros(len(prior.medians))).noise
-    assert density == pytest.approx(log_density(prior, kernel, Sample(two, np.array([1.0, -1.0]), np.zeros(2))))
+    assert density == pytest.approx(log_density(prior, kernel, Sample(two, np.array([1.0, -1.0]), np.zeros((2, 2)))))
     assert len(points) == 12
 
 
@@ -178,7 +182,7 @@ class TestOutliers:
         for place, slowdown in slow.items():
             logs[place] -= slowdown
         points = places.points(history.features)
-        return prior.kernel(np.zeros(len(prior.medians))), Sample(points, logs / scale, np.zeros(20))
+        return prior.kernel(np.zeros(len(prior.medians))), Sample(points, logs / scale, np.zeros((20, 20)))
 
     def found(self, slow: dict[int, float], *, scale: float = 0.2) -> list[int]:
         kernel, sample = self.sample(slow, scale=scale)
@@ -198,7 +202,7 @@ class TestOutliers:
     def test_the_first_to_go_gains_most_by_leaving_one_out_at_a_time(self) -> None:
         scale = 0.2
         kernel, sample = self.sample({3: 0.5}, scale=scale)
-        gram = kernel.between(sample.points, sample.points) + np.diag(kernel.noise_of(sample.own_noise))
+        gram = kernel.between(sample.points, sample.points) + kernel.noise_of(sample.errors)
         gains = []
         for place in range(20):
             others = [each for each in range(20) if each != place]

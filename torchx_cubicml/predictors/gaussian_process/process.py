@@ -151,7 +151,7 @@ class GaussianProcess:
         return np.zeros(len(points)) if self.prior_mean_ is None else self.prior_mean_.at(points)
 
     def _errors(self, rows: MeasuredRows, scale: float) -> NDArray[np.float64]:
-        """Return the usual covariance of standardised errors, but for that of the run, which is fitted, ``[n, n]``."""
+        """Return the known covariance of standardised errors, ``[n, n]``; that from run to run is fitted."""
         launches = _launches(rows)
         return self.machine.usual(launches) / scale**2
 

@@ -31,7 +31,7 @@ def test_a_crowded_one_tells_the_error_its_cause_and_the_cure() -> None:
     trials = [*launched(OWN, 1200, 900, busy=True), *launched(BEST, 4000, 4400, busy=True, steady=False)]
     found = unconfirmed_of(OWN, [*trials, *launched(OTHER, 1300)], objective=RATE)
     assert found is not None
-    assert found.seen == "Fastest seen: batch 4 -> 64: 4.04x your config."
+    assert found.seen == "Fastest seen: batch 4 -> 64: 4.00x your config."
     assert found.why == (
         "Not confirmed: your config is known only within a factor of 3.2; 4 of 4 launches were crowded (at worst, "
         "other processes kept 1.7 of 2 processors busy); the steps of 2 of 4 launches were not steady."

@@ -47,7 +47,7 @@ def test_a_result_is_what_the_tune_wrote() -> None:
     (result,) = notes.results
     assert result.comparison is not None
     assert result.comparison.best.config == {"a": 2, "layers": ("x", "x")}
-    assert str(result.comparison).startswith("Gain 1.94x (80 % interval: 1.")
+    assert str(result.comparison).startswith("Gain 1.95x (80 % interval: 1.")
     assert result.comparison.claims_gain
     assert (result.launches, result.device_hours, result.command) == (4, 0.5, ("dist.ddp", "x"))
     assert (result.scheduler, result.confidence, result.ending) == ("slurm", None, "spent")

@@ -141,7 +141,7 @@ class Launches:
         covariances = own[:, :, None] * np.eye(len(self)) + (_COMMON_LOAD**2 * np.outer(self.load, self.load))
         distance = np.abs(self._positions()[:, None] - self._positions())
         shared = np.nan_to_num(np.exp(-distance / prior.length[:, None, None]))  # a level is told by times alone
-        return covariances + prior.level[:, None, None] ** 2 * shared
+        return np.asarray(covariances + prior.level[:, None, None] ** 2 * shared, dtype=np.float64)
 
     def _positions(self) -> NDArray[np.float64]:
         """Return the place of each launch in time, in usual gaps between launches, ``[n]``; NaN where unknown."""

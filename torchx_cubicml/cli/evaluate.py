@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report cards of the predictors."""
+    from torchx_cubicml.predictors.evaluation import most_measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, load_choice, save_choice
-    from torchx_cubicml.predictors.tune_rounds import most_measured_objective
 
     url = store_url(args)
     trials, _ = read_store(url, is_json=args.json)

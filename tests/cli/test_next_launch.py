@@ -58,7 +58,7 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_launch_with_the_space_file_takes_the_winner(tmp_path: Path) -> None:
-    found = next_launch(tuned(tmp_path), WINNER, store=str(tmp_path / "store"))
+    found = next_launch(tuned(tmp_path), WINNER)
     assert found.text == "Or your own command with the space file, which a launch rewrites to the same:"
     words = ["torchx", "run", "-s", "local_cwd", "cubicml", "--space", "space.toml", "--store", str(tmp_path / "store")]
     assert list(found.words[: len(words)]) == words
@@ -78,15 +78,14 @@ def test_a_launch_with_the_space_file_takes_the_winner(tmp_path: Path) -> None:
     ids=["frozen", "gain", "no gain"],
 )
 def test_a_launch_that_will_not_apply_the_winner_says_why(tmp_path: Path, rules: str, gain: float, why: str) -> None:
-    found = next_launch(tuned(tmp_path, SPACE + rules, gain=gain), WINNER, store="")
+    found = next_launch(tuned(tmp_path, SPACE + rules, gain=gain), WINNER)
     assert found.text.startswith("Your own command with the space file will not apply it, because ")
     assert why in found.text
-    assert "--store" not in found.words
 
 
 def test_another_winner_is_told_as_such(tmp_path: Path) -> None:
     other = {"workers": 0, "buckets": 2}
-    text = next_launch(tuned(tmp_path), other, store="").text
+    text = next_launch(tuned(tmp_path), other).text
     assert text == "Your own command with the space file applies workers 0 -> 4 instead:"
 
 
@@ -95,4 +94,4 @@ def test_a_store_that_a_launch_finds_is_not_named(tmp_path: Path, monkeypatch: p
     assert named_store(prepared.store_url) == prepared.store_url
     monkeypatch.setenv("TORCHX_CUBICML_STORE", "store")
     assert named_store(prepared.store_url) == ""
-    assert shlex.join(next_launch(replace(prepared), WINNER, store="").words).count("--store") == 0
+    assert shlex.join(next_launch(replace(prepared), WINNER).words).count("--store") == 0

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.records.event import Event, EventKind, fold_events
+from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
@@ -114,15 +114,9 @@ def test_reading_bit_by_bit_is_reading_all_at_once(
         with pytest.MonkeyPatch.context() as patch:
             keep_always(patch)
             found = read(folder / "store", folder / "cache")
-        at_once = at_once_of(folder / "store")
-        assert found.trials == at_once
-        assert list(map(repr, found.trials)) == list(map(repr, at_once))
+        assert found.trials == list(TrialStore(str(folder / "store")))
+        assert list(map(repr, found.trials)) == list(map(repr, TrialStore(str(folder / "store"))))
     shutil.rmtree(folder)
-
-
-def at_once_of(store: Path) -> list[Trial]:
-    """Return the trials of a store, folded from all events at once; none of them is crowded."""
-    return fold_events(list(TrialStore(str(store)).events()))
 
 
 def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -357,7 +351,7 @@ class TestPolling:
             for name, event in changes:
                 if event is None:
                     (folder / "store" / "events" / name).unlink()
-            assert groups.trials() == at_once_of(folder / "all")
+            assert groups.trials() == list(TrialStore(str(folder / "all")))
         shutil.rmtree(folder)
 
     def test_it_folds_only_what_changed(self, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +363,7 @@ class TestPolling:
         write(filled / "store", Event(kind=EventKind.MEASURED, trial_id="t7", sequence=1), "2026-01-03/x.json")
         reader.read()
         assert (seen, folded) == (["x.json"], [3])
-        trials = at_once_of(filled / "store")
+        trials = groups.trials()
         (filled / "store" / "events" / "2026-01-02" / "003b.json").unlink()
         reader.read()
         assert (groups.trials(), folded) == (trials, [3])
@@ -420,7 +414,7 @@ class TestPolling:
                     reader.read()
                 assert len(groups.trials()) == n_trials
         reader.read()
-        assert groups.trials() == at_once_of(filled / "store")
+        assert groups.trials() == list(TrialStore(str(filled / "store")))
         assert len(seen[:100]) == len(set(seen[:100])) == 100
 
 

@@ -6,20 +6,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from torchx_cubicml.cli.base import print_json, split_command, store_url
-from torchx_cubicml.cli.component_command import (
-    cubicrun_arguments,
-    is_launcher_command,
-    read_command,
-    run_words,
-    with_scheduler,
-)
+from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.component_command import follow_up, launch_words, typed_command
 from torchx_cubicml.cli.history_filters import find_trial
 from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.repeat_text import print_command
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.kept_command import WORDS, command_text
-from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.redaction import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,9 +44,10 @@ def run(args: argparse.Namespace) -> int:
     trial, keys = _read_trial(trial_id, store_url(args), is_json=args.json)
     if not command:
         if not trial.command:
+            again = follow_up("history", "repeat", printable(trial.trial_id), store=store_url(args))
             raise RecordError(
                 f"trial {printable(trial.trial_id)} holds no command: give your own launch of its program, as in "
-                "`history repeat TRIAL --space FILE -- dist.ddp -j 1x2 --script train.py -- ARGS`"
+                f"`{again} --space FILE -- dist.ddp -j 1x2 --script train.py -- ARGS`"
             )
         if args.json:
             print_json({"command": command_text(trial.command)})
@@ -102,31 +97,20 @@ def _read_trial(trial_id: str, url: str, *, is_json: bool) -> tuple[Trial, tuple
 
     trials, warnings = read_store(url, is_json=is_json)
     _say(*warnings)
-    return find_trial(trials, trial_id, where=mask(url)), digest_keys(url)
+    return find_trial(trials, trial_id, store=url), digest_keys(url)
 
 
 def _repeated(
     command: Sequence[str], args: argparse.Namespace, trial: Trial, keys: Sequence[str]
 ) -> tuple[RepeatedLaunch, list[str]]:
     """Return the repeated launch, and the words that start it, recorded and not rewritten."""
-    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.repeat import repeated_launch
-    from torchx_cubicml.settings import child_environment
     from torchx_cubicml.space.toml import load_space
 
-    space = load_space(args.space)
-    name, rest = split_command(command)
-    if is_launcher_command(name):
-        typed_launch = read_command(name, rest, env=child_environment({}))
-        repeated = repeated_launch(typed_launch.launch, space, trial, digest_keys=keys)
-        launch, typed = repeated.launch, typed_launch.launch
-        settings = [f"{key}={text}" for key, text in launch.env.items() if typed.env.get(key) != text]
-        words = [*settings, "cubicrun", "--cubicml-mode", _RECORD, "--cubicml-space", args.space]
-        return repeated, [*words, *cubicrun_arguments(typed_launch, launch)]
-    component = with_scheduler(ComponentLaunch.parse(name, rest), args)
-    repeated = repeated_launch(component.launch, space, trial, digest_keys=keys)
-    before = ("cubicml", "--mode", _RECORD, "--space", args.space)
-    return repeated, run_words(component, repeated.launch, args, before=before)
+    space, typed = load_space(args.space), typed_command(command, args)
+    repeated = repeated_launch(typed.launch, space, trial, digest_keys=keys)
+    ours = {"mode": _RECORD, "space": args.space, "store": store_url(args)}
+    return repeated, launch_words(typed, repeated.launch, args, **ours)
 
 
 def _print(repeated: RepeatedLaunch, in_job: Sequence[str], trial: Trial) -> None:

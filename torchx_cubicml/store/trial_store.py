@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.event import Event, trial_events
 from torchx_cubicml.records.redaction import mask, printable
-from torchx_cubicml.store.backend import MAX_OBJECT_BYTES, Backend, Listing, never
+from torchx_cubicml.store.backend import MAX_OBJECT_BYTES, Backend, Listing
+from torchx_cubicml.store.event_groups import trials_of
 from torchx_cubicml.store.local import LocalBackend
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
@@ -98,16 +99,12 @@ class TrialStore:
         self._warnings = skipped_warnings(self._url, skipped)
 
     def __iter__(self) -> Iterator[Trial]:
-        """Yield every trial as all commands read it: with the error that load on its host leaves; see ``read_store``.
+        """Yield every trial as all commands read it: with the error that load on its host leaves.
 
         Raises:
             StoreError: the store cannot be reached or read.
         """
-        from torchx_cubicml.store.reader import read_store
-
-        snapshot = read_store(self, cache=None, out_of_time=never)
-        self._warnings = snapshot.warnings
-        yield from snapshot.trials
+        yield from trials_of(self.events())
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return every trial as a data frame: a row per trial, oldest first, and a typed column per fact.
@@ -135,7 +132,7 @@ class TrialStore:
         """Return a table of the latest trials, for a notebook; a store that cannot be read gives one sentence."""
         from torchx_cubicml.store.store_html import store_html
 
-        return store_html(self)
+        return store_html(self.events(), url=self._url, warnings=lambda: self._warnings)
 
 
 def open_backend(url: str) -> Backend:

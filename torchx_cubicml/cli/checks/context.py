@@ -18,7 +18,7 @@ from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.settings import default_store_url, option
 from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.deadline import within
-from torchx_cubicml.store.event_groups import EventGroups
+from torchx_cubicml.store.event_groups import trials_of
 from torchx_cubicml.store.obstacle import write_obstacle
 from torchx_cubicml.store.probe import StoreProbe, probe_store
 from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, open_backend
@@ -201,9 +201,7 @@ class CheckContext:
     @cached_property
     def trials(self) -> list[Trial]:
         """Trials of the store."""
-        groups = EventGroups()
-        groups.regroup((), self.stored.events)
-        return groups.trials()
+        return trials_of(self.stored.events.values())
 
     @cached_property
     def is_torchrun(self) -> bool:

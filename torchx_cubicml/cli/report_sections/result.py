@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.component_command import winner_words
+from torchx_cubicml.cli.component_command import run_words
 from torchx_cubicml.launch.messages import best_word, better_word, interval_text, per_cost_text, rate_text
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.objective_units import OBJECTIVES
@@ -43,8 +43,8 @@ def headline_of(view: WorkloadView) -> Headline:
     if best is None:
         return Headline(meaning="No config was measured", sentence=_ends_text(trials), facts=_launches(trials))
     if view.comparison is None:
-        return _without_own(best, trials, objective=objective)
-    return _of_records(view.comparison, best, trials)
+        return _without_own(best, trials, objective=objective, store=view.store)
+    return _of_records(view.comparison, best, trials, store=view.store)
 
 
 def summary_of(headline: Headline) -> str:
@@ -73,7 +73,7 @@ def _of_tune(
     if result.confidence is not None:
         than = f"that no other measured config is more than 1 % {better_word(objective)}"
         facts.append(("probability", f"{result.confidence:.0%}", than))
-    words = winner_words(result.scheduler, result.scheduler_args, store=store, command=result.command)
+    words = run_words(result.scheduler, result.scheduler_args, result.command, store=store)
     command = _shown(shlex.join(words)) if result.command and comparison.claims_gain else ""
     return replace(
         _compared(comparison),
@@ -103,7 +103,7 @@ def _seen(seen: Unconfirmed, *, cost: tuple[str, str, str], ended: str) -> Headl
     )
 
 
-def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial]) -> Headline:
+def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial], *, store: str) -> Headline:
     """Return the comparison of recorded launches: its best config was chosen by the measurements it is compared by."""
     facts = [*_sides(comparison), *_launches(trials)]
     if comparison.best.config == comparison.baseline.config:
@@ -112,14 +112,14 @@ def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial]) ->
         "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here, so "
         "the ratio is on the high side. A tune measures both again."
     )
-    return _repeating(replace(_compared(comparison), facts=facts), best, why)
+    return _repeating(replace(_compared(comparison), facts=facts), best, why, store=store)
 
 
 def _value(value: object) -> str:
     return excerpt(value_text(value), most=_MOST_LETTERS)
 
 
-def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Headline:
+def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str, store: str) -> Headline:
     rate, doubt = best.throughput(objective), interval_text(best.uncertainty(objective))
     measured = f"{rate_text(rate, objective)} {doubt}".rstrip() if rate is not None else ""
     why = "No launch of your own config was measured, so nothing is compared."
@@ -129,7 +129,7 @@ def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Hea
         facts=_launches(trials),
         changes=[(printable(name), "", _value(value)) for name, value in best.config.items()],
     )
-    return _repeating(found, best, why)
+    return _repeating(found, best, why, store=store)
 
 
 def _compared(comparison: Comparison) -> Headline:
@@ -170,12 +170,12 @@ def _repeats_text(repeats: Repeats) -> str:
     return f"{many}, {each}{doubt}" if doubt else many
 
 
-def _repeating(headline: Headline, trial: Trial, why: str) -> Headline:
+def _repeating(headline: Headline, trial: Trial, why: str, *, store: str) -> Headline:
     """Return a result with the kept command of a trial, or the lines that repeat it, and notes."""
     from torchx_cubicml.cli.repeat_text import repeat_lines
 
     kept = command_text(trial.command)
-    lines = [] if kept else repeat_lines(trial)
+    lines = [] if kept else repeat_lines(trial, store=store)
     notes = [*command_notes(trial.command), why]
     return replace(
         headline,

@@ -62,8 +62,15 @@ def with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> Comp
     return replace(component, launch=launch)
 
 
-def typed_command(command: Sequence[str], args: argparse.Namespace) -> TypedCommand:
+def typed_command(
+    command: Sequence[str], args: argparse.Namespace, *, env: Mapping[str, str] | None = None
+) -> TypedCommand:
     """Return the user's own command: of a launcher as ``cubicrun`` starts it, else on the scheduler of the options.
+
+    Args:
+        command: its words.
+        args: with the options of ``add_scheduler``.
+        env: environment of a launcher; by default this process's.
 
     Raises:
         LaunchError: it cannot be read.
@@ -73,7 +80,7 @@ def typed_command(command: Sequence[str], args: argparse.Namespace) -> TypedComm
 
     name, words = split_command(command)
     if is_launcher_command(name) and not args.scheduler:
-        return read_command(name, words, env=child_environment({}))
+        return read_command(name, words, env=child_environment({}) if env is None else env)
     return with_scheduler(ComponentLaunch.parse(name, words), args)
 
 
@@ -107,14 +114,8 @@ def run_words(scheduler: str, scheduler_args: str, command: Sequence[str], **our
         command: component and arguments.
         ours: our options by name, as they were given; those that are empty are left out.
     """
-    return [
-        "torchx",
-        "run",
-        *scheduler_words(scheduler, scheduler_args),
-        "cubicml",
-        *option_words("--", ours),
-        *command,
-    ]
+    submission = scheduler_words(scheduler, scheduler_args)
+    return ["torchx", "run", *submission, "cubicml", *option_words("--", ours), *command]
 
 
 def follow_up(*words: str, **ours: str) -> str:

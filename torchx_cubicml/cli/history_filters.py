@@ -126,8 +126,8 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, store: str) -> Trial:
         raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin or end with it: {matches}")
     if not trials:
         raise RecordError(f"no trial {prefix!r} in store {mask(store)}: it is empty")
-    lists = follow_up("history", "list", store=store)
-    raise RecordError(f"no trial {prefix!r} in store {mask(store)} ({len(trials)} trials); see `{lists}`")
+    known = f"{len(trials)} trials); see `{follow_up('history', 'list', store=store)}`"
+    raise RecordError(f"no trial {prefix!r} in store {mask(store)} ({known}")
 
 
 def _since(text: str, *, now: datetime) -> datetime:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     note = "default: by the ending of --out, else html"
     add_choice(parser, "--format", REPORT_FORMATS, "format of the file", note=note, default="")
     text = "file to write, or - for standard output (default: report.html, or of the format)"
-    parser.add_argument("--out", default="", metavar="FILE", help=text)
+    parser.add_argument("-o", "--out", default="", metavar="FILE", help=text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.component_command import run_words
-from torchx_cubicml.launch.messages import best_word, better_word, interval_text, per_cost_text, rate_text
+from torchx_cubicml.launch.messages import batches_text, best_word, better_word, interval_text, per_cost_text, rate_text
+from torchx_cubicml.records.config_changes import changed_values
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.redaction import MASK, excerpt, mask, printable
@@ -134,18 +135,17 @@ def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str, store:
 
 def _compared(comparison: Comparison) -> Headline:
     before, after = comparison.baseline.config, comparison.best.config
+    batches = batches_text([comparison.baseline.global_batch, comparison.best.global_batch])
     changes = [
-        (printable(name), _value(before.get(name, "-")), _value(value))
-        for name, value in after.items()
-        if before.get(name) != value
+        (printable(name), _value(before[name]), _value(value)) for name, value in changed_values(after, before).items()
     ]
     return Headline(
         figure=f"{comparison.gain:.2f}x",
         meaning=_meaning(comparison.objective),
-        sentence=str(comparison),
+        sentence=f"{comparison} {batches}".rstrip(),
         interval=(comparison.gain, comparison.gain_low, comparison.gain_high),
         changes=changes,
-        unchanged=len(after) - len(changes),
+        unchanged=sum(before.get(name) == value for name, value in after.items()),
     )
 
 
@@ -171,15 +171,17 @@ def _repeats_text(repeats: Repeats) -> str:
 
 
 def _repeating(headline: Headline, trial: Trial, why: str, *, store: str) -> Headline:
-    """Return a result with the kept command of a trial, or the lines that repeat it, and notes."""
+    """Return a result with the kept command of a trial, or the one that repeats it, and notes."""
     from torchx_cubicml.cli.repeat_text import repeat_lines
 
     kept = command_text(trial.command)
     lines = [] if kept else repeat_lines(trial, store=store)
-    notes = [*command_notes(trial.command), why]
+    typed = [line for line in lines if line.startswith("torchx ")]
+    told = "; ".join(line for line in lines if line not in typed)
+    notes = [*command_notes(trial.command), *([f"To repeat it: {told}."] if told else []), why]
     return replace(
         headline,
-        command=_shown(kept or "\n".join(lines)),
+        command=_shown(kept or "".join(typed)),
         command_label="Command of the best launch" if kept else "To repeat the best launch",
         notes=[_shown(note) for note in notes],
     )

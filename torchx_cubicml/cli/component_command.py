@@ -62,14 +62,11 @@ def with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> Comp
     return replace(component, launch=launch)
 
 
-def typed_command(
-    command: Sequence[str], args: argparse.Namespace, *, env: Mapping[str, str] | None = None
-) -> TypedCommand:
+def typed_command(args: argparse.Namespace, *, env: Mapping[str, str] | None = None) -> TypedCommand:
     """Return the user's own command: of a launcher as ``cubicrun`` starts it, else on the scheduler of the options.
 
     Args:
-        command: its words.
-        args: with the options of ``add_scheduler``.
+        args: with the options of ``add_launch`` and ``add_scheduler``.
         env: environment of a launcher; by default this process's.
 
     Raises:
@@ -78,7 +75,7 @@ def typed_command(
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.settings import child_environment
 
-    name, words = split_command(command)
+    name, words = split_command(args.command)
     if is_launcher_command(name) and not args.scheduler:
         return read_command(name, words, env=child_environment({}) if env is None else env)
     return with_scheduler(ComponentLaunch.parse(name, words), args)

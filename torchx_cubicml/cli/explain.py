@@ -83,7 +83,7 @@ def _launch(args: argparse.Namespace) -> Launch:
     """Return the launch of a component, or of a launcher as ``cubicrun`` reads it, which starts on this machine."""
     from torchx_cubicml.errors import LaunchError
 
-    launch = typed_command(args.command, args, env={}).launch
+    launch = typed_command(args, env={}).launch
     if not launch.program:
         raise LaunchError(f"no training command was found in {args.command[0]}: {launch.why_not_rewritten}")
     return replace(launch, scheduler=launch.scheduler or _LOCAL)

@@ -66,12 +66,11 @@ def frontier_table(frontier: Frontier, current: Config | None = None, without: C
 
 def frontier_lines(frontier: Frontier, trials: Iterable[Trial] = ()) -> list[str]:
     """Return the notes on the table of a frontier of some trials, one line each."""
-    own = next((point for point in frontier.points if point.is_own), None)
-    surpassed = own is not None and not own.is_best
-    lines = ["Your own config is surpassed in both by at least one of the others."] if surpassed else []
+    surpassed = any(point.is_own and not point.is_best for point in frontier.points)
     shown = {config_key(point.config) for point in frontier.points}
     batches = batches_text(trial.fact("global_batch_size") for trial in trials if config_key(trial.config) in shown)
-    lines += [batches] if batches else []
+    own_text = "Your own config is surpassed in both by at least one of the others." if surpassed else ""
+    lines = [*filter(None, (own_text, batches))]
     return [*lines, CHOSEN_ONCE] if any(point.launches == 1 for point in frontier.points) else lines
 
 

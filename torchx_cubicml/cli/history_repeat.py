@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.repeat import RepeatedLaunch
     from torchx_cubicml.records.trial import Trial
 
-_RECORD = "record"  # a launch that is repeated must not be rewritten
-
 
 class _TrialParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -40,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the command; exit status 1 if what it starts is known to differ from the recorded launch."""
     from torchx_cubicml.launch.messages import changes_in_job
 
-    trial_id, command = _read_words(args)
+    trial_id = _read_words(args)
     trial, keys = _read_trial(trial_id, store_url(args), is_json=args.json)
-    if not command:
+    if not args.command:
         if not trial.command:
             again = follow_up("history", "repeat", printable(trial.trial_id), store=store_url(args))
             raise RecordError(
@@ -56,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not args.space:
         raise LaunchError("--space is missing: the space file tells where the recorded values stand in your command")
-    repeated, words = _repeated(command, args, trial, keys)
+    repeated, words = _repeated(args, trial, keys)
     in_job = changes_in_job(repeated.launch)
     text = command_text({WORDS: tuple(words)})
     if args.json:
@@ -76,8 +74,8 @@ def _add_options(parser: argparse.ArgumentParser, *, default: str | None) -> Non
     parser.add_argument("-cfg", "--scheduler_args", default=default or "", help=text)
 
 
-def _read_words(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """Return the trial and the command; options between them are read into ``args``.
+def _read_words(args: argparse.Namespace) -> str:
+    """Return the trial; the command, and options between them, are read into ``args``.
 
     argparse leaves everything behind the first positional argument to the last one.
     """
@@ -89,7 +87,8 @@ def _read_words(args: argparse.Namespace) -> tuple[str, list[str]]:
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
     parser.add_argument("trial_id", metavar="TRIAL")
     found = parser.parse_args(words[:split], namespace=args)
-    return found.trial_id, words[split + 1 :]
+    args.command = words[split + 1 :]
+    return str(found.trial_id)
 
 
 def _read_trial(trial_id: str, url: str, *, is_json: bool) -> tuple[Trial, tuple[str, ...]]:
@@ -100,16 +99,14 @@ def _read_trial(trial_id: str, url: str, *, is_json: bool) -> tuple[Trial, tuple
     return find_trial(trials, trial_id, store=url), digest_keys(url)
 
 
-def _repeated(
-    command: Sequence[str], args: argparse.Namespace, trial: Trial, keys: Sequence[str]
-) -> tuple[RepeatedLaunch, list[str]]:
+def _repeated(args: argparse.Namespace, trial: Trial, keys: Sequence[str]) -> tuple[RepeatedLaunch, list[str]]:
     """Return the repeated launch, and the words that start it, recorded and not rewritten."""
     from torchx_cubicml.launch.repeat import repeated_launch
     from torchx_cubicml.space.toml import load_space
 
-    space, typed = load_space(args.space), typed_command(command, args)
+    space, typed = load_space(args.space), typed_command(args)
     repeated = repeated_launch(typed.launch, space, trial, digest_keys=keys)
-    ours = {"mode": _RECORD, "space": args.space, "store": store_url(args)}
+    ours = {"mode": "record", "space": args.space, "store": store_url(args)}  # what is repeated must not be rewritten
     return repeated, launch_words(typed, repeated.launch, args, **ours)
 
 

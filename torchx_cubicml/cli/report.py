@@ -127,10 +127,9 @@ def _space(file: str) -> SearchSpace | None:
 
 def _check_config(trial_id: str, trials: Sequence[Trial], *, store: str) -> None:
     if trial_id and not any(trial.trial_id == trial_id and trial.config for trial in trials):
-        lists = follow_up("history", "list", store=store)
         raise StoreError(
-            f"--config {trial_id!r:.100}: no trial of store {mask(store)} with a config has this id; `{lists}` shows "
-            "the ids"
+            f"--config {trial_id!r:.100}: no trial of store {mask(store)} with a config has this id; "
+            f"`{follow_up('history', 'list', store=store)}` shows the ids"
         )
 
 

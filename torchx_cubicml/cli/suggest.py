@@ -63,9 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.count < 1:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
-    typed = typed_command(args.command, args)
+    typed = typed_command(args)
     # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
-    recorded, _ = read_store(absolute_url(store_url(args)), is_json=args.json, may_be_absent=not args.store)
+    is_named, args.store = bool(args.store), absolute_url(store_url(args))
+    recorded, _ = read_store(args.store, is_json=args.json, may_be_absent=not is_named)
     with progress("comparing the launches", is_json=args.json):
         if isinstance(typed, ComponentLaunch):
             args.scheduler = args.scheduler or recorded_scheduler(recorded, workload_of(typed.launch))
@@ -90,7 +91,7 @@ def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argp
         proposals = _with_commands(typed, context, study.suggest(count=args.count, method=method_of(args)), args)
         sensitivities = sensitivity(study)
         ordinary = replace(typed.launch, submits=False)
-        rewritten = rewrite(ordinary, Options(space=args.space, store=store_url(args), mode="rewrite"))
+        rewritten = rewrite(ordinary, Options(space=args.space, store=args.store, mode="rewrite"))
         next_command = _command(typed, rewritten.launch, args)
         breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
     if args.json:
@@ -241,7 +242,6 @@ def _read_context(launch: Launch, args: argparse.Namespace, recorded: Sequence[T
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.fixed import with_fixed_values
     from torchx_cubicml.space.toml import load_space
-    from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.predictor_choice import latest_choice
     from torchx_cubicml.tuner.kept_training import keep_training
@@ -249,12 +249,11 @@ def _read_context(launch: Launch, args: argparse.Namespace, recorded: Sequence[T
     space = load_space(args.space)
     workload, current = read_config(launch, space)
     space = with_rule_facts(launch, space)
-    url = absolute_url(store_url(args))
-    keys = digest_keys(url)
+    keys, predictor = digest_keys(args.store), latest_choice(args.store)
     trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
     command = PresentCommand.of(launch, space)
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
-    case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+    case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=predictor)
     check = HookCheck.of(launch, space, current, recorded=recorded, own=case.own_trials())
     own, facts = case.own_trials(), {"workload": workload, "current": current}
     kept = keep_training(space, launch, **facts, where=args.space, own=own)
@@ -282,16 +281,14 @@ def _with_commands(
     from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.launch.place_config import place_config
     from torchx_cubicml.records.trial import Origin
-    from torchx_cubicml.store import absolute_url
 
-    store = absolute_url(store_url(args))
     rows = []
     for suggestion in suggestions:
-        placed = place_config(typed.launch, context.space, suggestion.config, store=store, origin=Origin.USER)
+        placed = place_config(typed.launch, context.space, suggestion.config, store=args.store, origin=Origin.USER)
         rows.append((suggestion, _command(typed, placed.launch, args), changes_in_job(placed.launch)))
     return rows
 
 
 def _command(typed: TypedCommand, launch: Launch, args: argparse.Namespace) -> list[str]:
     """Return the command that starts a launch as it stands, recorded where this command has read."""
-    return launch_words(typed, launch, args, mode="record", space=args.space, store=store_url(args))
+    return launch_words(typed, launch, args, mode="record", space=args.space, store=args.store)

@@ -52,11 +52,6 @@ class EventGroup:
         return cls(trials=tuple(trials), firsts=firsts, ids=ids, events=ordered)
 
 
-def trials_of(events: Iterable[Event]) -> list[Trial]:
-    """Return the trials of all events of a store, as each of its readers gives them; see ``with_crowding``."""
-    return with_crowding(fold_events(events))
-
-
 def folded(events: Iterable[Event], statistic: str | None) -> list[Trial]:
     """Fold events into trials; see ``EventGroups`` for the statistic."""
     trials = fold_events(events)

@@ -7,11 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.records.event import Event
+from torchx_cubicml.records.event import Event, trials_of
 from torchx_cubicml.records.notebook import section_html, table_html
 from torchx_cubicml.records.objective_units import RATES
 from torchx_cubicml.records.value_text import config_text
-from torchx_cubicml.store.event_groups import trials_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.event import Event, trial_events
+from torchx_cubicml.records.event import Event, trial_events, trials_of
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.store.backend import MAX_OBJECT_BYTES, Backend, Listing
-from torchx_cubicml.store.event_groups import trials_of
 from torchx_cubicml.store.local import LocalBackend
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 

@@ -14,18 +14,17 @@ from torchx_cubicml.cli.component_command import is_launcher_command, with_sched
 from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError, StoreError
 from torchx_cubicml.launch import ComponentLaunch, workload_of
 from torchx_cubicml.launch.scheduler import recorded_scheduler, scheduler_of
+from torchx_cubicml.records.event import Event, trials_of
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.settings import default_store_url, option
 from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.deadline import within
-from torchx_cubicml.store.event_groups import trials_of
 from torchx_cubicml.store.obstacle import write_obstacle
 from torchx_cubicml.store.probe import StoreProbe, probe_store
 from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, open_backend
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.event import Event
     from torchx_cubicml.records.trial import Trial
 
 READ_DEADLINE_S = 60.0

@@ -61,9 +61,8 @@ def _compaction(context: CheckContext) -> Finding:
     old = sum(1 for day in days if day and day[0] < first_kept)
     found = f"{old:,} objects older than {_KEPT_DAYS} days are not compacted"
     if old > (_MOST_LOCAL if context.is_local else _MOST_REMOTE):
-        return warning(
-            f"{found}: launches may not read the store in time", follow_up("history", "compact", store=context.url)
-        )
+        cure = follow_up("history", "compact", store=context.url)
+        return warning(f"{found}: launches may not read the store in time", cure)
     return ok(found)
 
 

@@ -86,7 +86,7 @@ def _best(measured: Sequence[Mapping[str, Any]], unit: str) -> str:
 
 
 def _rate(rate: float) -> str:
-    return f"{float(f'{rate:.3g}'):,.0f}" if rate >= 100 else f"{rate:.3g}"
+    return f"{rate:{',.0f' if rate >= 100 else '.3g'}}"
 
 
 def _failures(launches: Sequence[Mapping[str, Any]]) -> str:

@@ -102,17 +102,16 @@ def launch_words(typed: TypedCommand, launch: Launch, args: argparse.Namespace, 
     return [*settings, "cubicrun", *option_words("--cubicml-", ours), *cubicrun_arguments(typed, launch)]
 
 
-def run_words(scheduler: str, scheduler_args: str, command: Sequence[str], **ours: str) -> list[str]:
+def run_words(scheduler: str, scheduler_args: str, words: Sequence[str], **ours: str) -> list[str]:
     """Return the command of ``torchx run`` that starts and records a component.
 
     Args:
         scheduler: its name; empty for the one that TorchX finds.
         scheduler_args: its options.
-        command: component and arguments.
+        words: component and arguments.
         ours: our options by name, as they were given; those that are empty are left out.
     """
-    submission = scheduler_words(scheduler, scheduler_args)
-    return ["torchx", "run", *submission, "cubicml", *option_words("--", ours), *command]
+    return ["torchx", "run", *scheduler_words(scheduler, scheduler_args), "cubicml", *option_words("--", ours), *words]
 
 
 def follow_up(*words: str, **ours: str) -> str:

@@ -106,8 +106,8 @@ def _repeated(args: argparse.Namespace, trial: Trial, keys: Sequence[str]) -> tu
 
     space, typed = load_space(args.space), typed_command(args)
     repeated = repeated_launch(typed.launch, space, trial, digest_keys=keys)
-    ours = {"mode": "record", "space": args.space, "store": store_url(args)}  # what is repeated must not be rewritten
-    return repeated, launch_words(typed, repeated.launch, args, **ours)
+    # What is repeated must not be rewritten.
+    return repeated, launch_words(typed, repeated.launch, args, mode="record", space=args.space, store=store_url(args))
 
 
 def _print(repeated: RepeatedLaunch, in_job: Sequence[str], trial: Trial) -> None:

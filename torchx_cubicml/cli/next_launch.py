@@ -43,8 +43,7 @@ def next_launch(prepared: Prepared, winner: Config) -> NextLaunch:
     ordinary = replace(prepared.component.launch, submits=False)
     rewritten = rewrite(ordinary, Options(space=request.space, store=prepared.store_url, mode="rewrite"))
     typed = (request.component, *request.component_args)
-    ours = {"space": request.space, "store": prepared.store_url}
-    words = run_words(request.scheduler, request.scheduler_args, typed, **ours)
+    words = run_words(request.scheduler, request.scheduler_args, typed, space=request.space, store=prepared.store_url)
     return NextLaunch(words=tuple(words), text=_text(rewritten, prepared.current, winner))
 
 

@@ -192,14 +192,17 @@ def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
     done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--count", "3", "--", *GPT)
     assert done.returncode == 0, done.stderr
     assert "The next launch would run" in done.stdout
-    assert done.stdout.count("torchx run dist.ddp -j 1x2 --script examples/train_gpt.py --") == 1 + 3
+    ours = ["cubicml", "--mode", "record", "--space", "examples/gpt.toml", "--store", str(tmp_path)]
+    assert (
+        " ".join(done.stdout.replace("\\\n", "").split()).count(shlex.join(["torchx", "run", *ours, GPT[0]])) == 1 + 3
+    )
     listed = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--json", "--", *GPT)
     found = json.loads(listed.stdout)
     assert not found["next"]["rewritten"]
-    assert found["next"]["command"] == ["torchx", "run", *GPT]
+    assert found["next"]["command"] == ["torchx", "run", *ours, *GPT]
     (row,) = found["worth_trying"]
     assert row["config"]["micro_batch_size"] in {1, 2, 4, 8, 16, 32}
-    assert row["command"][:3] == ["torchx", "run", "dist.ddp"]
+    assert row["command"][: len(ours) + 3] == ["torchx", "run", *ours, "dist.ddp"]
     assert found["sensitivity"] == []  # nothing was measured yet
 
 

@@ -63,6 +63,11 @@ def test_history_compares_launches_of_any_number_of_processes(
     text = shown(history, words, capsys)
     assert "360,000" in text
     assert CHOSEN_ONCE in text
+    assert "different global batch sizes" not in text
+    for world_size, rate in ((16, 400.0), (2, 200.0)):
+        done = Trial.completed(workload={**workload, "world_size": world_size}, config={}, tokens_per_second=rate)
+        store.add(replace(done, observed={"global_batch_size": 8 * world_size}))
+    assert "They train with different global batch sizes: 16, 128." in " ".join(shown(history, words, capsys).split())
 
 
 def test_launches_without_a_space_file_are_repeats_only_if_they_look_alike(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -103,20 +105,19 @@ def repeat(people: People, *words: str | Path, store: Path, own: tuple[str, ...]
 
 
 def test_the_printed_command_repeats_config_and_facts(people: People, tmp_path: Path) -> None:
-    store = people.exported
+    store = tmp_path / "store"
+    shutil.copytree(people.exported, store)
     words = (people.trial.trial_id[:12], "--space", "space.toml", "--store", store, "--", *OWN)
     done = history("repeat", *words, cwd=people.stranger, DEPTH="1")
     assert done.returncode == 0, done.stderr
     assert f"nothing is known to differ from trial {people.trial.trial_id}" in done.stderr
     assert done.stdout == (
-        "DEPTH=2 cubicrun --cubicml-mode record --cubicml-space space.toml "
+        f"DEPTH=2 cubicrun --cubicml-mode record --cubicml-space space.toml --cubicml-store {store} "
         "--nproc_per_node 2 train.py --batch_size 4 --width 4\n"
     )
-    recorded = tmp_path / "theirs"
-    variables = environment(TORCHX_CUBICML_STORE=str(recorded))
+    variables = environment()
     subprocess.run(["/bin/sh", "-c", done.stdout], cwd=people.stranger, env=variables, check=True, capture_output=True)
-    (again,) = TrialStore(str(recorded))
-    (first,) = TrialStore(str(store))
+    first, again = sorted(TrialStore(str(store)), key=lambda trial: trial.started_at)
     assert again.state is first.state is State.COMPLETED
     assert again.config == first.config == {"micro_batch_size": 4, "depth": 2}
     assert again.provenance["commit"] == first.provenance["commit"]
@@ -183,7 +184,9 @@ def test_a_component_is_repeated_as_torchx_runs_it(people: People) -> None:
     found = repeat(
         people, "-s", "local_cwd", people.trial.trial_id, "--space", "space.toml", store=people.exported, own=own
     )
-    assert str(found["command"]).startswith("torchx run -s local_cwd cubicml --mode record --space space.toml dist.ddp")
+    ours = ["--mode", "record", "--space", "space.toml", "--store", str(people.exported)]
+    words = ["torchx", "run", "-s", "local_cwd", "cubicml", *ours, "dist.ddp"]
+    assert str(found["command"]).startswith(shlex.join(words))
     assert "--batch_size 4" in str(found["command"])
     assert "DEPTH=2" in str(found["command"])
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.cli.component_command import named_store
+from torchx_cubicml.cli.component_command import named_store, run_words
 from torchx_cubicml.cli.next_launch import next_launch
+from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.tuner import Prepared, TuneRequest, prepare
+from torchx_cubicml.tuner.loop import _command as winning_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +60,7 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_launch_with_the_space_file_takes_the_winner(tmp_path: Path) -> None:
-    found = next_launch(tuned(tmp_path), WINNER, store=str(tmp_path / "store"))
+    found = next_launch(tuned(tmp_path), WINNER)
     assert found.text == "Or your own command with the space file, which a launch rewrites to the same:"
     words = ["torchx", "run", "-s", "local_cwd", "cubicml", "--space", "space.toml", "--store", str(tmp_path / "store")]
     assert list(found.words[: len(words)]) == words
@@ -78,15 +80,14 @@ def test_a_launch_with_the_space_file_takes_the_winner(tmp_path: Path) -> None:
     ids=["frozen", "gain", "no gain"],
 )
 def test_a_launch_that_will_not_apply_the_winner_says_why(tmp_path: Path, rules: str, gain: float, why: str) -> None:
-    found = next_launch(tuned(tmp_path, SPACE + rules, gain=gain), WINNER, store="")
+    found = next_launch(tuned(tmp_path, SPACE + rules, gain=gain), WINNER)
     assert found.text.startswith("Your own command with the space file will not apply it, because ")
     assert why in found.text
-    assert "--store" not in found.words
 
 
 def test_another_winner_is_told_as_such(tmp_path: Path) -> None:
     other = {"workers": 0, "buckets": 2}
-    text = next_launch(tuned(tmp_path), other, store="").text
+    text = next_launch(tuned(tmp_path), other).text
     assert text == "Your own command with the space file applies workers 0 -> 4 instead:"
 
 
@@ -95,4 +96,21 @@ def test_a_store_that_a_launch_finds_is_not_named(tmp_path: Path, monkeypatch: p
     assert named_store(prepared.store_url) == prepared.store_url
     monkeypatch.setenv("TORCHX_CUBICML_STORE", "store")
     assert named_store(prepared.store_url) == ""
-    assert shlex.join(next_launch(replace(prepared), WINNER, store="").words).count("--store") == 0
+    assert shlex.join(next_launch(replace(prepared), WINNER).words).count("--store") == 0
+
+
+def test_the_winner_of_a_tune_of_torchrun_is_a_command_that_runs(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text(SPACE)
+    (tmp_path / "train.py").write_text("")
+    words = ("--nproc_per_node", "2", "train.py", "--workers", "0", "--buckets", "1")
+    request = TuneRequest(
+        component="torchrun", component_args=words, space="space.toml", store="store", scheduler="local_cwd"
+    )
+    prepared = prepare(request)
+    nothing = dict.fromkeys(("throughput", "low", "high"))
+    winner = Suggestion(config=WINNER, **nothing, probability_to_fit=1.0, reason="", n_trials=0)
+    made = run_words("local_cwd", "", winning_command(prepared, winner), store=prepared.store_url)
+    assert made[-7:] == ["--nproc_per_node", "2", "train.py", "--workers", "4", "--buckets", "1"]
+    dry = subprocess.run([*made[:2], "--dryrun", *made[2:]], capture_output=True, text=True, check=False, timeout=300)
+    assert dry.returncode == 0, dry.stderr
+    assert "torchrun -- torchrun" not in " ".join(made)

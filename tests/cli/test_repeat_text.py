@@ -26,15 +26,16 @@ TRIAL = Trial(
     observed={"world_size": 2, "nnodes": 1},
     provenance={COMMIT: "ab" * 20, UNCOMMITTED: False, SPACE: "0123456789abcdef"},
 )
+STORE = "/team/store"
 KEPT = kept_command(["torchrun", "train.py", "--api-key", "x"], variables={}, hooks={"fsdp": "NO_SHARD"}, files={})
 
 
 def test_without_its_command_a_record_says_what_to_set() -> None:
-    assert repeat_lines(TRIAL) == [
+    assert repeat_lines(TRIAL, store=STORE) == [
         f"git checkout {'ab' * 20}",
         "start train.py with nnodes=1 world_size=2",
         "set micro_batch_size=8 compile=True, in the places of space file 0123456789abcdef",
-        "torchx cubicml history repeat t1 --space FILE -- YOUR COMMAND",
+        "torchx cubicml history repeat t1 --store /team/store --space FILE -- YOUR COMMAND",
     ]
 
 
@@ -44,11 +45,11 @@ def test_without_its_command_a_record_says_what_to_set() -> None:
 )
 def test_changes_beside_the_commit_are_told(provenance: dict[str, bool], state: str) -> None:
     trial = replace(TRIAL, provenance={COMMIT: "ab" * 20, **provenance}, config={}, observed={})
-    assert repeat_lines(trial) == [f"git checkout {'ab' * 20}{state}", "start train.py"]
+    assert repeat_lines(trial, store=STORE) == [f"git checkout {'ab' * 20}{state}", "start train.py"]
 
 
 def test_a_record_without_commit_and_command_says_nothing() -> None:
-    assert repeat_lines(replace(TRIAL, provenance={})) == []
+    assert repeat_lines(replace(TRIAL, provenance={}), store=STORE) == []
 
 
 def test_the_kept_command_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +60,7 @@ def test_the_kept_command_is_printed_alone(capsys: pytest.CaptureFixture[str]) -
     assert "git checkout" in notes
     assert "fsdp = NO_SHARD by a hook" in notes
     assert "*** stands for a secret" in notes
-    assert repeat_lines(trial)[-1] == "torchx cubicml history show t1 --command"
+    assert repeat_lines(trial, store=STORE)[-1] == "torchx cubicml history show t1 --command --store /team/store"
 
 
 def test_a_command_that_was_not_kept_is_an_error() -> None:
@@ -76,7 +77,7 @@ def test_the_command_of_others_comes_with_a_warning(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("commit", ["abcd; rm -rf ~", "--force", "ab" * 20 + "\n", "\x1b[2J"])
 def test_a_commit_that_is_no_hash_gives_no_command(commit: str) -> None:
-    assert repeat_lines(replace(TRIAL, provenance={COMMIT: commit})) == []
+    assert repeat_lines(replace(TRIAL, provenance={COMMIT: commit}), store=STORE) == []
 
 
 SCRIPT = """\

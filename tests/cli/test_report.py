@@ -334,3 +334,15 @@ def test_hostile_texts_of_a_store_stay_texts(tmp_path: Path) -> None:
     assert [part for part in ("<img", "\x1b", "\u202e") if part in page] == []
     (table,) = tables(page)
     assert any("<script>alert(1)" in str(value) for value in values(table["reason"]))
+
+
+def test_what_repeats_the_best_launch_is_one_command_with_the_store(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    done = Trial.completed(workload={"program": "a.py"}, config={"batch": 4}, tokens_per_second=9.0)
+    TrialStore(str(store)).add(replace(done, provenance={"commit": "ab" * 20}))
+    status, stderr, page = report("--store", str(store), folder=tmp_path)
+    assert status == 0, stderr
+    (command,) = re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
+    typed = re.sub("<[^>]*>", "", command)
+    assert typed == f"torchx cubicml history repeat {done.trial_id} --store {store} --space FILE -- YOUR COMMAND"
+    assert f"To repeat it: git checkout {'ab' * 20}, perhaps with changes; start a.py; set batch=4" in text_of(page)

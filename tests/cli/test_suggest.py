@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +16,6 @@ from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import TrialStore, read_trials
 from torchx_cubicml.store.digest_key import made_digest_key
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(("length", "is_used"), [("512", False), ("2048", True)])
@@ -36,7 +33,7 @@ def test_launches_with_another_undeclared_setting_are_left_out(tmp_path: Path, l
     )
     TrialStore(url).add(trial)
     args = argparse.Namespace(space=str(space), store=url)
-    found = suggest._read_context(component, args, read_trials(url, deadline_s=60.0)[0])
+    found = suggest._read_context(component.launch, args, read_trials(url, deadline_s=60.0)[0])
     assert [each.trial_id for each in found.trials] == ([trial.trial_id] if is_used else [])
 
 
@@ -56,7 +53,7 @@ def test_the_scheduler_is_that_of_the_latest_launch_of_the_program(
     suggest.add_arguments(parser)
     assert suggest.run(parser.parse_args(["--space", str(space), "--store", url, "--", *command])) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert f"torchx run -s local_cwd {' '.join(command)}" in out
+    assert f"torchx run -s local_cwd cubicml --mode record --space {space} --store {url} {' '.join(command)}" in out
     assert "local_docker" not in out
 
 
@@ -80,7 +77,9 @@ def test_the_whole_command_has_the_options_of_the_scheduler(
     assert suggest.run(parser.parse_args([*options, "--", *command])) == 0
     found = json.loads(capsys.readouterr().out)
     # An ordinary launch keeps its partition.
-    assert found["next"]["command"] == ["torchx", "run", "-s", "slurm", "-cfg", "time=10,partition=slow", *command]
+    ours = ["cubicml", "--mode", "record", "--space", str(space), "--store", url]
+    submission = ["torchx", "run", "-s", "slurm", "-cfg", "time=10,partition=slow"]
+    assert found["next"]["command"] == [*submission, *ours, *command]
     assert [each["command"][2:6] for each in found["worth_trying"]] == [
         ["-s", "slurm", "-cfg", "time=10,partition=new"]
     ]
@@ -135,3 +134,23 @@ def test_a_hook_that_the_source_has_no_call_for_is_told_and_not_tried(
 def test_a_recorded_text_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     suggest._print_lines(["no public source covers the device \x1b[2J"])
     assert capsys.readouterr().out == "\nno public source covers the device ?[2J\n"
+
+
+@pytest.mark.parametrize("cubicrun", [(), ("cubicrun", "--cubicml-space", "other.toml")], ids=["typed", "cubicrun"])
+def test_a_command_of_torchrun_is_proposed_as_one_that_is_recorded_in_the_same_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cubicrun: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    Path("space.toml").write_text("[parameters.workers]\nchoices = [0, 2]\nflag = '--workers'\n")
+    words = ("--nproc_per_node", "2", "train.py", "--workers", "0")
+    parser = argparse.ArgumentParser()
+    suggest.add_arguments(parser)
+    options = ["--space", "space.toml", "--store", "store", "--json", "--", *(cubicrun or ("torchrun",))]
+    TrialStore("store").add(Trial.completed(workload={}, config={}, tokens_per_second=9.0))
+    assert suggest.run(parser.parse_args([*options, *words])) == 0
+    found = json.loads(capsys.readouterr().out)
+    ours = ["--cubicml-mode", "record", "--cubicml-space", "space.toml", "--cubicml-store", str(tmp_path / "store")]
+    assert found["next"]["command"] == ["cubicrun", *ours, *words]
+    (row,) = found["worth_trying"]
+    assert row["command"][: len(ours) + 1] == ["cubicrun", *ours]

@@ -128,10 +128,10 @@ def test_a_short_name_finds_its_trial() -> None:
         "job-54321": "job-54321",
         "54321098-x": "54321098-x",
     }
-    assert all(find_trial(trials, short, where="here").trial_id == name for name, short in names.items())
+    assert all(find_trial(trials, short, store="here").trial_id == name for name, short in names.items())
     for ambiguous in ("ghijkl", "54321"):
         with pytest.raises(RecordError, match=f"'{ambiguous}' is ambiguous: 2 trials begin or end with it"):
-            find_trial(trials, ambiguous, where="here")
+            find_trial(trials, ambiguous, store="here")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_suggestions_fit_and_their_commands_can_be_copied(
     assert suggest.run(parser.parse_args([*options, "--", *COMMAND])) == 0
     out = capsys.readouterr().out
     longest_word = max(map(len, out.split()))
-    assert max(map(len, out.splitlines())) <= max(width, longest_word + 8)
+    assert max(map(len, out.splitlines())) <= max(width, longest_word + len("    --store  \\"))
     lines = out.splitlines()
     first = lines.index("The next launch would run:") + 1
     last = next(number for number in range(first, len(lines)) if not lines[number].endswith("\\"))

@@ -23,7 +23,7 @@ from tests.documentation.space_files import read_space
 
 FILES = Path(__file__).parent / "files"
 ENVIRONMENTS = Path(os.environ.get("CUBICML_ENVIRONMENTS", ROOT))  # the folder of .venv-integrations and the like
-TRAINERS = ("hf", "lightning", "megatron_core", "torchtitan")  # scripts that other tests launch too
+TRAINERS = ("hf", "lightning", "megatron_core", "torchrec", "torchtitan")  # scripts that other tests launch too
 LONGEST_S = 600
 TRAINING = "dist.ddp -j 1x1 --script train.py -- --batch_size 4 --accumulate 8"
 

@@ -288,3 +288,15 @@ def test_equal_speeds_have_no_rank(
     test = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=100.0 * m) for x, m in enumerate(measured)]
     card = grade(test, test, predictor="given", objective="tokens_per_second", split="")
     assert [math.isnan(each) for each in (card.tau, card.pearson, card.spearman)] == [True] * 3
+
+
+def test_the_unit_is_that_of_most_trials_unless_named() -> None:
+    trials = [
+        Trial(**{**_fields(trial), "measurement": Measurement(samples_per_second=rate)})
+        for trial in TRIALS
+        if (rate := trial.throughput("tokens_per_second"))
+    ]
+    assert evaluate([*trials, *TRIALS[:2]]) == evaluate([*trials, *TRIALS[:2]], objective="samples_per_second")
+    with pytest.raises(RecordError, match="0 measured trials"):
+        evaluate(trials, objective="tokens_per_second")
+    assert learning_curve(trials, seeds=1) == learning_curve(trials, objective="samples_per_second", seeds=1)

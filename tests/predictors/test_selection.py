@@ -68,7 +68,8 @@ def test_another_must_be_clearly_better(monkeypatch: pytest.MonkeyPatch, gain: f
     ],
 )
 def test_advice_compares_with_the_predictor_in_use(in_use: str, name: str, sentence: str) -> None:
-    advice = PredictorChoice(name=name, taus={"boosting": 0.7, "greybox": 0.69}, n_measured=30).advice(in_use=in_use)
+    choice = PredictorChoice(name=name, taus={"boosting": 0.7, "greybox": 0.69}, n_measured=30)
+    advice = choice.advice(in_use=in_use, command="torchx cubicml evaluate --choose")
     assert advice.startswith(sentence)
     assert advice.endswith(f"`torchx cubicml evaluate --choose` sets {name}") is (in_use != name)
     assert "boosting 0.70, greybox 0.69" in advice

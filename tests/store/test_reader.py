@@ -363,7 +363,7 @@ class TestPolling:
         write(filled / "store", Event(kind=EventKind.MEASURED, trial_id="t7", sequence=1), "2026-01-03/x.json")
         reader.read()
         assert (seen, folded) == (["x.json"], [3])
-        trials = list(TrialStore(str(filled / "store")))
+        trials = groups.trials()
         (filled / "store" / "events" / "2026-01-02" / "003b.json").unlink()
         reader.read()
         assert (groups.trials(), folded) == (trials, [3])

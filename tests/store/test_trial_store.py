@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -388,3 +390,15 @@ def test_an_added_trial_can_have_any_state(tmp_path: Path) -> None:
     for state in State:
         store.add(Trial(trial_id=state, workload={}, config={}, state=state))
     assert {trial.trial_id: trial.state for trial in store} == {str(state): state for state in State}
+
+
+def test_every_reader_sees_the_error_that_other_load_leaves(tmp_path: Path) -> None:
+    crowded = Trial.completed(workload={}, config={}, tokens_per_second=100.0)
+    store = TrialStore(str(tmp_path))
+    store.add(replace(crowded, observed={"host_cpus": 2, "other_busy_cpus": 1.2, "idle_cpus": 0.0}))
+    (told,) = read_trials(store.url)[0]
+    assert told.measurement is not None
+    assert told.measurement.relative_error == pytest.approx(-math.log(0.4))
+    assert list(store) == [told]
+    assert store.to_pandas()["relative_error"].tolist() == [told.measurement.relative_error]
+    assert store.to_arrow()["relative_error"].to_pylist() == [told.measurement.relative_error]

@@ -7,7 +7,7 @@ import pytest
 
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.tuner import Budget
-from torchx_cubicml.tuner.duration import duration_text, more_work_text
+from torchx_cubicml.tuner.duration import duration_text, more_work_text, rounds_text
 
 if TYPE_CHECKING:
     from torchx_cubicml.tuner import Prepared
@@ -59,3 +59,12 @@ def test_a_permitted_batch_says_how_much_more_work_it_is(prepared: Prepared) -> 
     assert more_work_text(prepared).startswith("changes_training lets a step do up to 64 times the work of yours")
     small = tuple(replace(item, changes_training=False) for item in prepared.space.parameters)
     assert more_work_text(replace(prepared, space=replace(prepared.space, parameters=small))) == ""
+
+
+@pytest.mark.parametrize(("random_launches", "left"), [(4, 1), (0, 4), (7, 0)])
+def test_a_tune_in_rounds_says_what_is_left_for_them(prepared: Prepared, random_launches: int, left: int) -> None:
+    method = replace(prepared.request.method, random_launches=random_launches)
+    asked = with_request(prepared, budget=Budget(launches=8), parallel=2, rounds=True, method=method)
+    assert rounds_text(asked) == f"{left} of 8 launches are left for rounds of 2, besides start and confirmation"
+    assert rounds_text(with_request(asked, rounds=False)) == ""
+    assert rounds_text(with_request(asked, budget=Budget(hours=1.0))) == ""

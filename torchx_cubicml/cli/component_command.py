@@ -1,11 +1,12 @@
-"""Commands that start a launch, as sub-commands read and print them: of a component, torchrun or another launcher."""
+"""Commands as sub-commands read and print them: of a component, torchrun or another launcher, and what to type next."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import found_store, scheduler_words
+from torchx_cubicml.cli.base import found_store, scheduler_words, split_command
 from torchx_cubicml.records.redaction import mask
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch import ComponentLaunch, Launch, TorchrunLaunch
     from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
+
+    TypedCommand = ComponentLaunch | TorchrunLaunch | CommandLaunch
 
 
 def is_launcher_command(name: str) -> bool:
@@ -59,45 +62,76 @@ def with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> Comp
     return replace(component, launch=launch)
 
 
-def run_words(
-    component: ComponentLaunch, launch: Launch, args: argparse.Namespace, *, before: Sequence[str] = ()
-) -> list[str]:
-    """Return the command of ``torchx run`` that submits a launch.
+def typed_command(args: argparse.Namespace, *, env: Mapping[str, str] | None = None) -> TypedCommand:
+    """Return the user's own command: of a launcher as ``cubicrun`` starts it, else on the scheduler of the options.
 
     Args:
-        component: as typed, with its scheduler.
+        args: with the options of ``add_launch`` and ``add_scheduler``.
+        env: environment of a launcher; by default this process's.
+
+    Raises:
+        LaunchError: it cannot be read.
+    """
+    from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.settings import child_environment
+
+    name, words = split_command(args.command)
+    if is_launcher_command(name) and not args.scheduler:
+        return read_command(name, words, env=child_environment({}) if env is None else env)
+    return with_scheduler(ComponentLaunch.parse(name, words), args)
+
+
+def launch_words(typed: TypedCommand, launch: Launch, args: argparse.Namespace, **ours: str) -> list[str]:
+    """Return the command that starts and records ``launch``.
+
+    Args:
+        typed: the user's own command.
         launch: the launch.
         args: with the options of ``add_scheduler``.
-        before: words in front of the component.
+        ours: see ``run_words``.
     """
+    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.launch import changed_scheduler_options
     from torchx_cubicml.launch.scheduler import with_option_texts
 
-    changed = changed_scheduler_options(launch, component.launch)
-    options = with_option_texts(args.scheduler_args, changed) if changed else args.scheduler_args
-    words = ["torchx", "run", *scheduler_words(args.scheduler, options), *before]
-    return [*words, component.source.component, *component.arguments(launch)]
+    if isinstance(typed, ComponentLaunch):
+        changed = changed_scheduler_options(launch, typed.launch)
+        options = with_option_texts(args.scheduler_args, changed) if changed else args.scheduler_args
+        return run_words(args.scheduler, options, [typed.source.component, *typed.arguments(launch)], **ours)
+    settings = [f"{name}={text}" for name, text in launch.env.items() if typed.launch.env.get(name) != text]
+    return [*settings, "cubicrun", *option_words("--cubicml-", ours), *cubicrun_arguments(typed, launch)]
 
 
-def winner_words(scheduler: str, scheduler_args: str, *, store: str, command: Sequence[str]) -> list[str]:
-    """Return the command that launches the best config of a tune again, with the secrets of the store's URL masked.
+def run_words(scheduler: str, scheduler_args: str, words: Sequence[str], **ours: str) -> list[str]:
+    """Return the command of ``torchx run`` that starts and records a component.
 
     Args:
-        scheduler: of the tune.
-        scheduler_args: its options with the best config.
-        store: URL of the store; empty for the one that a launch finds by itself.
-        command: component and arguments with the best config.
+        scheduler: its name; empty for the one that TorchX finds.
+        scheduler_args: its options.
+        words: component and arguments.
+        ours: our options by name, as they were given; those that are empty are left out.
     """
-    options = scheduler_words(scheduler, scheduler_args)
-    return ["torchx", "run", *options, "cubicml", *(["--store", mask(store)] if store else []), *command]
+    return ["torchx", "run", *scheduler_words(scheduler, scheduler_args), "cubicml", *option_words("--", ours), *words]
+
+
+def follow_up(*words: str, **ours: str) -> str:
+    """Return the sub-command to type next, with the options that this one was given; see ``run_words``."""
+    return shlex.join(["torchx", "cubicml", *words, *option_words("--", ours)])
+
+
+def option_words(prefix: str, ours: Mapping[str, str]) -> list[str]:
+    """Return our options as words of a command that is printed; see ``run_words``."""
+    given = {name: named_store(text) if name == "store" else text for name, text in ours.items()}
+    return [word for name, text in given.items() if text for word in (f"{prefix}{name}", text)]
 
 
 def named_store(url: str) -> str:
-    """Return the URL of a store as a command must name it: empty for the one that a launch finds by itself."""
+    """Return a store's URL as a command names it, secrets masked; empty for the one that a launch finds by itself."""
     from torchx_cubicml.errors import StoreError
     from torchx_cubicml.store import absolute_url
 
     try:
-        return "" if url == absolute_url(found_store(), for_launch=True) else url
-    except StoreError:  # the store that is found by itself has no legal URL
-        return url
+        url = absolute_url(url)
+        return "" if url == absolute_url(found_store()) else mask(url)
+    except StoreError:  # this store, or the one that is found by itself, has no legal URL
+        return mask(url)

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
+from torchx_cubicml.cli.component_command import follow_up
 from torchx_cubicml.cli.option_choices import PREDICTOR_NAMES, add_choice
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import open_console, say
@@ -46,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report cards of the predictors."""
+    from torchx_cubicml.predictors.evaluation import most_measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, load_choice, save_choice
-    from torchx_cubicml.predictors.tune_rounds import most_measured_objective
 
     url = store_url(args)
     trials, _ = read_store(url, is_json=args.json)
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_cards(cards, curves)
         if is_compared:
-            _print_comparison(choice, in_use=in_use, is_saved=args.choose)
+            _print_comparison(choice, in_use=in_use, is_saved=args.choose, url=url)
     return 0
 
 
@@ -131,8 +132,9 @@ def _print_cards(cards: Sequence[ReportCard], curves: Sequence[Sequence[tuple[in
         say(console, f"{card.predictor}, Kendall's tau by number of known jobs: {points}")
 
 
-def _print_comparison(choice: PredictorChoice | None, *, in_use: str, is_saved: bool) -> None:
+def _print_comparison(choice: PredictorChoice | None, *, in_use: str, is_saved: bool, url: str) -> None:
     text = f"the measured trials are too few, or too alike, to compare predictors; launches use {in_use}"
     if choice is not None:
-        text = str(choice) if is_saved else choice.advice(in_use=in_use)
+        sets = follow_up("evaluate", "--choose", store=url)
+        text = str(choice) if is_saved else choice.advice(in_use=in_use, command=sets)
     say(open_console(), text)

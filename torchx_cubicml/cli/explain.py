@@ -11,10 +11,9 @@ from torchx_cubicml.cli.base import (
     add_scheduler,
     add_store,
     print_json,
-    split_command,
     store_url,
 )
-from torchx_cubicml.cli.component_command import is_launcher_command, read_command, with_scheduler
+from torchx_cubicml.cli.component_command import typed_command
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import open_console
 
@@ -54,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.records.workload import PROJECT
     from torchx_cubicml.store import absolute_url
 
-    name, words = split_command(args.command)
-    launch = _launch(name, words, args)
+    launch = _launch(args)
     known = facts_of_command(launch, stated=_stated(args.fact), device=args.device)
     workload = workload_of(launch)
     program = str(workload["program"])
@@ -81,18 +79,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _launch(name: str, words: Sequence[str], args: argparse.Namespace) -> Launch:
+def _launch(args: argparse.Namespace) -> Launch:
     """Return the launch of a component, or of a launcher as ``cubicrun`` reads it, which starts on this machine."""
     from torchx_cubicml.errors import LaunchError
-    from torchx_cubicml.launch import ComponentLaunch
 
-    if is_launcher_command(name):
-        launch = read_command(name, words, env={}).launch
-        return replace(launch, scheduler=launch.scheduler or _LOCAL)
-    launch = with_scheduler(ComponentLaunch.parse(name, words), args).launch
+    launch = typed_command(args, env={}).launch
     if not launch.program:
-        raise LaunchError(f"no training command was found in {name}: {launch.why_not_rewritten}")
-    return launch
+        raise LaunchError(f"no training command was found in {args.command[0]}: {launch.why_not_rewritten}")
+    return replace(launch, scheduler=launch.scheduler or _LOCAL)
 
 
 def _stated(texts: Sequence[str]) -> dict[str, Value]:

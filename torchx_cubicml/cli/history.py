@@ -104,13 +104,13 @@ def run(args: argparse.Namespace) -> int:
         return 0
     trials.sort(key=lambda trial: (trial.started_at, trial.trial_id))
     if args.history_action == "show":
-        trial = find_trial(trials, args.trial_id, where=mask(url))
+        trial = find_trial(trials, args.trial_id, store=url)
         if args.command and not args.json:
             print_command(trial)
             return 0
         beside = mean_launches_beside(trials).get(id(trial), 0.0)
         crowding, earlier = crowding_text(trial, beside=beside), resumed_from(trial, trials)
-        _show(trial, crowding=crowding, earlier=earlier, last=last, as_json=args.json)
+        _show(trial, store=url, crowding=crowding, earlier=earlier, last=last, as_json=args.json)
     else:
         chosen = filtered(trials, args)
         chosen = chosen[-args.limit :] if args.limit > 0 else chosen
@@ -206,7 +206,7 @@ def _widths(rows: Sequence[Mapping[str, str]], width: int, without: Collection[s
     return widths | ({_CONFIG: min(config, max(room - sum(widths.values()), least))} if config else {})
 
 
-def _show(trial: Trial, *, crowding: str, earlier: str, last: Mapping[str, str], as_json: bool) -> None:
+def _show(trial: Trial, *, store: str, crowding: str, earlier: str, last: Mapping[str, str], as_json: bool) -> None:
     if as_json:
         print_json(_json(trial, last, earlier))
         return
@@ -230,7 +230,7 @@ def _show(trial: Trial, *, crowding: str, earlier: str, last: Mapping[str, str],
             table.add_row(Text(name), Text(value_text(value)))
         if name == "state" and (silence := silence_line(trial, last)):
             table.add_row(Text(""), Text(silence))
-    for index, line in enumerate(repeat_lines(trial)):
+    for index, line in enumerate(repeat_lines(trial, store=store)):
         table.add_row(Text("" if index else "to repeat"), Text(printable(line)))
     open_console().print(table)
 

@@ -8,10 +8,11 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.cli.component_command import follow_up
 from torchx_cubicml.cli.option_choices import add_choice
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, Trust
-from torchx_cubicml.records.redaction import printable
+from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.value_text import config_text
 
@@ -104,13 +105,13 @@ def _ending(trial_id: str) -> str:
     return trial_id.rpartition("-")[2] or trial_id
 
 
-def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
+def find_trial(trials: Sequence[Trial], prefix: str, *, store: str) -> Trial:
     """Return the trial whose id is ``prefix``, or the only one that begins with it or whose last part is or does.
 
     Args:
         trials: trials of a store.
         prefix: id of a trial, its beginning, or the part behind its last hyphen, or the beginning of that.
-        where: the store, for messages.
+        store: its URL, for messages.
 
     Raises:
         RecordError: no trial matches, or several do.
@@ -124,8 +125,9 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
         matches = printable(", ".join(trial.trial_id for trial in found[:5]))
         raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin or end with it: {matches}")
     if not trials:
-        raise RecordError(f"no trial {prefix!r} in store {where}: it is empty")
-    raise RecordError(f"no trial {prefix!r} in store {where} ({len(trials)} trials); see `torchx cubicml history list`")
+        raise RecordError(f"no trial {prefix!r} in store {mask(store)}: it is empty")
+    known = f"{len(trials)} trials); see `{follow_up('history', 'list', store=store)}`"
+    raise RecordError(f"no trial {prefix!r} in store {mask(store)} ({known}")
 
 
 def _since(text: str, *, now: datetime) -> datetime:

@@ -15,7 +15,7 @@ from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial
@@ -40,12 +40,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
     frontiers = list(_frontiers(trials, objectives))
     if args.json:
-        print_json([{"workload": workload, **frontier.to_json()} for workload, frontier in frontiers])
+        print_json([{"workload": workload, **frontier.to_json()} for workload, frontier, _ in frontiers])
         return 0
     if not frontiers:
         raise StoreError(f"no trial of store {mask(url)} has both {' and '.join(objectives)}")
-    for workload, frontier in frontiers:
-        _print(str(workload.get("program", "")), frontier)
+    for workload, frontier, group in frontiers:
+        _print(str(workload.get("program", "")), frontier, group)
     return 0
 
 
@@ -56,7 +56,9 @@ def _objectives(text: str) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _frontiers(trials: Iterable[Trial], objectives: tuple[str, str]) -> Iterator[tuple[Workload, Frontier]]:
+def _frontiers(
+    trials: Iterable[Trial], objectives: tuple[str, str]
+) -> Iterator[tuple[Workload, Frontier, list[Trial]]]:
     from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
     from torchx_cubicml.predictors.measurement_error import repeat_noise
 
@@ -64,7 +66,7 @@ def _frontiers(trials: Iterable[Trial], objectives: tuple[str, str]) -> Iterator
         points = measured_points(group, objectives, noise=repeat_noise(group, objective=objectives[0]))
         if points:
             workload = {name: value for name, value in group[0].workload.items() if name not in _SIZES}
-            yield workload, frontier_of(points, objectives)
+            yield workload, frontier_of(points, objectives), group
 
 
 def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
@@ -85,11 +87,11 @@ def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
     return list(groups.values())
 
 
-def _print(program: str, frontier: Frontier) -> None:
+def _print(program: str, frontier: Frontier, trials: Sequence[Trial]) -> None:
     from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 
     console = open_console()
     console.print(f"{printable(program)}:", soft_wrap=True)
     print_frontier(console, frontier)
-    for line in [*frontier_lines(frontier), ""]:
+    for line in [*frontier_lines(frontier, trials), ""]:
         say(console, line)

@@ -6,28 +6,20 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from torchx_cubicml.cli.base import print_json, split_command, store_url
-from torchx_cubicml.cli.component_command import (
-    cubicrun_arguments,
-    is_launcher_command,
-    read_command,
-    run_words,
-    with_scheduler,
-)
+from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.cli.component_command import follow_up, launch_words, typed_command
 from torchx_cubicml.cli.history_filters import find_trial
 from torchx_cubicml.cli.progress_bar import read_store
 from torchx_cubicml.cli.repeat_text import print_command
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.kept_command import WORDS, command_text
-from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.redaction import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.launch.repeat import RepeatedLaunch
     from torchx_cubicml.records.trial import Trial
-
-_RECORD = "record"  # a launch that is repeated must not be rewritten
 
 
 class _TrialParser(argparse.ArgumentParser):
@@ -46,13 +38,14 @@ def run(args: argparse.Namespace) -> int:
     """Print the command; exit status 1 if what it starts is known to differ from the recorded launch."""
     from torchx_cubicml.launch.messages import changes_in_job
 
-    trial_id, command = _read_words(args)
+    trial_id = _read_words(args)
     trial, keys = _read_trial(trial_id, store_url(args), is_json=args.json)
-    if not command:
+    if not args.command:
         if not trial.command:
+            again = follow_up("history", "repeat", printable(trial.trial_id), store=store_url(args))
             raise RecordError(
                 f"trial {printable(trial.trial_id)} holds no command: give your own launch of its program, as in "
-                "`history repeat TRIAL --space FILE -- dist.ddp -j 1x2 --script train.py -- ARGS`"
+                f"`{again} --space FILE -- dist.ddp -j 1x2 --script train.py -- ARGS`"
             )
         if args.json:
             print_json({"command": command_text(trial.command)})
@@ -61,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not args.space:
         raise LaunchError("--space is missing: the space file tells where the recorded values stand in your command")
-    repeated, words = _repeated(command, args, trial, keys)
+    repeated, words = _repeated(args, trial, keys)
     in_job = changes_in_job(repeated.launch)
     text = command_text({WORDS: tuple(words)})
     if args.json:
@@ -81,8 +74,8 @@ def _add_options(parser: argparse.ArgumentParser, *, default: str | None) -> Non
     parser.add_argument("-cfg", "--scheduler_args", default=default or "", help=text)
 
 
-def _read_words(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """Return the trial and the command; options between them are read into ``args``.
+def _read_words(args: argparse.Namespace) -> str:
+    """Return the trial; the command, and options between them, are read into ``args``.
 
     argparse leaves everything behind the first positional argument to the last one.
     """
@@ -94,7 +87,8 @@ def _read_words(args: argparse.Namespace) -> tuple[str, list[str]]:
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
     parser.add_argument("trial_id", metavar="TRIAL")
     found = parser.parse_args(words[:split], namespace=args)
-    return found.trial_id, words[split + 1 :]
+    args.command = words[split + 1 :]
+    return str(found.trial_id)
 
 
 def _read_trial(trial_id: str, url: str, *, is_json: bool) -> tuple[Trial, tuple[str, ...]]:
@@ -102,31 +96,18 @@ def _read_trial(trial_id: str, url: str, *, is_json: bool) -> tuple[Trial, tuple
 
     trials, warnings = read_store(url, is_json=is_json)
     _say(*warnings)
-    return find_trial(trials, trial_id, where=mask(url)), digest_keys(url)
+    return find_trial(trials, trial_id, store=url), digest_keys(url)
 
 
-def _repeated(
-    command: Sequence[str], args: argparse.Namespace, trial: Trial, keys: Sequence[str]
-) -> tuple[RepeatedLaunch, list[str]]:
+def _repeated(args: argparse.Namespace, trial: Trial, keys: Sequence[str]) -> tuple[RepeatedLaunch, list[str]]:
     """Return the repeated launch, and the words that start it, recorded and not rewritten."""
-    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.repeat import repeated_launch
-    from torchx_cubicml.settings import child_environment
     from torchx_cubicml.space.toml import load_space
 
-    space = load_space(args.space)
-    name, rest = split_command(command)
-    if is_launcher_command(name):
-        typed_launch = read_command(name, rest, env=child_environment({}))
-        repeated = repeated_launch(typed_launch.launch, space, trial, digest_keys=keys)
-        launch, typed = repeated.launch, typed_launch.launch
-        settings = [f"{key}={text}" for key, text in launch.env.items() if typed.env.get(key) != text]
-        words = [*settings, "cubicrun", "--cubicml-mode", _RECORD, "--cubicml-space", args.space]
-        return repeated, [*words, *cubicrun_arguments(typed_launch, launch)]
-    component = with_scheduler(ComponentLaunch.parse(name, rest), args)
-    repeated = repeated_launch(component.launch, space, trial, digest_keys=keys)
-    before = ("cubicml", "--mode", _RECORD, "--space", args.space)
-    return repeated, run_words(component, repeated.launch, args, before=before)
+    space, typed = load_space(args.space), typed_command(args)
+    repeated = repeated_launch(typed.launch, space, trial, digest_keys=keys)
+    # What is repeated must not be rewritten.
+    return repeated, launch_words(typed, repeated.launch, args, mode="record", space=args.space, store=store_url(args))
 
 
 def _print(repeated: RepeatedLaunch, in_job: Sequence[str], trial: Trial) -> None:

@@ -29,7 +29,7 @@ _MOST_ON_PAGE = 20  # workloads of a page, those of most launches
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare ``--out``; the store and the output format are those of every action."""
     text = "draw the rounds, or the launches of a store without rounds, to FILE: .html, .svg or .png"
-    parser.add_argument("--out", metavar="FILE", default="", help=text)
+    parser.add_argument("-o", "--out", metavar="FILE", default="", help=text)
 
 
 def run(args: argparse.Namespace) -> int:

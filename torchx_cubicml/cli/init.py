@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import textwrap
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_launch, add_store, split_command, store_url
-from torchx_cubicml.cli.component_command import is_launcher_command, read_command
+from torchx_cubicml.cli.component_command import follow_up, is_launcher_command, option_words, read_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,17 +78,17 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
     _report(nothing_found)
-    _report(f"wrote {path}; review it, then run: {_next_step(name, str(path))}")
+    _report(f"wrote {path}; review it, then run: {_next_step(name, space=str(path), store=store_url(args))}")
     return 0
 
 
-def _next_step(name: str, path: str) -> str:
+def _next_step(name: str, **ours: str) -> str:
     """Return the commands that use a space file, for a command of ``name``."""
+    tune = f"{follow_up('tune', **ours)} -- {name} ..."
     if not is_launcher_command(name):
-        return f"torchx cubicml tune --space {path} ..."
+        return tune
     launch = "..." if name == "torchrun" else f"-- {name} ..."
-    tune = f"torchx cubicml tune --space {path} -- {name} ..."
-    return f"{tune} (or launch as usual: cubicrun --cubicml-space {path} {launch})"
+    return f"{tune} (or launch as usual: {shlex.join(['cubicrun', *option_words('--cubicml-', ours)])} {launch})"
 
 
 def _recorded(launch: Launch, args: argparse.Namespace) -> RecordedLaunches:

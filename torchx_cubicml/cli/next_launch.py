@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import scheduler_words
+from torchx_cubicml.cli.component_command import run_words
 from torchx_cubicml.launch.messages import KEPT
 from torchx_cubicml.records.config_changes import config_changes
-from torchx_cubicml.records.redaction import mask
 
 if TYPE_CHECKING:
     from torchx_cubicml.launch.place_config import RewrittenLaunch
@@ -31,23 +30,21 @@ class NextLaunch:
     text: str
 
 
-def next_launch(prepared: Prepared, winner: Config, *, store: str) -> NextLaunch:
+def next_launch(prepared: Prepared, winner: Config) -> NextLaunch:
     """Return the user's own command with the space file, and whether a launch rewrites it to the winner.
 
     Args:
         prepared: request of the tune, as checked.
         winner: best config of the tune.
-        store: URL that the command names; empty for the one that a launch finds by itself.
     """
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
     request = prepared.request
     ordinary = replace(prepared.component.launch, submits=False)
     rewritten = rewrite(ordinary, Options(space=request.space, store=prepared.store_url, mode="rewrite"))
-    options = ["--space", request.space, *(["--store", mask(store)] if store else [])]
-    submission = scheduler_words(request.scheduler, request.scheduler_args)
-    words = ("torchx", "run", *submission, "cubicml", *options, request.component, *request.component_args)
-    return NextLaunch(words=words, text=_text(rewritten, prepared.current, winner))
+    typed = (request.component, *request.component_args)
+    words = run_words(request.scheduler, request.scheduler_args, typed, space=request.space, store=prepared.store_url)
+    return NextLaunch(words=tuple(words), text=_text(rewritten, prepared.current, winner))
 
 
 def _text(rewritten: RewrittenLaunch, current: Config, winner: Config) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.cli.component_command import follow_up
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED, Trust
@@ -52,11 +52,11 @@ def checkout_lines(trial: Trial) -> list[str]:
     return [f"git checkout {commit}{state}"] if _COMMIT.fullmatch(commit) else []
 
 
-def repeat_lines(trial: Trial) -> list[str]:
+def repeat_lines(trial: Trial, *, store: str) -> list[str]:
     """Return instructions for repeating the run of a trial from its record; empty without commit and command."""
     lines = checkout_lines(trial)
     if trial.command:
-        return [*lines, f"torchx cubicml history show {shlex.quote(trial.trial_id)} --command"]
+        return [*lines, follow_up("history", "show", trial.trial_id, "--command", store=store)]
     if not lines:
         return []
     sizes = {name: trial.observed[name] for name in _SIZES if name in trial.observed}
@@ -66,5 +66,6 @@ def repeat_lines(trial: Trial) -> list[str]:
     if trial.config:
         space = f", in the places of space file {trial.provenance[SPACE]}" if SPACE in trial.provenance else ""
         lines.append(f"set {config_text(trial.config)}{space}")
-        lines.append(f"torchx cubicml history repeat {shlex.quote(trial.trial_id)} --space FILE -- YOUR COMMAND")
+        again = follow_up("history", "repeat", trial.trial_id, store=store)
+        lines.append(f"{again} --space FILE -- YOUR COMMAND")
     return lines

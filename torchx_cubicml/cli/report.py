@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_store, store_url
+from torchx_cubicml.cli.component_command import follow_up
 from torchx_cubicml.cli.option_choices import REPORT_FORMATS, add_choice
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.errors import LaunchError, StoreError
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     note = "default: by the ending of --out, else html"
     add_choice(parser, "--format", REPORT_FORMATS, "format of the file", note=note, default="")
     text = "file to write, or - for standard output (default: report.html, or of the format)"
-    parser.add_argument("--out", default="", metavar="FILE", help=text)
+    parser.add_argument("-o", "--out", default="", metavar="FILE", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +86,7 @@ def _report(
     from torchx_cubicml.tuner.results import read_results
 
     trials, warnings = recorded
-    _check_config(args.config, trials, where=mask(url))
+    _check_config(args.config, trials, store=url)
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     predictor = latest_choice(url)
@@ -124,11 +125,11 @@ def _space(file: str) -> SearchSpace | None:
     return load_space(file) if file else None
 
 
-def _check_config(trial_id: str, trials: Sequence[Trial], *, where: str) -> None:
+def _check_config(trial_id: str, trials: Sequence[Trial], *, store: str) -> None:
     if trial_id and not any(trial.trial_id == trial_id and trial.config for trial in trials):
         raise StoreError(
-            f"--config {trial_id!r:.100}: no trial of store {where} with a config has this id; `torchx cubicml history "
-            "list` shows the ids"
+            f"--config {trial_id!r:.100}: no trial of store {mask(store)} with a config has this id; "
+            f"`{follow_up('history', 'list', store=store)}` shows the ids"
         )
 
 

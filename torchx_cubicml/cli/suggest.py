@@ -16,10 +16,9 @@ from torchx_cubicml.cli.base import (
     add_store,
     method_of,
     print_json,
-    split_command,
     store_url,
 )
-from torchx_cubicml.cli.component_command import run_words, with_scheduler
+from torchx_cubicml.cli.component_command import launch_words, typed_command, with_scheduler
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import ParameterSensitivity, Study, Suggestion
     from torchx_cubicml.advisor.breakdown import Breakdowns
-    from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.cli.component_command import TypedCommand
+    from torchx_cubicml.launch import Launch
     from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.records.suggestion import NearTrial
     from torchx_cubicml.records.trial import Trial
@@ -63,20 +63,21 @@ def run(args: argparse.Namespace) -> int:
 
     if args.count < 1:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
-    name, component_args = split_command(args.command)
-    typed = ComponentLaunch.parse(name, component_args)
+    typed = typed_command(args)
     # A configured store that is not there yet is made by the first launch; one that is named may be mistyped.
-    recorded, _ = read_store(absolute_url(store_url(args)), is_json=args.json, may_be_absent=not args.store)
+    is_named, args.store = bool(args.store), absolute_url(store_url(args))
+    recorded, _ = read_store(args.store, is_json=args.json, may_be_absent=not is_named)
     with progress("comparing the launches", is_json=args.json):
-        args.scheduler = args.scheduler or recorded_scheduler(recorded, workload_of(typed.launch))
-        component = with_scheduler(typed, args)
-        context = _read_context(component, args, recorded)
+        if isinstance(typed, ComponentLaunch):
+            args.scheduler = args.scheduler or recorded_scheduler(recorded, workload_of(typed.launch))
+            typed = with_scheduler(typed, args)
+        context = _read_context(typed.launch, args, recorded)
     if args.frontier:
         return _print_frontier(context, args)
-    return _print_suggestions(component, context, args)
+    return _print_suggestions(typed, context, args)
 
 
-def _print_suggestions(component: ComponentLaunch, context: DecisionContext, args: argparse.Namespace) -> int:
+def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
     from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
@@ -87,11 +88,11 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
     with progress("choosing configs", is_json=args.json):
         study = _study(context, args.seed)
         context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
-        proposals = _with_commands(component, context, study.suggest(count=args.count, method=method_of(args)), args)
+        proposals = _with_commands(typed, context, study.suggest(count=args.count, method=method_of(args)), args)
         sensitivities = sensitivity(study)
-        ordinary = replace(component.launch, submits=False)
-        rewritten = rewrite(ordinary, Options(space=args.space, store=store_url(args), mode="rewrite"))
-        next_command = run_words(component, rewritten.launch, args)
+        ordinary = replace(typed.launch, submits=False)
+        rewritten = rewrite(ordinary, Options(space=args.space, store=args.store, mode="rewrite"))
+        next_command = _command(typed, rewritten.launch, args)
         breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
     if args.json:
         changed = rewritten.launch != ordinary
@@ -140,7 +141,7 @@ def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
         _print_lines([*context.lines, "No launch of this workload was measured in both objectives yet."])
     else:
         print_frontier(open_console(), frontier, current=context.current)
-        _print_lines([*frontier_lines(frontier), *context.lines])
+        _print_lines([*frontier_lines(frontier, context.own_trials()), *context.lines])
     return 0
 
 
@@ -229,7 +230,7 @@ def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[s
     return {**suggestion.to_json(), "nearest": nearest}
 
 
-def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded: Sequence[Trial]) -> DecisionContext:
+def _read_context(launch: Launch, args: argparse.Namespace, recorded: Sequence[Trial]) -> DecisionContext:
     """Return the input of the decision on configs that keep the training, with its messages.
 
     Parameters that no hook can set keep their own values.
@@ -241,23 +242,21 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.fixed import with_fixed_values
     from torchx_cubicml.space.toml import load_space
-    from torchx_cubicml.store import absolute_url
     from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.predictor_choice import latest_choice
     from torchx_cubicml.tuner.kept_training import keep_training
 
     space = load_space(args.space)
-    workload, current = read_config(component.launch, space)
-    space = with_rule_facts(component.launch, space)
-    url = absolute_url(store_url(args))
-    keys = digest_keys(url)
+    workload, current = read_config(launch, space)
+    space = with_rule_facts(launch, space)
+    keys, predictor = digest_keys(args.store), latest_choice(args.store)
     trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
-    command = PresentCommand.of(component.launch, space)
+    command = PresentCommand.of(launch, space)
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
-    case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
-    check = HookCheck.of(component.launch, space, current, recorded=recorded, own=case.own_trials())
+    case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=predictor)
+    check = HookCheck.of(launch, space, current, recorded=recorded, own=case.own_trials())
     own, facts = case.own_trials(), {"workload": workload, "current": current}
-    kept = keep_training(space, component.launch, **facts, where=args.space, own=own)
+    kept = keep_training(space, launch, **facts, where=args.space, own=own)
     batch = case.batch_lines()
     fixed = with_fixed_values(kept.space, current, {*check.unserved, *batch})
     return replace(case, space=fixed, lines=(*check.texts(), *kept.notices, *dict.fromkeys(batch.values())))
@@ -277,17 +276,19 @@ def _study(context: DecisionContext, seed: int) -> Study:
 
 
 def _with_commands(
-    component: ComponentLaunch, context: DecisionContext, suggestions: Sequence[Suggestion], args: argparse.Namespace
+    typed: TypedCommand, context: DecisionContext, suggestions: Sequence[Suggestion], args: argparse.Namespace
 ) -> list[tuple[Suggestion, list[str], list[str]]]:
     from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.launch.place_config import place_config
     from torchx_cubicml.records.trial import Origin
-    from torchx_cubicml.store import absolute_url
 
-    store = absolute_url(store_url(args))
     rows = []
     for suggestion in suggestions:
-        placed = place_config(component.launch, context.space, suggestion.config, store=store, origin=Origin.USER)
-        command = run_words(component, placed.launch, args)
-        rows.append((suggestion, command, changes_in_job(placed.launch)))
+        placed = place_config(typed.launch, context.space, suggestion.config, store=args.store, origin=Origin.USER)
+        rows.append((suggestion, _command(typed, placed.launch, args), changes_in_job(placed.launch)))
     return rows
+
+
+def _command(typed: TypedCommand, launch: Launch, args: argparse.Namespace) -> list[str]:
+    """Return the command that starts a launch as it stands, recorded where this command has read."""
+    return launch_words(typed, launch, args, mode="record", space=args.space, store=args.store)

@@ -126,9 +126,9 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
 
 def _print_first_launch(prepared: Prepared, trials: Sequence[Trial], console: Console) -> None:
     from torchx_cubicml.cli.first_launch_lines import first_launch_lines
-    from torchx_cubicml.tuner.duration import more_work_text
+    from torchx_cubicml.tuner.duration import more_work_text, rounds_text
 
-    for line in filter(None, [*first_launch_lines(prepared, trials), more_work_text(prepared)]):
+    for line in filter(None, [*first_launch_lines(prepared, trials), more_work_text(prepared), rounds_text(prepared)]):
         say(console, line)
 
 

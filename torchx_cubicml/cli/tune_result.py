@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.comparison import too_few_text
-from torchx_cubicml.cli.component_command import named_store, winner_words
+from torchx_cubicml.cli.component_command import run_words
 from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
 from torchx_cubicml.cli.terminal import command_lines, fitted, say
@@ -81,10 +81,9 @@ def _print_command(console: Console, result: TuneResult, prepared: Prepared) -> 
     if result.claims_gain:
         from torchx_cubicml.cli.next_launch import next_launch
 
-        scheduler, store = prepared.request.scheduler, named_store(prepared.store_url)
-        words = winner_words(scheduler, result.scheduler_args, store=store, command=result.command)
+        words = run_words(prepared.request.scheduler, result.scheduler_args, result.command, store=prepared.store_url)
         console.print("\n".join(["Command to run:", *command_lines(words, console.width)]), soft_wrap=True)
-        following = next_launch(prepared, result.best.config, store=store) if result.best is not None else None
+        following = next_launch(prepared, result.best.config) if result.best is not None else None
         if following is not None:
             say(console, following.text)
             console.print("\n".join(command_lines(following.words, console.width)), soft_wrap=True)

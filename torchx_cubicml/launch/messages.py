@@ -57,6 +57,16 @@ def change_rows(space: SearchSpace, before: Config, after: Config) -> list[tuple
     return rows
 
 
+def batches_text(batches: Iterable[object]) -> str:
+    """Return the sentence that configs have different global batch sizes; empty where they are equal or unknown.
+
+    >>> batches_text([32, None, 8]), batches_text([8, 8])
+    ('They train with different global batch sizes: 8, 32.', '')
+    """
+    known = sorted({batch for batch in batches if isinstance(batch, int)})
+    return f"They train with different global batch sizes: {', '.join(map(str, known))}." if len(known) > 1 else ""
+
+
 def changes_in_job(launch: Launch) -> list[str]:
     """Return the changes of a launch that no command line can express: keys of config files, and hooks.
 

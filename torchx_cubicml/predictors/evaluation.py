@@ -14,6 +14,7 @@ from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, CrossWorklo
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.splits import SplitRequest, make_splits
+from torchx_cubicml.records.objective_units import RATES
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def evaluate(  # noqa: PLR0913 - public API: each argument has its own meaning
     *,
     split: str = "random",
     predictor: str = DEFAULT_PREDICTOR,
-    objective: str = "tokens_per_second",
+    objective: str = "",
     max_world_size: int | None = None,
     large: int = 0,
     seed: int = 0,
@@ -134,7 +135,7 @@ def evaluate(  # noqa: PLR0913 - public API: each argument has its own meaning
         split: ``random`` (four fifths known), ``time`` (the earlier four fifths known), ``scale`` (jobs up to
             ``max_world_size`` known) or ``workload`` (each left out in turn; the card holds means over them).
         predictor: a name in ``PREDICTORS``.
-        objective: name of the throughput.
+        objective: name of the throughput; by default that of most trials.
         max_world_size: for ``scale``; by default the world size up to which at least half of the trials run.
         large: for ``scale``: number of larger measured jobs that are known as well.
         seed: of all randomness.
@@ -144,6 +145,8 @@ def evaluate(  # noqa: PLR0913 - public API: each argument has its own meaning
             fact that it splits by.
     """
     _check_name(predictor)
+    trials = list(trials)
+    objective = objective or most_measured_objective(trials)
     request = SplitRequest(split=split, max_world_size=max_world_size, large=large, seed=seed)
     splits, description = make_splits(trials, request)
     cards: list[ReportCard] = []
@@ -164,7 +167,7 @@ def learning_curve(
     trials: Iterable[Trial],
     *,
     predictor: str = DEFAULT_PREDICTOR,
-    objective: str = "tokens_per_second",
+    objective: str = "",
     seeds: int = 3,
 ) -> list[tuple[int, float]]:
     """Return the learning curve: numbers of known jobs and Kendall's tau on the held-out fifth, mean over ``seeds``.
@@ -175,7 +178,7 @@ def learning_curve(
     Args:
         trials: of any workloads.
         predictor: a name in ``PREDICTORS``.
-        objective: name of the throughput.
+        objective: see ``evaluate``.
         seeds: random splits to average over, >= 1.
 
     Raises:
@@ -183,6 +186,7 @@ def learning_curve(
     """
     _check_name(predictor)
     trials = list(trials)
+    objective = objective or most_measured_objective(trials)
     taus_by_count: defaultdict[int, list[float]] = defaultdict(list)
     for seed in range(seeds):
         ((train, test),), description = make_splits(trials, SplitRequest(seed=seed))
@@ -205,6 +209,12 @@ def learning_curve(
             taus_by_count[count].append(card.tau)
     curve = {count: [tau for tau in taus if not math.isnan(tau)] for count, taus in sorted(taus_by_count.items())}
     return [(count, float(np.mean(taus))) for count, taus in curve.items() if taus]
+
+
+def most_measured_objective(trials: Iterable[Trial]) -> str:
+    """Return the name of the throughput that most trials have."""
+    measured = [trial.measurement for trial in trials if trial.measurement is not None]
+    return max(RATES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
 
 
 def _check_name(predictor: str) -> None:

@@ -43,11 +43,11 @@ class PredictorChoice:
     def __str__(self) -> str:
         return f"predictor for launches with this store: {self.name} ({self._grounds()})"
 
-    def advice(self, *, in_use: str) -> str:
-        """Return a sentence that compares the predictor that launches use with the selected one.
+    def advice(self, *, in_use: str, command: str) -> str:
+        """Return a sentence that compares the predictor that launches use with the selected one, which a command sets.
 
         >>> choice = PredictorChoice(name="roofline", taus={"roofline": 0.8, "greybox": 0.5}, n_measured=40)
-        >>> choice.advice(in_use="greybox").partition(" (")[0]
+        >>> choice.advice(in_use="greybox", command="evaluate").partition(" (")[0]
         'roofline would serve launches with this store better than greybox'
         """
         if self.name == in_use:
@@ -58,7 +58,7 @@ class PredictorChoice:
             if is_better
             else f"launches with this store use {in_use}, which is not clearly better than the default {self.name}"
         )
-        return f"{compared} ({self._grounds()}); `torchx cubicml evaluate --choose` sets {self.name}"
+        return f"{compared} ({self._grounds()}); `{command}` sets {self.name}"
 
     def _grounds(self) -> str:
         ranks = ", ".join(f"{name} {tau:.2f}" for name, tau in sorted(self.taus.items(), key=lambda item: -item[1]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.predictors.evaluation import most_measured_objective
 from torchx_cubicml.predictors.round_table import RoundTable, round_table, tunes_in_rounds
-from torchx_cubicml.records.objective_units import PER_DEVICE_HOUR, PER_JOULE, RATES
+from torchx_cubicml.records.objective_units import PER_DEVICE_HOUR, PER_JOULE
 from torchx_cubicml.records.suggestion import promised_objective, promised_round
 from torchx_cubicml.records.workload import PROJECT, is_same_workload
 
@@ -108,9 +109,3 @@ def table_objective(trials: Sequence[Trial]) -> str:
         return str(objective)
     most = most_measured_objective(trials)
     return most if any(trial.throughput(most) is not None for trial in trials) else "steps_per_second"
-
-
-def most_measured_objective(trials: Sequence[Trial]) -> str:
-    """Return the name of the throughput that most trials have."""
-    measured = [trial.measurement for trial in trials if trial.measurement is not None]
-    return max(RATES, key=lambda name: sum(item.throughput(name) is not None for item in measured))

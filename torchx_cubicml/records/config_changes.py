@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.value_text import value_text
@@ -23,7 +23,7 @@ SHORT_NAMES = {
 """Standard name of a parameter -> the short name by which people know it."""
 
 _LONGEST_VALUE = 48  # characters of one value
-_NONE = "-"
+_T = TypeVar("_T")
 
 
 def short_name(name: str, among: Iterable[str] = ()) -> str:
@@ -42,11 +42,17 @@ def config_changes(config: Mapping[str, object], own: Mapping[str, object]) -> l
     >>> config_changes({"micro_batch_size": 16, "compile": True}, {"micro_batch_size": 2, "compile": True})
     ['batch 2 -> 16']
     """
-    return [
-        f"{short_name(name, config)} {_text(own.get(name))} -> {_text(value)}"
-        for name, value in config.items()
-        if own.get(name) != value
-    ]
+    changed = changed_values(config, own).items()
+    return [f"{short_name(name, config)} {_text(own[name])} -> {_text(value)}" for name, value in changed]
+
+
+def changed_values(config: Mapping[str, _T], own: Mapping[str, object]) -> dict[str, _T]:
+    """Return the values of a config that differ from the user's own; what either side does not know is no change.
+
+    >>> changed_values({"workers": 4, "compile": True, "depth": None}, {"workers": 2, "depth": 3})
+    {'workers': 4}
+    """
+    return {name: value for name, value in config.items() if None not in (value, own.get(name)) and own[name] != value}
 
 
 def config_values(config: Mapping[str, object]) -> list[str]:
@@ -59,5 +65,5 @@ def config_values(config: Mapping[str, object]) -> list[str]:
 
 
 def _text(value: object) -> str:
-    text = _NONE if value is None else value_text(value)
+    text = value_text(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.arguments import digested_arguments
+from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.json_fields import object_of, text_of, texts_of, whole_number_of
@@ -223,6 +224,11 @@ def fold_events(events: Iterable[Event]) -> list[Trial]:
         ):
             groups[trial_id].append(event)
     return [_fold_trial(trial_id, group) for trial_id, group in groups.items()]
+
+
+def trials_of(events: Iterable[Event]) -> list[Trial]:
+    """Return the trials of all events of a store, as each of its readers gives them; see ``with_crowding``."""
+    return with_crowding(fold_events(events))
 
 
 def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:

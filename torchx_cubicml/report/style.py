@@ -87,7 +87,7 @@ def _theme(colours: Mapping[str, str], *, rounds: tuple[float, float]) -> dict[s
             "ticks": False,
             "labelPadding": 6,
         },
-        "axisX": {"grid": False, "domain": True, "domainColor": soft},
+        "axisX": {"grid": False, "domain": True, "domainColor": soft, "labelOverlap": "greedy", "labelSeparation": 8},
         "header": {"labelColor": ink, "labelFontSize": 12, "title": None},
         "legend": {
             "labelColor": soft,

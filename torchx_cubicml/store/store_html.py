@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.records.event import Event, fold_events
+from torchx_cubicml.records.event import Event, trials_of
 from torchx_cubicml.records.notebook import section_html, table_html
 from torchx_cubicml.records.objective_units import RATES
 from torchx_cubicml.records.value_text import config_text
@@ -38,7 +38,7 @@ def store_html(events: Iterable[Event], *, url: str, warnings: Callable[[], Sequ
                 return section_html(f"Store {url}", f"Reading takes longer than {_MOST_S:g} s, so nothing is shown.")
     except StoreError as error:
         return section_html(f"Store {url}", f"The store cannot be read: {error}.")
-    found = sorted(fold_events(read), key=lambda trial: (trial.started_at, trial.trial_id))
+    found = sorted(trials_of(read), key=lambda trial: (trial.started_at, trial.trial_id))
     counted = Counter(str(trial.state).replace("_", " ") for trial in found).most_common()
     ends = ", ".join(f"{count:,} {state}" for state, count in counted)
     latest = found[: -_LATEST - 1 : -1]

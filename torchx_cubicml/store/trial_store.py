@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.event import Event, fold_events, trial_events
+from torchx_cubicml.records.event import Event, trial_events, trials_of
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.store.backend import MAX_OBJECT_BYTES, Backend, Listing
 from torchx_cubicml.store.local import LocalBackend
@@ -72,7 +72,7 @@ class TrialStore:
         self._folder.publish(f"{now:%Y-%m-%d}", name, data)
 
     def add(self, trial: Trial) -> None:
-        """Add a trial that was not recorded event by event; it is read back unchanged.
+        """Add a trial that was not recorded event by event; it is read back unchanged, unless its launch was crowded.
 
         Raises:
             RecordError: no reader would accept the trial.
@@ -98,12 +98,12 @@ class TrialStore:
         self._warnings = skipped_warnings(self._url, skipped)
 
     def __iter__(self) -> Iterator[Trial]:
-        """Yield every trial.
+        """Yield every trial as all commands read it: with the error that load on its host leaves.
 
         Raises:
             StoreError: the store cannot be reached or read.
         """
-        yield from fold_events(self.events())
+        yield from trials_of(self.events())
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return every trial as a data frame: a row per trial, oldest first, and a typed column per fact.

@@ -50,6 +50,16 @@ def duration_text(prepared: Prepared, before: Sequence[Trial]) -> str:
     return f"{ran}: {request.budget} {enough}{steps}"
 
 
+def rounds_text(prepared: Prepared) -> str:
+    """Return the launches that ``--rounds`` has for rounds, in words; empty without rounds or a budget of launches."""
+    request = prepared.request
+    launches, first = request.budget.launches, max(request.method.random_launches, 1)
+    if not request.rounds or launches is None:
+        return ""
+    left = max(launches - first - (2 * request.repeats_made - 1), 0)
+    return f"{left} of {launches} launches are left for rounds of {request.parallel}, besides start and confirmation"
+
+
 def more_work_text(prepared: Prepared) -> str:
     """Return the extra work that a step may do, over the user's own, in words; empty where the batch stays."""
     free = [item for item in prepared.space.parameters if item.name in _FACTORS and item.derive is None]

@@ -564,7 +564,7 @@ def _of_same_training(prepared: Prepared, evidence: Evidence, trials: Iterable[T
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:
-    return prepared.request.component, *prepared.component.arguments(_placed(prepared, best))
+    return prepared.component.source.component, *prepared.component.arguments(_placed(prepared, best))
 
 
 def _scheduler_args(prepared: Prepared, best: Suggestion | None) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,6 +9,7 @@ from torchx_cubicml.cli.starter import starter_space
 from torchx_cubicml.cli.starter.embedding_tables import table_lines
 from torchx_cubicml.cli.starter.script_flag import ScriptFlag
 from torchx_cubicml.launch import Launch, read_config
+from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
@@ -59,3 +61,12 @@ def test_a_module_beside_the_script_counts(tmp_path: Path) -> None:
     (tmp_path / "tables.py").write_text("from torchrec import EmbeddingBagCollection")
     assert table_lines(launch(tmp_path, "import tables"), [])
     assert not table_lines(launch(tmp_path, "import torch\nfrom .torchrec import x\nimport torchrecords"), [])
+
+
+def test_a_recorded_launch_counts_the_tables() -> None:
+    first = Trial.completed(workload={}, config={}, tokens_per_second=1.0)
+    trials = [first, replace(first, observed={"n_embedding_tables": 26})]
+    lines = table_lines(Launch(program="elsewhere.py"), [], trials)
+    assert lines[0] == "# TorchRec shards the embedding tables of this script. Uncomment this:"
+    assert any(line.startswith("# per_table = 26 #") for line in lines)
+    assert table_lines(Launch(program="elsewhere.py"), [], [first]) == []

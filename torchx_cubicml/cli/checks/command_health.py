@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.base import split_command
 from torchx_cubicml.cli.checks.context import CheckContext, Finding, ok, skipped, warning, wrong
 from torchx_cubicml.cli.checks.store_content import OWN_FOLDERS
-from torchx_cubicml.cli.component_command import read_command
+from torchx_cubicml.cli.component_command import follow_up, read_command
 from torchx_cubicml.errors import LaunchError, RecordError, SpaceError
 from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.launch.messages import KEPT, NOT_RECORDED, message_line
@@ -89,7 +89,8 @@ def _rewrite(context: CheckContext) -> Finding:
     with _copied_cache() as cache:
         rewritten = rewrite(launch, replace(options, cache=cache))
     if rewritten.suggestion is not None:
-        return ok("the next launch would be rewritten; torchx cubicml suggest prints its command")
+        prints = follow_up("suggest", space=context.space_file, store=context.url)
+        return ok(f"the next launch would be rewritten; {prints} -- YOUR COMMAND prints its command")
     starts = [message_line(f"{text}:") for text in (KEPT, NOT_RECORDED)]
     reasons = [line.removeprefix(start).strip() for start in starts for line in rewritten.lines if start in line]
     return ok(f"not now: {'; '.join(reasons)}")

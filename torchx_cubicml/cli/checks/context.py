@@ -14,7 +14,7 @@ from torchx_cubicml.cli.component_command import is_launcher_command, with_sched
 from torchx_cubicml.errors import CubicMLError, LaunchError, RecordError, StoreError
 from torchx_cubicml.launch import ComponentLaunch, workload_of
 from torchx_cubicml.launch.scheduler import recorded_scheduler, scheduler_of
-from torchx_cubicml.records.event import Event, fold_events
+from torchx_cubicml.records.event import Event, trials_of
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.settings import default_store_url, option
 from torchx_cubicml.store.backend import Presence
@@ -200,7 +200,7 @@ class CheckContext:
     @cached_property
     def trials(self) -> list[Trial]:
         """Trials of the store."""
-        return fold_events(self.stored.events.values())
+        return trials_of(self.stored.events.values())
 
     @cached_property
     def is_torchrun(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.checks.context import READ_DEADLINE_S, CheckContext, Finding, ok, skipped, some, warning, wrong
 from torchx_cubicml.cli.checks.store_place import MAX_OFFSET_S
+from torchx_cubicml.cli.component_command import follow_up
 from torchx_cubicml.records.event import TUNER, Event, EventKind
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import State
@@ -38,7 +39,8 @@ def _objects(context: CheckContext) -> Finding:
     """Check, without the cache, that each object can be read and holds an event."""
     stored = context.stored
     if stored.cause:
-        cure = "check the network and the credentials; torchx cubicml history compact makes a large store quick to read"
+        compact = follow_up("history", "compact", store=context.url)
+        cure = f"check the network and the credentials; {compact} makes a large store quick to read"
         return wrong(stored.cause, cure)
     if stored.problem:
         return skipped(stored.problem)
@@ -59,7 +61,8 @@ def _compaction(context: CheckContext) -> Finding:
     old = sum(1 for day in days if day and day[0] < first_kept)
     found = f"{old:,} objects older than {_KEPT_DAYS} days are not compacted"
     if old > (_MOST_LOCAL if context.is_local else _MOST_REMOTE):
-        return warning(f"{found}: launches may not read the store in time", "torchx cubicml history compact")
+        cure = follow_up("history", "compact", store=context.url)
+        return warning(f"{found}: launches may not read the store in time", cure)
     return ok(found)
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.component_command import winner_words
-from torchx_cubicml.launch.messages import best_word, better_word, interval_text, per_cost_text, rate_text
+from torchx_cubicml.cli.component_command import run_words
+from torchx_cubicml.launch.messages import batches_text, best_word, better_word, interval_text, per_cost_text, rate_text
+from torchx_cubicml.records.config_changes import changed_values
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.redaction import MASK, excerpt, mask, printable
@@ -43,8 +44,8 @@ def headline_of(view: WorkloadView) -> Headline:
     if best is None:
         return Headline(meaning="No config was measured", sentence=_ends_text(trials), facts=_launches(trials))
     if view.comparison is None:
-        return _without_own(best, trials, objective=objective)
-    return _of_records(view.comparison, best, trials)
+        return _without_own(best, trials, objective=objective, store=view.store)
+    return _of_records(view.comparison, best, trials, store=view.store)
 
 
 def summary_of(headline: Headline) -> str:
@@ -73,7 +74,7 @@ def _of_tune(
     if result.confidence is not None:
         than = f"that no other measured config is more than 1 % {better_word(objective)}"
         facts.append(("probability", f"{result.confidence:.0%}", than))
-    words = winner_words(result.scheduler, result.scheduler_args, store=store, command=result.command)
+    words = run_words(result.scheduler, result.scheduler_args, result.command, store=store)
     command = _shown(shlex.join(words)) if result.command and comparison.claims_gain else ""
     return replace(
         _compared(comparison),
@@ -103,7 +104,7 @@ def _seen(seen: Unconfirmed, *, cost: tuple[str, str, str], ended: str) -> Headl
     )
 
 
-def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial]) -> Headline:
+def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial], *, store: str) -> Headline:
     """Return the comparison of recorded launches: its best config was chosen by the measurements it is compared by."""
     facts = [*_sides(comparison), *_launches(trials)]
     if comparison.best.config == comparison.baseline.config:
@@ -112,14 +113,14 @@ def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial]) ->
         "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here, so "
         "the ratio is on the high side. A tune measures both again."
     )
-    return _repeating(replace(_compared(comparison), facts=facts), best, why)
+    return _repeating(replace(_compared(comparison), facts=facts), best, why, store=store)
 
 
 def _value(value: object) -> str:
     return excerpt(value_text(value), most=_MOST_LETTERS)
 
 
-def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Headline:
+def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str, store: str) -> Headline:
     rate, doubt = best.throughput(objective), interval_text(best.uncertainty(objective))
     measured = f"{rate_text(rate, objective)} {doubt}".rstrip() if rate is not None else ""
     why = "No launch of your own config was measured, so nothing is compared."
@@ -129,23 +130,22 @@ def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str) -> Hea
         facts=_launches(trials),
         changes=[(printable(name), "", _value(value)) for name, value in best.config.items()],
     )
-    return _repeating(found, best, why)
+    return _repeating(found, best, why, store=store)
 
 
 def _compared(comparison: Comparison) -> Headline:
     before, after = comparison.baseline.config, comparison.best.config
+    batches = batches_text([comparison.baseline.global_batch, comparison.best.global_batch])
     changes = [
-        (printable(name), _value(before.get(name, "-")), _value(value))
-        for name, value in after.items()
-        if before.get(name) != value
+        (printable(name), _value(before[name]), _value(value)) for name, value in changed_values(after, before).items()
     ]
     return Headline(
         figure=f"{comparison.gain:.2f}x",
         meaning=_meaning(comparison.objective),
-        sentence=str(comparison),
+        sentence=f"{comparison} {batches}".rstrip(),
         interval=(comparison.gain, comparison.gain_low, comparison.gain_high),
         changes=changes,
-        unchanged=len(after) - len(changes),
+        unchanged=sum(before.get(name) == value for name, value in after.items()),
     )
 
 
@@ -170,16 +170,18 @@ def _repeats_text(repeats: Repeats) -> str:
     return f"{many}, {each}{doubt}" if doubt else many
 
 
-def _repeating(headline: Headline, trial: Trial, why: str) -> Headline:
-    """Return a result with the kept command of a trial, or the lines that repeat it, and notes."""
+def _repeating(headline: Headline, trial: Trial, why: str, *, store: str) -> Headline:
+    """Return a result with the kept command of a trial, or the one that repeats it, and notes."""
     from torchx_cubicml.cli.repeat_text import repeat_lines
 
     kept = command_text(trial.command)
-    lines = [] if kept else repeat_lines(trial)
-    notes = [*command_notes(trial.command), why]
+    lines = [] if kept else repeat_lines(trial, store=store)
+    typed = [line for line in lines if line.startswith("torchx ")]
+    told = "; ".join(line for line in lines if line not in typed)
+    notes = [*command_notes(trial.command), *([f"To repeat it: {told}."] if told else []), why]
     return replace(
         headline,
-        command=_shown(kept or "\n".join(lines)),
+        command=_shown(kept or "".join(typed)),
         command_label="Command of the best launch" if kept else "To repeat the best launch",
         notes=[_shown(note) for note in notes],
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.launch.messages import worth_text
 from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.config_changes import changed_values
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.markup import Html, element, joined
@@ -210,6 +211,6 @@ def _end(trial: Trial) -> str:
 
 def _short(config: Config, *, than: Config | None) -> str:
     """Return the values of a config that differ from another one's; all of them without one."""
-    differ = {name: value for name, value in config.items() if than is None or than.get(name) != value}
+    differ = config if than is None else changed_values(config, than)
     text = ", ".join(f"{printable(name)} {value_text(value)}" for name, value in differ.items())
     return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"

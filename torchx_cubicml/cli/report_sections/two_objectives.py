@@ -10,6 +10,7 @@ from torchx_cubicml.cli.frontier_table import frontier_lines
 from torchx_cubicml.launch.messages import interval_text, number_text
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.measurement_error import repeat_noise
+from torchx_cubicml.records.config_changes import changed_values
 from torchx_cubicml.records.objective_units import PER_CURRENCY, PER_DEVICE_HOUR, PER_JOULE, RATES, counted_rate
 from torchx_cubicml.records.redaction import printable
 from torchx_cubicml.records.value_text import config_text
@@ -49,7 +50,7 @@ def section(view: WorkloadView) -> Html:
         f"Measured {units_text(objectives)} of {len(points):,} configs: geometric means over their launches. No config "
         "on the frontier is surpassed in both."
     )
-    notes = [element("p", text, class_="note") for text in (how, *frontier_lines(frontier))]
+    notes = [element("p", text, class_="note") for text in (how, *frontier_lines(frontier, view.trials))]
     return joined(element("h3", "Two objectives"), *notes, figures, _table(frontier, current=view.own))
 
 
@@ -146,7 +147,7 @@ def _table(frontier: Frontier, *, current: Config | None) -> Html:
 
 
 def _row(point: FrontierPoint, current: Config | None, *, has_own: bool) -> list[str]:
-    changed = {name: value for name, value in point.config.items() if current is None or current.get(name) != value}
+    changed = changed_values(point.config, current or {})
     config = "your own config" if point.is_own else printable(config_text(changed or point.config))
     notes = [
         "surpassed in both" if not point.is_best else "",

@@ -15,27 +15,31 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.starter.script_flag import ScriptFlag
     from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.trial import Trial
 
 _USUAL = (LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS[:4])
 
 
-def table_lines(launch: Launch, flags: Sequence[ScriptFlag]) -> list[str]:
+def table_lines(launch: Launch, flags: Sequence[ScriptFlag], trials: Sequence[Trial] = ()) -> list[str]:
     """Return a commented parameter for the sharding of each embedding table; none without TorchRec.
 
     Args:
         launch: the command.
         flags: flags of the command and of its script; one of them may state the sharding.
+        trials: recorded launches of the program; the latest that knows its tables counts them.
     """
-    if not imports_package(launch, "torchrec"):
+    known = [count for trial in trials if (count := trial.fact("n_embedding_tables")) is not None]
+    if not known and not imports_package(launch, "torchrec"):
         return []
     flag = next((each for each in flags if _states_sharding(each)), None)
     stated = (flag.value or "").split(",") if flag is not None else []
     choices = dict.fromkeys([*filter(None, stated), *((flag and flag.choices) or _USUAL)])
+    n_tables, asked = (known[-1], "") if known else (max(len(stated), 1), ", and count the tables")
     lines = [
-        "TorchRec shards the embedding tables of this script. Uncomment this, and count the tables:",
+        f"TorchRec shards the embedding tables of this script. Uncomment this{asked}:",
         "[parameters.embedding_sharding] # one choice per table",
         f"choices = [{', '.join(map(toml, choices))}]",
-        f"per_table = {max(len(stated), 1)} # number of tables; with groups = 2, one choice for each half of them",
+        f"per_table = {n_tables} # number of tables; with groups = 2, one choice for each half of them",
     ]
     if flag is None:
         lines.append('hook = "torchrec" # the script needs no flag for it')

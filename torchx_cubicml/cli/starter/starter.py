@@ -91,7 +91,7 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         variable=partial(variable_lines, launch, recorded),
         sections=[
             remarks,
-            table_lines(launch, flags),
+            table_lines(launch, flags, recorded.trials),
             offer_lines(offered, taken={flag.meaning for flag in flags}),
             hook_lines(launch, taken={flag.meaning for flag in flags}, has_n_layers=_counts_layers(flags)),
             mesh_lines(launch, taken={flag.meaning for flag in flags}),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.messages import interval_text, measured_rate_text
-from torchx_cubicml.records.crowding import crowded_share, with_crowding
-from torchx_cubicml.records.event import fold_events
+from torchx_cubicml.records.crowding import crowded_share
+from torchx_cubicml.records.event import trials_of
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def outcome_text(end: Event) -> str:
     >>> outcome_text(end)
     'recorded 12,340 samples/s (± 2 %, 30 steps)'
     """
-    (trial,) = with_crowding(fold_events([end]))
+    (trial,) = trials_of([end])
     rate = measured_rate_text(trial.measurement) if trial.measurement is not None else ""
     ended_as = "" if trial.state is State.COMPLETED else str(trial.state).replace("_", " ")
     if rate:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _LETTER = 6.5  # pixels of a letter of a label; one that is wider than its launches is left out
 _MOST_BANDS = 40  # more rounds than that are not marked: lines would cover the plot
 _LATER = "afterwards"
-_LARGE = 1000.0  # throughputs from here on are shown without decimals
 
 
 def frontier(
@@ -87,7 +86,7 @@ def _best(measured: Sequence[Mapping[str, Any]], unit: str) -> str:
 
 
 def _rate(rate: float) -> str:
-    return f"{rate:{',.0f' if rate >= _LARGE else ',.4g'}}"
+    return f"{rate:{',.0f' if rate >= 100 else '.3g'}}"
 
 
 def _failures(launches: Sequence[Mapping[str, Any]]) -> str:

@@ -95,10 +95,8 @@ def run(*command: str, quiet: bool = False) -> None:
 
 def compare_launches() -> None:
     """Compare the launches that were made outside the tune: the user's own config and the rewritten one."""
-    from torchx_cubicml.advisor.noise import repeat_noise
-
     from torchx_cubicml import Origin, TrialStore
-    from torchx_cubicml.advisor.comparison import Repeats, compare
+    from torchx_cubicml.advisor.comparison import compared
     from torchx_cubicml.cli import terminal
     from torchx_cubicml.cli.tune_display import comparison_table
 
@@ -110,8 +108,11 @@ def compare_launches() -> None:
         if not chosen:
             print(f"no launch of origin {origin}: the predicted gain was too small to rewrite the command")
             return
-        sides.append(Repeats.of(chosen[0].config, chosen, objective=objective))
-    comparison = compare(*sides, objective=objective, noise=repeat_noise(trials, objective=objective))
+        sides.append(chosen)
+    own, rewritten = (chosen[0].config for chosen in sides)
+    comparison = compared(own, rewritten, [*sides[0], *sides[1]], objective=objective)
+    if comparison is None:
+        return
     console = terminal.open_console()
     console.print(comparison_table(comparison))
     terminal.say(console, str(comparison))

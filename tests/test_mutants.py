@@ -121,11 +121,8 @@ def test_each_equal_program_is_a_fault_that_could_be_drawn() -> None:
     ("module", "files"),
     [
         (
-            "tuner/comparison.py",
-            [
-                *(f"tests/tuner/test_{name}.py" for name in ("comparison", "results", "unconfirmed")),
-                "torchx_cubicml/tuner/comparison.py",
-            ],
+            "tuner/unconfirmed.py",
+            ["tests/tuner/test_unconfirmed.py", "torchx_cubicml/tuner/unconfirmed.py"],
         ),
         (
             "advisor/study.py",

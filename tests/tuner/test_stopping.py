@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from torchx_cubicml.advisor.noise import repeat_noise
 
 from tests.tune.cluster import SimulatedCluster, speed
 from tests.tune.draws import Draws, go, prepare_in
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.predictors.measurement_error import repeat_noise
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Binding, Parameter
@@ -258,12 +258,12 @@ class TestEarlyStop:
 
     def test_three_times_the_noise_below_the_best_is_far_enough(self) -> None:
         for error in (0.05, 0.1):
-            noise = math.hypot(error, repeat_noise(self.QUIET) * 2**0.5)
+            noise = math.hypot(error, repeat_noise(self.QUIET, objective="tokens_per_second") * 2**0.5)
             assert not stops(running(200.0 * math.exp(-2.95 * noise), error=error), *self.QUIET)
             assert stops(running(200.0 * math.exp(-3.05 * noise), error=error), *self.QUIET)
 
     def test_a_tenth_is_the_least_however_quiet_the_machine_is(self) -> None:
-        assert 3 * repeat_noise(self.QUIET) * 2**0.5 < 0.1
+        assert 3 * repeat_noise(self.QUIET, objective="tokens_per_second") * 2**0.5 < 0.1
         assert not stops(running(200.0 * math.exp(-0.099)), *self.QUIET)
         assert stops(running(200.0 * math.exp(-0.101)), *self.QUIET)
 
@@ -280,14 +280,14 @@ class TestEarlyStop:
     def test_the_best_config_is_that_of_the_highest_geometric_mean(self) -> None:
         lucky = [run_of(99, 400.0), run_of(99, 100.0)]  # together 200, the geometric mean
         quiet = [*self.QUIET[:-1], *lucky]
-        noise = math.hypot(0.001, repeat_noise(quiet) * 2**0.5)
+        noise = math.hypot(0.001, repeat_noise(quiet, objective="tokens_per_second") * 2**0.5)
         gap = max(3 * noise, 0.1)
         assert not stops(running(200.0 * math.exp(-0.95 * gap)), *quiet)
         assert stops(running(200.0 * math.exp(-1.05 * gap)), *quiet)
 
     def test_the_reason_states_the_speed_and_its_distance(self) -> None:
         reason = early_stop_reason(running(1500.0), [run_of(1, 3000.0)], objective="tokens_per_second")
-        multiple = math.log(2) / math.hypot(0.001, repeat_noise([]) * 2**0.5)
+        multiple = math.log(2) / math.hypot(0.001, repeat_noise([], objective="tokens_per_second") * 2**0.5)
         assert reason == (
             f"ended early: 1,500 tokens_per_second after 10 steps, 50% below the best ({multiple:.0f} times the noise)"
         )

@@ -79,9 +79,10 @@ def run(args: argparse.Namespace) -> int:
 def _print_suggestions(component: ComponentLaunch, context: DecisionContext, args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
-    from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
+    from torchx_cubicml.advisor.breakdown_text import breakdown_json
     from torchx_cubicml.cli.legality_text import legality_json, legality_lines
     from torchx_cubicml.launch.messages import changes_in_job
+    from torchx_cubicml.rewrite.dry_run import estimate_lines
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
     with progress("choosing configs", is_json=args.json):
@@ -112,7 +113,7 @@ def _print_suggestions(component: ComponentLaunch, context: DecisionContext, arg
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
     lines = [*dict.fromkeys([*lines, *context.lines]), *legality_lines(study.posterior.space)]
     _print_text(next_command, lines, sensitivities, proposals, context)
-    _print_lines(breakdown_lines(breakdowns))
+    _print_lines(estimate_lines(breakdowns))
     return 0
 
 

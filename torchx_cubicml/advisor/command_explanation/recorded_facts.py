@@ -73,7 +73,7 @@ def differing_arguments(trial: Trial, arguments: Sequence[str], keys: Sequence[s
     tables = [argument_words(digested_arguments(arguments, key)) for key in (*keys, "")]
     here = min(tables, key=lambda table: sum(there.get(name) != value for name, value in table.items()))
     names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return [name for name in names if not any(is_harmless(name, words.get(name, "")) for words in (there, here))]
+    return [name for name in names if not is_harmless(name)]
 
 
 def _contradicts(trial: Trial, known: Mapping[str, Value]) -> bool:

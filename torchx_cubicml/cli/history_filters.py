@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from torchx_cubicml.cli.option_choices import add_choice
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, Trust
 from torchx_cubicml.records.redaction import printable
-from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.trial import State, short_id
 from torchx_cubicml.records.value_text import config_text
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Value
 
-_LEAST_LETTERS = 5  # of the part of an id that stands for it
-_BEGINNING = 8  # letters of an id of one part
 _BY_PREFIX = {"owner": OWNER, "commit": COMMIT}  # option -> name in the provenance
 
 
@@ -71,23 +68,10 @@ def filtered(trials: Iterable[Trial], args: argparse.Namespace) -> list[Trial]:
 
 
 def short_ids(trials: Iterable[Trial]) -> dict[str, str]:
-    """Return trial id -> a short name by which ``find_trial`` finds it: its last part, else its beginning."""
-    ids = [trial.trial_id for trial in trials]
-    endings, beginnings = Counter(map(_ending, ids)), Counter(trial_id[:_BEGINNING] for trial_id in ids)
-    in_order = sorted(ids)
-
-    def begins_another(text: str) -> bool:
-        place = bisect_left(in_order, text)
-        return place < len(in_order) and in_order[place].startswith(text)
-
-    def short(trial_id: str) -> str:
-        ending, beginning = _ending(trial_id), trial_id[:_BEGINNING]
-        if len(ending) < len(trial_id):
-            is_clear = len(ending) >= _LEAST_LETTERS and endings[ending] == 1 and not begins_another(ending)
-            return ending if is_clear else trial_id
-        return beginning if beginnings[beginning] == 1 else trial_id
-
-    return {trial_id: short(trial_id) for trial_id in ids}
+    """Return trial id -> the name by which ``find_trial`` finds it: see ``short_id``; two never have the same one."""
+    names = {trial.trial_id: short_id(trial.trial_id) for trial in trials}
+    counts = Counter(names.values())
+    return {trial_id: name if counts[name] == 1 else trial_id for trial_id, name in names.items()}
 
 
 def _contains(workload: Mapping[str, Value], text: str) -> bool:

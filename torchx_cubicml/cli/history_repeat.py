@@ -20,6 +20,7 @@ from torchx_cubicml.cli.repeat_text import print_command
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.trial import short_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if not command:
         if not trial.command:
             raise RecordError(
-                f"trial {printable(trial.trial_id)} holds no command: give your own launch of its program, as in "
-                "`history repeat TRIAL --space FILE -- dist.ddp -j 1x2 --script train.py -- ARGS`"
+                f"trial {printable(short_id(trial.trial_id))} holds no command: give your own launch of its program, "
+                "as in `history repeat TRIAL --space FILE -- dist.ddp -j 1x2 --script train.py -- ARGS`"
             )
         if args.json:
             print_json({"command": command_text(trial.command)})
@@ -132,7 +133,7 @@ def _repeated(
 def _print(repeated: RepeatedLaunch, in_job: Sequence[str], trial: Trial) -> None:
     """Print on stderr what differs, what is not known, and what the command does not state."""
     if not (repeated.differences or in_job):
-        _say(f"nothing is known to differ from trial {trial.trial_id}")
+        _say(f"nothing is known to differ from trial {short_id(trial.trial_id)}")
     _say(*(f"differs: {text}" for text in repeated.differences))
     _say(*(f"not compared: {text}" for text in repeated.unknown))
     _say(*(f"the command does not set {text}, as the recorded job did" for text in in_job))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_store, store_url
+from torchx_cubicml.cli.history_filters import find_trial
 from torchx_cubicml.cli.option_choices import REPORT_FORMATS, add_choice
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.errors import LaunchError, StoreError
@@ -85,7 +86,7 @@ def _report(
     from torchx_cubicml.tuner.results import read_results
 
     trials, warnings = recorded
-    _check_config(args.config, trials, where=mask(url))
+    chosen = _trial_id(args.config, trials, where=mask(url))
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     predictor = latest_choice(url)
@@ -100,7 +101,7 @@ def _report(
             colours=None if missing else colours,
             place=place,
             predictor=predictor,
-            chosen=args.config,
+            chosen=chosen,
         )
         for place, group in enumerate(groups, start=1)
     ]
@@ -124,12 +125,8 @@ def _space(file: str) -> SearchSpace | None:
     return load_space(file) if file else None
 
 
-def _check_config(trial_id: str, trials: Sequence[Trial], *, where: str) -> None:
-    if trial_id and not any(trial.trial_id == trial_id and trial.config for trial in trials):
-        raise StoreError(
-            f"--config {trial_id!r:.100}: no trial of store {where} with a config has this id; `torchx cubicml history "
-            "list` shows the ids"
-        )
+def _trial_id(given: str, trials: Sequence[Trial], *, where: str) -> str:
+    return given and find_trial([trial for trial in trials if trial.config], given, where=where).trial_id
 
 
 def _terms(trials: Sequence[Trial], space: SearchSpace | None) -> list[Trial]:

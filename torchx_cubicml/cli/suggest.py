@@ -22,6 +22,7 @@ from torchx_cubicml.cli.base import (
 from torchx_cubicml.cli.component_command import run_words, with_scheduler
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
+from torchx_cubicml.records.trial import short_id
 
 if TYPE_CHECKING:
     import argparse
@@ -217,7 +218,7 @@ def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> lis
         found = (mfu_text(trial), power_text(trial.measurement)) if trial is not None else ()
         return ", ".join(filter(None, (" ".join(filter(None, words)), *found)))
 
-    return [f"similar trial: {measured(each)} ({each.differs}), {each.trial_id}" for each in trials]
+    return [f"similar trial: {measured(each)} ({each.differs}), {short_id(each.trial_id)}" for each in trials]
 
 
 def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[str, object]:

@@ -153,9 +153,11 @@ class Training(Calls):
 
 
 class Lines(Calls):
-    def __init__(self, logged: Measurement | None = None, *, is_declared: bool = False) -> None:
+    def __init__(
+        self, logged: Measurement | None = None, *, is_declared: bool = False, has_matched: bool = False
+    ) -> None:
         super().__init__()
-        self.logged, self.is_declared = logged, is_declared
+        self.logged, self.is_declared, self.has_matched = logged, is_declared, has_matched
 
     def measurement(
         self, facts: dict[str, object], *, paused_s: Callable[[float, float], float] = lambda begin, end: 0.0
@@ -359,7 +361,7 @@ def test_the_last_rank_posts_its_lines() -> None:
     session._conclude()
 
 
-DECLARED_WARNING = "no output line of this launch matched [log] of the space file"
+NEVER = "the pattern of [log] in the space file never matched an output line"
 DIFFERENCE = (
     "log lines give 50 samples_per_second for the whole job, optimizer steps give 100; both are recorded, "
     "and the {} take precedence"
@@ -370,7 +372,7 @@ DIFFERENCE = (
     ("logged", "is_declared", "rate", "warning"),
     [
         (None, False, 100.0, ""),
-        (None, True, 100.0, DECLARED_WARNING),
+        (None, True, 100.0, f"{NEVER}; the optimizer steps were timed all the same"),
         (LOGGED, False, 100.0, DIFFERENCE.format("optimizer steps")),
         (LOGGED, True, 50.0, DIFFERENCE.format("log lines")),
         (Measurement(step_time_s=(1.0, 1.0, 1.0), source="x"), True, 100.0, ""),
@@ -390,6 +392,19 @@ def test_the_end_reports_steps_and_lines(
     ((facts, measured),) = session._reporter.of("learn")
     assert (facts, measured.samples_per_second) == ({"n_params": 3}, rate)
     assert capsys.readouterr().err == (f"torchx-cubicml: warning: {warning}\n" if warning else "")
+
+
+@pytest.mark.parametrize("has_matched", [False, True])
+def test_a_pattern_that_told_nothing_is_the_reason_of_a_launch_without_a_throughput(
+    has_matched: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = made()
+    session._training.measured = None
+    session._lines = Lines(is_declared=True, has_matched=has_matched)
+    session.completed()
+    reason = NEVER.replace("never matched an output line", "told no number above zero") if has_matched else NEVER
+    assert session._reporter.of("ended") == [(State.COMPLETED, reason)]
+    assert capsys.readouterr().err == f"torchx-cubicml: warning: {reason}\n"
 
 
 @pytest.mark.parametrize(

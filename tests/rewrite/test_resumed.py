@@ -29,7 +29,7 @@ from torchx_cubicml.records.resumption import (
     folder_id,
     resumed_from,
 )
-from torchx_cubicml.records.trial import Origin, State, Trial
+from torchx_cubicml.records.trial import Origin, State, Trial, short_id
 from torchx_cubicml.records.workload import LOAD_FAILED, expire_lost_trials
 from torchx_cubicml.rewrite.rewriter import Options, rewrite
 from torchx_cubicml.store import TrialStore

@@ -101,6 +101,7 @@ class Session:
         self._unhook: Callable[[], None] | None = None
         self._step_limit = assignment.contract.step_limit or 0
         self._lines: LogLines | None = None
+        self._log_doubt = ""  # why a launch with a declared pattern has no throughput
         self._energy = JobEnergy(assignment.job)
         self._hooks: dict[str, Hook] = {}
         self._hook_facts: dict[str, Value] = {}
@@ -480,8 +481,11 @@ class Session:
         return self._lines.measurement(facts, paused_s=self._training.paused_s())
 
     def _warn_about_log(self, measured: Measurement | None, logged: Measurement | None, *, is_declared: bool) -> None:
-        if logged is None and is_declared:
-            warn("no output line of this launch matched [log] of the space file")
+        if logged is None and is_declared and self._lines is not None:
+            found = "told no number above zero" if self._lines.has_matched else "never matched an output line"
+            text = f"the pattern of [log] in the space file {found}"
+            self._log_doubt = "" if has_throughput(measured) else text
+            warn(text if self._log_doubt else f"{text}; the {STEPS} were timed all the same")
         elif difference := disagreement(measured, logged):
             first = "log lines" if is_declared else STEPS
             warn(f"{difference}; both are recorded, and the {first} take precedence")
@@ -494,6 +498,8 @@ class Session:
 
     def _report_end(self, describe: Callable[[], tuple[State, str]]) -> None:
         state, reason = describe()
+        if state is State.COMPLETED:
+            reason = reason or self._log_doubt
         if self._attempt is not None:
             self._attempt.ended(state)
         if self._reporter is None and state is not State.COMPLETED:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import sys
 import time
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
@@ -93,7 +94,7 @@ class Session:
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._pid = os.getpid()
-        self._is_disabled = False
+        self._is_disabled = self._is_closed = False
         self._is_traced: Callable[[], bool] = _never
         self._training: Training | None = None
         self._peers: Peers | None = None
@@ -135,6 +136,8 @@ class Session:
         os.register_at_fork(after_in_child=self._disable_in_fork)
         if closes_at_exit:
             atexit.register(self.close)
+        for leave in (os._exit, os.execv, os.execve):
+            setattr(os, leave.__name__, self._recorded(leave))
         measure.listen(self.guarded(self._on_record_step))
         # Trainers print on the first rank, or on the last one, where a pipeline computes its loss.
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
@@ -179,6 +182,25 @@ class Session:
                 hook(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - a recorder failure must not reach the training
                 self._give_up(error)
+
+        return call
+
+    def _recorded(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        """Wrap ``os._exit``, or what becomes another program, so that the end is recorded first."""
+        is_exit = leave is os._exit
+
+        @wraps(leave)
+        def call(*args: Any, **named: Any) -> NoReturn:
+            target: Any = args[0] if args else named.get("path", named.get("status"))
+            try:
+                # A name is tried in each folder of PATH, where it need not be.
+                path = "" if is_exit else shutil.which(os.fsdecode(target), path=os.curdir)
+                if path is not None and not self._is_closed:
+                    became = State.COMPLETED, f"became {os.path.basename(path)}"  # noqa: PTH119 - bytes, too
+                    self._end(lambda: state_of_exit(target) if is_exit else became)
+                    self.close()
+            finally:
+                leave(*args, **named)
 
         return call
 
@@ -547,6 +569,7 @@ class Session:
         """Wait for the store within its limits, before this process ends."""
         if os.getpid() != self._pid:
             return
+        self._is_closed = True
         try:
             if self._peers is not None:
                 self._peers.close()

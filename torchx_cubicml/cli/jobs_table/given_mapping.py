@@ -5,9 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, PEAK_MEMORY, PROGRAM, ROLES, STARTED_AT, STATUS, UNITS
+from torchx_cubicml.cli.jobs_table.column_roles import (
+    MICRO_BATCH_TIMES,
+    OUTCOME,
+    PEAK_MEMORY,
+    PROGRAM,
+    ROLES,
+    STARTED_AT,
+    STATUS,
+    UNITS,
+)
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.mapping import MappingFields, TableMapping, standard_column_name
+from torchx_cubicml.cli.jobs_table.proposal import STEP_DOUBT, STEP_WORDS
 from torchx_cubicml.cli.jobs_table.statuses import states_of_words
 from torchx_cubicml.cli.jobs_table.synonyms import WORKLOAD_SYNONYMS
 from torchx_cubicml.errors import RecordError
@@ -74,6 +84,8 @@ class GivenMapping(MappingFields):
         others = [plan for plan in plans if plan.heading.text not in placed.values()]
         by_name = {plan.name: plan.heading.text for plan in others if plan.name and plan.name not in {*UNITS, OUTCOME}}
         rated = next((plan for plan in plans if plan.name in UNITS), None)
+        if self.throughput and not self.unit and {"gradient_accumulation_steps"} & {*by_name, *placed, *self.facts}:
+            _check_step(self.throughput)
         status = self.status or by_name.pop(STATUS, "")
         completed, out_of_memory = self._statuses(source, status)
         single = {name: by_name.pop(name, "") for name in (STARTED_AT, PEAK_MEMORY, STATUS)}
@@ -109,10 +121,17 @@ class GivenMapping(MappingFields):
         return (*completed, *([""] if has_blanks else [])), self.out_of_memory or found
 
 
+def _check_step(column: str) -> None:
+    step = _unit_of(column)
+    if step in MICRO_BATCH_TIMES and not STEP_WORDS.search(column.lower()):
+        units = f"--unit {step} or --unit {MICRO_BATCH_TIMES[step]}"
+        raise RecordError(f"column {column!r} {STEP_DOUBT}: give {units}")
+
+
 def _unit_of(column: str) -> str:
     """Return the unit that the heading of a throughput says, tokens per second where it says none."""
     name = read_heading(column).name
-    return name if name in UNITS and name.partition("_per_")[2].startswith("second") else UNITS[0]
+    return name if name in UNITS else UNITS[0]
 
 
 def _legal_name(name: str) -> str:

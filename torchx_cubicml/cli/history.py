@@ -55,11 +55,7 @@ _ACTIONS: dict[str, CommandModule] = {
     "frontier": history_frontier,
 }
 _CONFIG, _PROGRAM = "config", "program"
-_LEAST_CONFIG = 30  # columns of a config, while another column can be left out
-_LEAST_START = 12  # columns of a config or a program beside nothing but the id and the throughput
-_LEAST_RATE = 24  # columns of a throughput that is broken over lines
-_WHOLE = frozenset({"trial", "throughput", _PROGRAM, _CONFIG})
-_GAP = 3  # columns between two of the table
+_LEAST_RATE = 24  # columns of a throughput, which takes a third of wider tables
 _LESS_IMPORTANT = ("origin", "MFU", RESUMED_FROM, "state", "trust", "started (UTC)")  # the least first
 _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
 
@@ -112,12 +108,10 @@ def run(args: argparse.Namespace) -> int:
         if args.command and not args.json:
             print_command(trial)
             return 0
-        beside = mean_launches_beside(trials).get(id(trial), 0.0)
-        crowding, earlier = crowding_text(trial, beside=beside), resumed_from(trial, trials)
         if args.json:
-            print_json(_json(trial, last, earlier))
+            print_json(_json(trial, last, resumed_from(trial, trials)))
         else:
-            _show(trial, short_ids(trials), crowding=crowding, earlier=earlier, last=last, whole=args.all)
+            _show(trial, trials, last, whole=args.all)
     else:
         chosen = filtered(trials, args)
         chosen = chosen[-args.limit :] if args.limit > 0 else chosen
@@ -148,7 +142,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mappi
     configs = [config_texts(trial) for trial in trials]
     shared = _shared(configs) if max(map(len, map(", ".join, configs))) > console.width // 2 else []
     rows = _rows(trials, of, [", ".join(text for text in each if text not in shared) for each in configs])
-    console.print(fitted(console, partial(_trial_table, rows, title, console.width), (*_LESS_IMPORTANT, _CONFIG)))
+    console.print(fitted(console, partial(_trial_table, rows, title, console.width), _LESS_IMPORTANT, flexible=_CONFIG))
     if shared:
         say(console, f"the same in all that tell it: {', '.join(shared)}")
     for line in silence_lines(trials, last, ids=short_ids(of)):
@@ -204,38 +198,17 @@ def _trial_table(rows: Sequence[Mapping[str, str]], title: str, width: int, with
     from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, columns in _widths(rows, width, without).items():
+    for name in (name for name in rows[0] if name not in without and any(row[name] for row in rows)):
         justify: JustifyMethod = "right" if name in {"throughput", "MFU"} else "left"
-        is_whole = name in _WHOLE  # its end goes on the next line
-        table.add_column(name, no_wrap=not is_whole, overflow="fold", justify=justify, width=columns)
+        most = max(_LEAST_RATE, width // 3) if name == "throughput" else None
+        wraps = name in {"throughput", _PROGRAM, _CONFIG}
+        table.add_column(name, no_wrap=not wraps, overflow="fold", justify=justify, max_width=most)
     for row in rows:
         table.add_row(*(Text(printable(row[str(column.header)])) for column in table.columns))
     return table
 
 
-def _widths(rows: Sequence[Mapping[str, str]], width: int, without: Collection[str]) -> dict[str, int]:
-    """Return the width of each column; once no other one can be left out, the throughput gives, then the config."""
-    from rich.cells import cell_len
-
-    names = [name for name in rows[0] if name not in without and any(row[name] for row in rows)]
-    widths = {name: max(len(name), *(cell_len(printable(row[name])) for row in rows)) for name in names}
-    room, config = width - _GAP * (len(names) - 1), widths.pop(_CONFIG, 0)
-    least = _LEAST_CONFIG
-    if widths.keys() <= _WHOLE:
-        left, least = room - widths["trial"], _LEAST_START
-        if _PROGRAM in widths:
-            others = widths["throughput"] + min(config, _LEAST_CONFIG)
-            left -= (program := min(widths[_PROGRAM], max(left - others, least)))
-            widths[_PROGRAM] = program
-        widths["throughput"] = min(widths["throughput"], max(left - min(config, _LEAST_CONFIG), _LEAST_RATE))
-        if not config:
-            widths["trial"] = min(widths["trial"], max(room - widths["throughput"], 1))
-    return widths | ({_CONFIG: min(config, max(room - sum(widths.values()), least))} if config else {})
-
-
-def _show(
-    trial: Trial, ids: Mapping[str, str], *, crowding: str, earlier: str, last: Mapping[str, str], whole: bool
-) -> None:
+def _show(trial: Trial, of: Sequence[Trial], last: Mapping[str, str], *, whole: bool) -> None:
     """Print the outcome and the config of a trial, then all that is known of it; digests only if ``whole``."""
     from rich.table import Table
     from rich.text import Text
@@ -243,6 +216,8 @@ def _show(
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    ids, earlier = short_ids(of), resumed_from(trial, of)
+    crowding = crowding_text(trial, beside=mean_launches_beside(of).get(id(trial), 0.0))
     measured = measurement_lines(trial.measurement, observed=trial.observed)
     doubt = uncertainty_text(trial.measurement, crowded=bool(crowding))
     measured += [line for line in (crowding, doubt) if measured and line]

@@ -84,10 +84,6 @@ def _contains(workload: Mapping[str, Value], text: str) -> bool:
     return f"{text}{end}" in f"{config_text(workload)} "
 
 
-def _ending(trial_id: str) -> str:
-    return trial_id.rpartition("-")[2] or trial_id
-
-
 def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
     """Return the trial whose id is ``prefix``, or the only one that begins with it or whose last part is or does.
 
@@ -100,8 +96,8 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, where: str) -> Trial:
         RecordError: no trial matches, or several do.
     """
     exact = [trial for trial in trials if trial.trial_id == prefix]
-    found = exact or [each for each in trials if each.trial_id.startswith(prefix) or _ending(each.trial_id) == prefix]
-    found = found or [each for each in trials if prefix and _ending(each.trial_id).startswith(prefix)]
+    parts = [(trial, (trial.trial_id, trial.trial_id.rpartition("-")[2])) for trial in trials]
+    found = exact or [trial for trial, names in parts if any(name.startswith(prefix) for name in names)]
     if len(found) == 1:
         return found[0]
     if found:

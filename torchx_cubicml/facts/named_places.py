@@ -94,10 +94,10 @@ def is_remote(value: str) -> bool:
     return _REMOTE.match(value) is not None
 
 
-def is_surely_path(value: str) -> bool:
+def is_path(value: str) -> bool:
     """Return whether a value is a path, and no id of a model on a hub, as ``team/model`` may be.
 
-    >>> [value for value in ("run.pt", "/a", "./a", "runs/", "~ab.pt", "team/a-1.3b", "full") if is_surely_path(value)]
+    >>> [value for value in ("run.pt", "/a", "./a", "runs/", "~ab.pt", "team/a-1.3b", "full") if is_path(value)]
     ['run.pt', '/a', './a', 'runs/', '~ab.pt']
     """
     return _SURE_PATH.fullmatch(value) is not None

@@ -104,12 +104,8 @@ class PresentCommand:
         """Return whether a setting of this name, with this value or that of this command, never tells works apart."""
         key = f":{name.rpartition(':')[2]}"
         named = {name, key} if ":" in name else {name}
-        if (
-            named & self.declared
-            or name in self.unknown
-            or is_harmless(name, value)
-            or is_harmless(name, self._words.get(name, ""))
-        ):
+        values = (value, self._words.get(name, ""))
+        if named & self.declared or name in self.unknown or any(is_harmless(name, each) for each in values):
             return True
         return origin is Origin.TUNE and bool(named & self.redirected)
 

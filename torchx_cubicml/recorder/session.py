@@ -58,6 +58,7 @@ _SHORT_QUERY_S = 0.5  # limit of a query for a value that was posted long before
 _MEET_S = 10.0
 _POLL_S = 0.02
 STEP_LIMIT = "step limit"
+_NEVER_MATCHED = "the pattern of [log] in the space file never matched an output line with a number above zero"
 
 
 def open_session(program: Program) -> Session | None:
@@ -194,10 +195,8 @@ class Session:
             target: Any = args[0] if args else named.get("path", named.get("status"))
             try:
                 # A name is tried in each folder of PATH, where it need not be.
-                path = "" if is_exit else shutil.which(os.fsdecode(target), path=os.curdir)
-                if path is not None and not self._is_closed:
-                    became = State.COMPLETED, f"became {os.path.basename(path)}"  # noqa: PTH119 - bytes, too
-                    self._end(lambda: state_of_exit(target) if is_exit else became)
+                if not self._is_closed and (is_exit or shutil.which(os.fsdecode(target), path=os.curdir)):
+                    self._end(lambda: state_of_exit(target) if is_exit else (State.COMPLETED, "became another program"))
                     self.close()
             finally:
                 leave(*args, **named)
@@ -503,11 +502,9 @@ class Session:
         return self._lines.measurement(facts, paused_s=self._training.paused_s())
 
     def _warn_about_log(self, measured: Measurement | None, logged: Measurement | None, *, is_declared: bool) -> None:
-        if logged is None and is_declared and self._lines is not None:
-            found = "told no number above zero" if self._lines.has_matched else "never matched an output line"
-            text = f"the pattern of [log] in the space file {found}"
-            self._log_doubt = "" if has_throughput(measured) else text
-            warn(text if self._log_doubt else f"{text}; the {STEPS} were timed all the same")
+        if logged is None and is_declared:
+            self._log_doubt = "" if has_throughput(measured) else _NEVER_MATCHED
+            warn(self._log_doubt or f"{_NEVER_MATCHED}; the {STEPS} were timed all the same")
         elif difference := disagreement(measured, logged):
             first = "log lines" if is_declared else STEPS
             warn(f"{difference}; both are recorded, and the {first} take precedence")
@@ -520,8 +517,7 @@ class Session:
 
     def _report_end(self, describe: Callable[[], tuple[State, str]]) -> None:
         state, reason = describe()
-        if state is State.COMPLETED:
-            reason = reason or self._log_doubt
+        reason = reason or (self._log_doubt if state is State.COMPLETED else "")
         if self._attempt is not None:
             self._attempt.ended(state)
         if self._reporter is None and state is not State.COMPLETED:

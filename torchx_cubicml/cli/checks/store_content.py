@@ -104,10 +104,9 @@ def _ends(context: CheckContext) -> Finding:
     last = dict(sorted((name, time) for name, time in timed if time is not None))
     now = datetime.now(UTC)
     running = [trial.trial_id for trial in context.trials if trial.state is State.RUNNING]
-    silent = [name for name in running if name in last and now - last[name] > _SILENCE]
+    silent = [short_id(name) for name in running if name in last and now - last[name] > _SILENCE]
     if silent:
-        named = some([*map(short_id, silent)])
-        found = f"{len(silent)} trials count as running and last reported over {_SILENCE.days} days ago: {named}"
+        found = f"{len(silent)} trials count as running and last reported over {_SILENCE.days} days ago: {some(silent)}"
         cure = (
             "if their jobs are gone, they were killed at once: give jobs some seconds to end (Slurm's KillWait), and "
             "raise TORCHX_CUBICML_WRITE_DEADLINE_S in the job"

@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.cli.jobs_table.column_roles import (
-    MICRO_BATCH_TIMES,
-    OUTCOME,
-    PEAK_MEMORY,
-    PROGRAM,
-    ROLES,
-    STARTED_AT,
-    STATUS,
-    UNITS,
-)
+from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, PEAK_MEMORY, PROGRAM, ROLES, STARTED_AT, STATUS, UNITS
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.mapping import MappingFields, TableMapping, standard_column_name
-from torchx_cubicml.cli.jobs_table.proposal import STEP_DOUBT, STEP_WORDS
+from torchx_cubicml.cli.jobs_table.proposal import STEP_DOUBT, times_of_iteration
 from torchx_cubicml.cli.jobs_table.statuses import states_of_words
 from torchx_cubicml.cli.jobs_table.synonyms import WORKLOAD_SYNONYMS
 from torchx_cubicml.errors import RecordError
@@ -84,8 +75,9 @@ class GivenMapping(MappingFields):
         others = [plan for plan in plans if plan.heading.text not in placed.values()]
         by_name = {plan.name: plan.heading.text for plan in others if plan.name and plan.name not in {*UNITS, OUTCOME}}
         rated = next((plan for plan in plans if plan.name in UNITS), None)
-        if self.throughput and not self.unit and {"gradient_accumulation_steps"} & {*by_name, *placed, *self.facts}:
-            _check_step(self.throughput)
+        units = () if self.unit else times_of_iteration(self.throughput, _unit_of(self.throughput))
+        if units and "gradient_accumulation_steps" in {*by_name, *placed, *self.facts}:
+            raise RecordError(f"column {self.throughput!r} {STEP_DOUBT}: give --unit {' or --unit '.join(units)}")
         status = self.status or by_name.pop(STATUS, "")
         completed, out_of_memory = self._statuses(source, status)
         single = {name: by_name.pop(name, "") for name in (STARTED_AT, PEAK_MEMORY, STATUS)}
@@ -119,13 +111,6 @@ class GivenMapping(MappingFields):
             )
         found = tuple(word for word, state in states.items() if state is State.OUT_OF_MEMORY)
         return (*completed, *([""] if has_blanks else [])), self.out_of_memory or found
-
-
-def _check_step(column: str) -> None:
-    step = _unit_of(column)
-    if step in MICRO_BATCH_TIMES and not STEP_WORDS.search(column.lower()):
-        units = f"--unit {step} or --unit {MICRO_BATCH_TIMES[step]}"
-        raise RecordError(f"column {column!r} {STEP_DOUBT}: give {units}")
 
 
 def _unit_of(column: str) -> str:

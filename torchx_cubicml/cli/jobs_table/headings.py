@@ -183,11 +183,11 @@ def _with_unit(text: str, name: str, unit: str) -> Heading | None:
         return None
     if name == "global_batch_size" and _TOKENS.fullmatch(unit):
         return Heading(text=text, name=GLOBAL_BATCH_TOKENS, unit=_COUNTED.sub("", unit))
-    if name == STEP_TIME and not is_time_unit(unit):
-        rated = _rate_of(text, heading_key(unit), "")
-        return rated or Heading(text=text, choices=("seconds_per_step", "milliseconds_per_step"))
-    if name == STEP_TIME:
+    if name == STEP_TIME and is_time_unit(unit):
         return Heading(text=text, name="seconds_per_step", unit=unit)
+    if name == STEP_TIME:
+        asked = Heading(text=text, choices=("seconds_per_step", "milliseconds_per_step"))
+        return _rate_of(text, heading_key(unit), "") or asked
     return Heading(text=text, name=name, unit=unit)
 
 

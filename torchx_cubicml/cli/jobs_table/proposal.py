@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.jobs_table.source import SourceTable
 
 STEP_DOUBT = "may be the time of a step or of one of its micro batches"
-STEP_WORDS = re.compile(r"step|optim|update|global")  # an iteration of these is a step, whatever its micro batches
+_STEP_WORDS = re.compile(r"step|optim|update|global")  # an iteration of these is a step, whatever its micro batches
 _ONCE = frozenset({STATUS, STARTED_AT, PEAK_MEMORY, PROGRAM})
 _FAILED = frozenset({State.UNKNOWN, State.OUT_OF_MEMORY})
 _MOST_SHOWN = 4  # values that a reason quotes
@@ -261,10 +261,16 @@ def _with_doubtful_step_times(source: SourceTable, plans: dict[str, ColumnPlan])
     if all((number or 0.0) <= 1.0 for number in counts):
         return plans
     for heading, plan in plans.items():
-        if plan.name in MICRO_BATCH_TIMES and not plan.is_given and not STEP_WORDS.search(heading.lower()):
-            choices = (plan.name, MICRO_BATCH_TIMES[plan.name])
+        if choices := () if plan.is_given else times_of_iteration(heading, plan.name):
             plans[heading] = replace(plan, name="", choices=choices, reason=STEP_DOUBT)
     return plans
+
+
+def times_of_iteration(heading: str, name: str) -> tuple[str, ...]:
+    """Return the times that a column of a name may hold if a step has several micro batches; empty without doubt."""
+    return (
+        () if name not in MICRO_BATCH_TIMES or _STEP_WORDS.search(heading.lower()) else (name, MICRO_BATCH_TIMES[name])
+    )
 
 
 def _with_one_throughput(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:

@@ -52,11 +52,6 @@ class LogLines:
         self._busy = False
         self._undo: list[Callable[[], None]] = []
 
-    @property
-    def has_matched(self) -> bool:
-        """Whether a line has matched."""
-        return self._count > 0
-
     def listen(self) -> None:
         """Attach to stdout and stderr; skip a stream whose ``write`` cannot be shadowed."""
         for name in ("stdout", "stderr"):

@@ -104,7 +104,7 @@ def test_an_estimate_that_misses_its_launches_is_not_told(error: float, is_told:
     first, *rest = dry_run.estimate_lines(Breakdowns(of={"a": parts}, **{of: Basis(n_launches=9, error=error)}))
     assert bool(rest) is is_told
     assert is_told or first == (
-        f"No estimate of where time and memory go: it misses the recorded launches by {100 * error:.0f} % (median)."
+        f"No estimate of where time and memory go: its median error on launches is {100 * error:.0f} %."
     )
 
 

@@ -21,7 +21,7 @@ from torchx_cubicml.cli import (
 from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_json, store_url
 from torchx_cubicml.cli.efficiency_text import efficiency_json, efficiency_lines, mfu_text
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
-from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial, short_ids
+from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.observed_config import config_texts
 from torchx_cubicml.cli.progress_bar import read_snapshot
@@ -34,6 +34,7 @@ from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.resumption import RESUMED_FROM, resumed_from
+from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mappi
     console.print(fitted(console, partial(_trial_table, rows, title, console.width), _LESS_IMPORTANT, flexible=_CONFIG))
     if shared:
         say(console, f"the same in all that tell it: {', '.join(shared)}")
-    for line in silence_lines(trials, last, ids=short_ids(of)):
+    for line in silence_lines(trials, last):
         say(console, line)
 
 
@@ -163,22 +164,21 @@ def _shared(configs: Iterable[Sequence[str]]) -> list[str]:
 
 def _rows(trials: Sequence[Trial], of: Sequence[Trial], configs: Sequence[str]) -> list[dict[str, str]]:
     """Return column -> cell of each trial; the trust is empty where all are own, the program where all have one."""
-    ids, beside = short_ids(of), mean_launches_beside(of)
+    beside = mean_launches_beside(of)
     shows_trust = any(trial.trust is not Trust.OWN for trial in trials)
     programs = [str(trial.workload.get("program", "")) for trial in trials]
     rows = []
     for trial, program, config in zip(trials, programs, configs, strict=True):
         is_crowded = trial.measurement is not None and crowded_share(trial, beside=beside.get(id(trial), 0.0)) > 0
-        crowded = ", crowded" if is_crowded else ""
-        rate = f"{throughput_text(trial.measurement)}{crowded}"
+        rate = f"{throughput_text(trial.measurement)}{', crowded' if is_crowded else ''}"
         row = {
-            "trial": ids.get(trial.trial_id, trial.trial_id),
+            "trial": short_id(trial.trial_id),
             "started (UTC)": trial.started_at[:16].replace("T", " "),
             _PROGRAM: program if len({*programs}) > 1 else "",
             "state": _state(trial),
             "origin": str(trial.origin),
             "trust": str(trial.trust) if shows_trust else "",
-            RESUMED_FROM: ids.get(earlier := resumed_from(trial, of), earlier),
+            RESUMED_FROM: short_id(resumed_from(trial, of)),
             "throughput": _state(trial) if trial.measurement is None else rate,
             "MFU": mfu_text(trial),
             _CONFIG: config,
@@ -216,18 +216,17 @@ def _show(trial: Trial, of: Sequence[Trial], last: Mapping[str, str], *, whole: 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    ids, earlier = short_ids(of), resumed_from(trial, of)
     crowding = crowding_text(trial, beside=mean_launches_beside(of).get(id(trial), 0.0))
     measured = measurement_lines(trial.measurement, observed=trial.observed)
     doubt = uncertainty_text(trial.measurement, crowded=bool(crowding))
     measured += [line for line in (crowding, doubt) if measured and line]
     first = {
-        "trial": [ids[trial.trial_id]],
+        "trial": [short_id(trial.trial_id)],
         "state": [_state(trial), silence_line(trial, last)],
         "reason": [trial.reason],
         "measured": [*measured, *efficiency_lines(trial)],
         _CONFIG: [", ".join(config_texts(trial))],
-        RESUMED_FROM: [ids.get(earlier, earlier)],
+        RESUMED_FROM: [short_id(resumed_from(trial, of))],
     }
     others = {name: value for name, value in trial_json(trial).items() if name not in {"trial_id", *first}}
     if trial.digests and not whole:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from torchx_cubicml.cli.option_choices import add_choice
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.provenance import COMMIT, OWNER, PACKAGE_VERSION, SPACE, Trust
 from torchx_cubicml.records.redaction import printable
-from torchx_cubicml.records.trial import State, short_id
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.value_text import config_text
 
 if TYPE_CHECKING:
@@ -63,15 +62,8 @@ def filtered(trials: Iterable[Trial], args: argparse.Namespace) -> list[Trial]:
         and (not args.workload or _contains(trial.workload, args.workload))
         and (since is None or _started(trial) >= since)
         and all(trial.provenance.get(name) == value for name, value in wanted.items() if value)
-        and all(_begins(trial.provenance, name, prefix) for name, prefix in prefixes.items() if prefix)
+        and all(str(trial.provenance.get(name, "")).startswith(prefix) for name, prefix in prefixes.items())
     ]
-
-
-def short_ids(trials: Iterable[Trial]) -> dict[str, str]:
-    """Return trial id -> the name by which ``find_trial`` finds it: see ``short_id``; two never have the same one."""
-    names = {trial.trial_id: short_id(trial.trial_id) for trial in trials}
-    counts = Counter(names.values())
-    return {trial_id: name if counts[name] == 1 else trial_id for trial_id, name in names.items()}
 
 
 def _contains(workload: Mapping[str, Value], text: str) -> bool:
@@ -131,10 +123,6 @@ def _started(trial: Trial) -> datetime:
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
-def _begins(provenance: Mapping[str, Value], name: str, prefix: str) -> bool:
-    return str(provenance.get(name, "")).startswith(prefix)
 
 
 def _space_digest(text: str) -> str:

@@ -86,7 +86,7 @@ def _report(
     from torchx_cubicml.tuner.results import read_results
 
     trials, warnings = recorded
-    chosen = _trial_id(args.config, trials, where=mask(url))
+    chosen = args.config and find_trial([each for each in trials if each.config], args.config, where=mask(url)).trial_id
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     predictor = latest_choice(url)
@@ -123,10 +123,6 @@ def _space(file: str) -> SearchSpace | None:
     from torchx_cubicml.space.toml import load_space
 
     return load_space(file) if file else None
-
-
-def _trial_id(given: str, trials: Sequence[Trial], *, where: str) -> str:
-    return given and find_trial([trial for trial in trials if trial.config], given, where=where).trial_id
 
 
 def _terms(trials: Sequence[Trial], space: SearchSpace | None) -> list[Trial]:

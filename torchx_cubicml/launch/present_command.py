@@ -21,7 +21,7 @@ from torchx_cubicml.launch.command_texts import (
 )
 from torchx_cubicml.launch.scheduler import program_environment
 from torchx_cubicml.records.argument_words import argument_words
-from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, is_keyed, text_digest, without_suffixes
+from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, is_keyed, text_digest
 from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import recency
@@ -186,8 +186,7 @@ class RecordedSettings:
         return self._ids.get(recorded)
 
     def _compared(self, settings: Mapping[str, str], origin: Origin | None = None) -> dict[str, str]:
-        kept = {name: value for name, value in settings.items() if not self._command.ignores(name, value, origin)}
-        return {name: without_suffixes(value) for name, value in kept.items()}
+        return {name: value for name, value in settings.items() if not self._command.ignores(name, value, origin)}
 
 
 def is_of_program(name: str) -> bool:

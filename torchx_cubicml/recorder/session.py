@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchx_cubicml.errors import CubicMLError
@@ -96,7 +96,7 @@ class Session:
         self._assignment = assignment
         self._pid = os.getpid()
         self._is_disabled = self._is_closed = False
-        self._is_traced: Callable[[], bool] = _never
+        self._is_traced: Callable[[], bool] = bool  # no
         self._training: Training | None = None
         self._peers: Peers | None = None
         self._reporter: Reporter | None = None
@@ -137,8 +137,8 @@ class Session:
         os.register_at_fork(after_in_child=self._disable_in_fork)
         if closes_at_exit:
             atexit.register(self.close)
-        for leave in (os._exit, os.execv, os.execve):
-            setattr(os, leave.__name__, self._recorded(leave))
+        for name in ("_exit", "execv", "execve"):
+            setattr(os, name, partial(self._leave_by, name, getattr(os, name)))
         measure.listen(self.guarded(self._on_record_step))
         # Trainers print on the first rank, or on the last one, where a pipeline computes its loss.
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
@@ -186,22 +186,16 @@ class Session:
 
         return call
 
-    def _recorded(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        """Wrap ``os._exit``, or what becomes another program, so that the end is recorded first."""
-        is_exit = leave is os._exit
-
-        @wraps(leave)
-        def call(*args: Any, **named: Any) -> NoReturn:
-            target: Any = args[0] if args else named.get("path", named.get("status"))
-            try:
-                # A name is tried in each folder of PATH, where it need not be.
-                if not self._is_closed and (is_exit or shutil.which(os.fsdecode(target), path=os.curdir)):
-                    self._end(lambda: state_of_exit(target) if is_exit else (State.COMPLETED, "became another program"))
-                    self.close()
-            finally:
-                leave(*args, **named)
-
-        return call
+    def _leave_by(self, how: str, leave: Callable[..., NoReturn], *args: Any, **named: Any) -> NoReturn:
+        """Leave by ``os._exit``, or become another program; the end is recorded first."""
+        target: Any = args[0] if args else named.get("path", named.get("status"))
+        try:
+            # A name is tried in each folder of PATH, where it need not be.
+            if not self._is_closed and (how == "_exit" or shutil.which(os.fsdecode(target), path=os.curdir)):
+                self._end(lambda: state_of_exit(target) if how == "_exit" else (State.COMPLETED, "replaced by os.exec"))
+                self.close()
+        finally:
+            leave(*args, **named)
 
     def _open_reporter(self) -> None:
         """Begin to report the whole launch; a rank that a recorded program has started does so once it trains."""
@@ -598,7 +592,3 @@ class Session:
                     unhook()
             except Exception:  # noqa: BLE001, S112 - a hook that stays installed does nothing while _is_disabled is set
                 continue
-
-
-def _never() -> bool:
-    return False

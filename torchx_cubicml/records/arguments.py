@@ -33,7 +33,7 @@ _PLAIN = re.compile(
 )
 _KEYED = re.compile(rf"{_KEYED_MARK}[0-9a-f]{{8}}")
 _SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".pt", ".pth", ".ckpt", ".safetensors")
-_DIGEST = re.compile(rf"({_MARK}k?[0-9a-f]{{8}})(?:{'|'.join(map(re.escape, _SUFFIXES))})?")
+_DIGEST = re.compile(rf"{_MARK}k?[0-9a-f]{{8}}(?:{'|'.join(map(re.escape, _SUFFIXES))})?")
 
 
 def digested_arguments(arguments: Sequence[str], key: str = "") -> tuple[str, ...]:
@@ -79,15 +79,6 @@ def is_keyed(arguments: Iterable[str]) -> bool:
     (True, False)
     """
     return any(_KEYED.search(word) for word in arguments)
-
-
-def without_suffixes(value: str) -> str:
-    """Return recorded values without the suffixes of their digests, of which earlier releases recorded fewer.
-
-    >>> without_suffixes("~k53882ca8.pt ~74c6b467 0.1")
-    '~k53882ca8 ~74c6b467 0.1'
-    """
-    return _DIGEST.sub(r"\1", value)
 
 
 def text_digest(text: str, key: str) -> str:

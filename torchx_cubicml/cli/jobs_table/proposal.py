@@ -266,11 +266,9 @@ def _with_doubtful_step_times(source: SourceTable, plans: dict[str, ColumnPlan])
     return plans
 
 
-def times_of_iteration(heading: str, name: str) -> tuple[str, ...]:
-    """Return the times that a column of a name may hold if a step has several micro batches; empty without doubt."""
-    return (
-        () if name not in MICRO_BATCH_TIMES or _STEP_WORDS.search(heading.lower()) else (name, MICRO_BATCH_TIMES[name])
-    )
+def times_of_iteration(text: str, name: str) -> tuple[str, ...]:
+    """Return what a column may hold if a step has several micro batches; empty without doubt."""
+    return (name, MICRO_BATCH_TIMES[name]) if name in MICRO_BATCH_TIMES and not _STEP_WORDS.search(text.lower()) else ()
 
 
 def _with_one_throughput(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:

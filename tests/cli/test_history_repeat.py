@@ -16,6 +16,7 @@ import pytest
 
 from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.records.kept_command import kept_command
+from torchx_cubicml.records.trial import short_id
 
 if TYPE_CHECKING:
     from tests.shared_results import SharedResults
@@ -110,7 +111,7 @@ def test_the_printed_command_repeats_config_and_facts(people: People, tmp_path: 
     words = (people.trial.trial_id[:12], "--space", "space.toml", "--store", store, "--", *OWN)
     done = history("repeat", *words, cwd=people.stranger, DEPTH="1")
     assert done.returncode == 0, done.stderr
-    assert f"nothing is known to differ from trial {people.trial.trial_id}" in done.stderr
+    assert f"nothing is known to differ from trial {short_id(people.trial.trial_id)}" in done.stderr
     assert done.stdout == (
         f"DEPTH=2 cubicrun --cubicml-mode record --cubicml-space space.toml --cubicml-store {store} "
         "--nproc_per_node 2 train.py --batch_size 4 --width 4\n"

@@ -147,6 +147,24 @@ def test_json_gives_the_proposal(folder: Path) -> None:
     assert found["outcomes"] == ["MFU (%)"]
 
 
+@pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 1000)])
+def test_the_heading_of_a_named_column_states_its_unit(unit: str, factor: int, folder: Path) -> None:
+    heading = f"Iteration time ({unit})"
+    (folder / "jobs.csv").write_text(f"nGPUs,global batch,{heading}\n8,64,{2 * factor}\n")
+    assert importing("--throughput", heading, "--yes").status == 0
+    (trial,) = TrialStore(str(folder / "store"))
+    assert trial.measurement is not None
+    assert trial.measurement.samples_per_second == 32.0
+
+
+def test_the_time_of_an_iteration_beside_micro_batches_is_asked_for(folder: Path) -> None:
+    (folder / "jobs.csv").write_text("nGPUs,micro batch,accumulation steps,Iteration time (s)\n8,2,4,2\n")
+    done = importing("--throughput", "Iteration time (s)", "--yes")
+    assert done.status != 0
+    assert "one of its micro batches: give --unit seconds_per_step or --unit seconds_per_micro_batch" in done.err
+    assert importing("--throughput", "Iteration time (s)", "--unit", "seconds_per_step", "--yes").status == 0
+
+
 OLD = ("--workload", "nGPUs,Layers", "--parameters", "TP", "--throughput", "Throughput (tok/s/GPU)")
 
 

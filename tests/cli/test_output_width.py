@@ -278,5 +278,24 @@ def test_the_list_cuts_neither_an_id_nor_a_throughput(
     text = printed("history", "list")
     assert too_wide(text, int(columns)) == []
     assert all(shown.format(number) in text for number in range(3))
-    assert ("batch" in text) is not (columns == "60" and "-" in shown)
+    assert "config" in text
     assert [text.count(word) for word in ("tokens/s", "steady", "crowded")] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("columns", ["80", "100", "200"])
+def test_the_list_cuts_no_word_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    for number, program in enumerate(("train.py", "train.py", "other.py")):
+        same = {f"parameter_{index}": "a value" for index in range(9)}
+        config = {**same, "micro_batch_size": 8, "last": f"value-{number}-" + "x" * 20}
+        trial = Trial.completed(workload={"program": program}, config=config, tokens_per_second=1.0)
+        store.add(replace(trial, observed={"micro_batch_size": 4}))
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("COLUMNS", columns)
+    text = "".join(printed("history", "list").split())
+    assert "…" not in text
+    assert "program" in text
+    assert [text.count(word) for word in ("train.py", "other.py", "batch8(observed4)")] == [2, 1, 1]
+    assert text.count("parameter_0avalue") == 1
+    alike = "".join(printed("history", "list", "--program", "train.py").split())
+    assert "program" not in alike

@@ -306,7 +306,7 @@ def test_whatever_section_fails_the_page_is_written(name: str, tuned: str, tmp_p
         (["--out", "x.csv", "--format", "md"], "--format md does not fit --out 'x.csv': give one"),
         (["--out", "nowhere/report.html"], "cannot write nowhere/report.html: No such file or directory"),
         (["--workload", "nothing"], "no workload of store"),
-        (["--config", "nobody"], "--config 'nobody': no trial of store"),
+        (["--config", "nobody"], "no trial 'nobody' in store"),
     ],
 )
 def test_a_wrong_option_gets_one_sentence(tuned: str, tmp_path: Path, words: list[str], message: str) -> None:

@@ -157,15 +157,15 @@ def test_a_scheduler_time_limit_is_recorded_as_such(program: str, ends_in_s: int
     assert trial.reason.endswith("at the scheduler's time limit") is (state is State.TIMEOUT)
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV", "os._exit"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV", "native"])
 def test_a_silent_end_is_closed(how: str, tmp_path: Path) -> None:
-    leave = "os._exit(7)" if how == "os._exit" else f"os.kill(os.getpid(), signal.{how})"
+    leave = "__import__('ctypes').CDLL(None)._exit(7)" if how == "native" else f"os.kill(os.getpid(), signal.{how})"
     # The child that it leaves behind holds everything that a fork hands down.
     program = "import os, signal, time\nif (child := os.fork()) == 0:\n    time.sleep(300)\n    os._exit(0)\n"
     name = write(tmp_path, f"{program}open('child', 'w').write(str(child))\n{leave}\n")
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(tmp_path / "store")}
     done = subprocess.run([sys.executable, *RECORDED, name], cwd=tmp_path, env=environment, check=False)
-    assert done.returncode == (7 if how == "os._exit" else -getattr(signal, how))
+    assert done.returncode == (7 if how == "native" else -getattr(signal, how))
     wait_for_its_end(tmp_path)
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)  # it still lives: nothing waited for it
     trial = only_trial(tmp_path)
@@ -189,14 +189,34 @@ def test_a_silent_end_is_closed(how: str, tmp_path: Path) -> None:
         ("import atexit; atexit.register(print, 'last'); raise TimeoutError", State.TIMEOUT, "TimeoutError"),
         ("class Odd(RuntimeError):\n    __str__ = None\nraise Odd", State.USER_ERROR, "Odd: <exception str() failed>"),
         ("import os, sys\nif os.fork() == 0: sys.exit(5)\nos.wait()", State.COMPLETED, ""),
+        ("import os\nif os.fork() == 0: os._exit(5)\nos.wait()", State.COMPLETED, ""),
+        ("import os\nif os.fork() == 0: os.execvp('false', ['false'])\nos.wait()", State.COMPLETED, ""),
+        ("import os; os._exit(0)", State.COMPLETED, ""),
+        ("import os; os._exit(status=7)", State.USER_ERROR, "exit status 7"),
+        ("import atexit, os; atexit.register(os._exit, 7)", State.COMPLETED, ""),
+        ("import os; os.execlp('true', 'true')", State.COMPLETED, "replaced by os.exec"),
+        (
+            "import os; os.execve(path=b'/bin/sh', argv=['sh', '-c', 'true'], env={})",
+            State.COMPLETED,
+            "replaced by os.exec",
+        ),
+        (
+            "import os\ntry: os.execv('/no/such', ['x'])\nexcept OSError: raise TimeoutError",
+            State.TIMEOUT,
+            "TimeoutError",
+        ),
     ],
-    ids=["end", "exit", "secret", "memory", "interrupt", "timeout", "odd", "fork"],
+    ids=[
+        *("end", "exit", "secret", "memory", "interrupt", "timeout", "odd", "fork", "left fork", "replaced fork"),
+        *("left", "left badly", "left at exit", "replaced", "replaced by keywords", "not replaced"),
+    ],
 )
 def test_the_end_of_a_program_is_recorded(program: str, state: State, reason: str, tmp_path: Path) -> None:
     done = run(*RECORDED, write(tmp_path, program), folder=tmp_path)
     trial = only_trial(tmp_path)
     assert (trial.state, trial.reason) == (state, reason)
     assert trial.measurement is None
+    assert done.stderr.count("torchx-cubicml: recorded without a throughput") == 1
     assert "CUBICML_TRIAL" not in done.stderr
 
 

@@ -359,7 +359,7 @@ def test_the_last_rank_posts_its_lines() -> None:
     session._conclude()
 
 
-DECLARED_WARNING = "no output line of this launch matched [log] of the space file"
+NEVER = "the pattern of [log] in the space file never matched an output line with a number above zero"
 DIFFERENCE = (
     "log lines give 50 samples_per_second for the whole job, optimizer steps give 100; both are recorded, "
     "and the {} take precedence"
@@ -370,7 +370,7 @@ DIFFERENCE = (
     ("logged", "is_declared", "rate", "warning"),
     [
         (None, False, 100.0, ""),
-        (None, True, 100.0, DECLARED_WARNING),
+        (None, True, 100.0, f"{NEVER}; the optimizer steps were timed all the same"),
         (LOGGED, False, 100.0, DIFFERENCE.format("optimizer steps")),
         (LOGGED, True, 50.0, DIFFERENCE.format("log lines")),
         (Measurement(step_time_s=(1.0, 1.0, 1.0), source="x"), True, 100.0, ""),
@@ -390,6 +390,17 @@ def test_the_end_reports_steps_and_lines(
     ((facts, measured),) = session._reporter.of("learn")
     assert (facts, measured.samples_per_second) == ({"n_params": 3}, rate)
     assert capsys.readouterr().err == (f"torchx-cubicml: warning: {warning}\n" if warning else "")
+
+
+def test_a_pattern_that_never_matched_is_the_reason_of_a_launch_without_a_throughput(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = made()
+    session._training.measured = None
+    session._lines = Lines(is_declared=True)
+    session.completed()
+    assert session._reporter.of("ended") == [(State.COMPLETED, NEVER)]
+    assert capsys.readouterr().err == f"torchx-cubicml: warning: {NEVER}\n"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,28 @@ def test_other_names_are_not(name: str) -> None:
     assert not is_harmless(name)
 
 
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("--ckpt run.pt", True),
+        ("--checkpoint /mnt/run7", True),
+        ("--ckpt ~k53882ca8.pt", True),
+        ("--save_model out/best.safetensors", True),
+        ("--ckpt", False),
+        ("--use_ckpt true", False),
+        ("--ckpt 1", False),
+        ("--checkpoint selective", False),
+        ("--checkpoint team/model-1.3b", False),
+        ("--ckpt ~k53882ca8", False),
+        ("--pretrained weights.pt", False),
+        ("--data tokens.pt", False),
+    ],
+)
+def test_a_path_tells_of_an_output_where_the_name_does_not(typed: str, expected: bool) -> None:
+    name, _, value = typed.partition(" ")
+    assert is_harmless(name, value) is expected
+
+
 def test_the_docs_print_the_real_tables() -> None:
     page = (Path(__file__).parents[2] / "docs" / "launching.md").read_text()
     section = page.split("## Harmless settings")[1].split("\n## ")[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from torchx_cubicml.advisor.breakdown import Basis, Breakdown, Breakdowns
 from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite import dry_run
@@ -94,6 +95,17 @@ def test_a_dry_run_without_a_space_file_shows_the_command(options: Options, caps
     said = capsys.readouterr().err
     assert "torchx-cubicml: the job runs this command" in said
     assert said.rstrip().endswith("train.py --n_layer 4 --width 256 --batch_size 2")
+
+
+@pytest.mark.parametrize(("error", "is_told"), [(0.05, True), (0.4, True), (0.5, False), (0.99, False), (3.0, False)])
+@pytest.mark.parametrize("of", ["time", "memory"])
+def test_an_estimate_that_misses_its_launches_is_not_told(error: float, is_told: bool, of: str) -> None:
+    parts = Breakdown(seconds={"compute": 1.0}, memory_gib={"parameters": 1.0})
+    first, *rest = dry_run.estimate_lines(Breakdowns(of={"a": parts}, **{of: Basis(n_launches=9, error=error)}))
+    assert bool(rest) is is_told
+    assert is_told or first == (
+        f"No estimate of where time and memory go: its median error on launches is {100 * error:.0f} %."
+    )
 
 
 @pytest.mark.parametrize("kind", ["a launch", "only recorded", "no space file"])

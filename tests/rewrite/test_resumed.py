@@ -29,7 +29,7 @@ from torchx_cubicml.records.resumption import (
     folder_id,
     resumed_from,
 )
-from torchx_cubicml.records.trial import Origin, State, Trial
+from torchx_cubicml.records.trial import Origin, State, Trial, short_id
 from torchx_cubicml.records.workload import LOAD_FAILED, expire_lost_trials
 from torchx_cubicml.rewrite.rewriter import Options, rewrite
 from torchx_cubicml.store import TrialStore
@@ -272,7 +272,7 @@ def test_each_rank_goes_on_with_the_batch_of_a_rewritten_launch(real: Real) -> N
         measured(1, program=JOB.name, ranks=2, speed=1e6)
     said, second = real.launch("--out", "out", ranks=2)
     assert real.shown == [[0, 384, 8], [384, 768, 8]]
-    assert f"goes on from step 12 of launch {first.trial_id}, keeping its batch and layout" in said
+    assert f"goes on from step 12 of launch {short_id(first.trial_id)}, keeping its batch and layout" in said
     assert (second.config, second.observed[SAVED_STEP]) == (first.config, 24)
     assert resumed_from(second, [first, second]) == first.trial_id
     assert all(str(Path.cwd()) not in file.read_text() for file in Path("store").rglob("*.json"))
@@ -283,7 +283,7 @@ def test_a_distributed_checkpoint_keeps_the_batch_as_typed(real: Real) -> None:
     _, first = real.launch("--kind", "dcp", mode="record")
     said, second = real.launch("--kind", "dcp")
     assert real.shown == [[0, 192, 2], [192, 384, 2]]
-    assert f"of launch {first.trial_id}, keeping its batch and layout" in said
+    assert f"of launch {short_id(first.trial_id)}, keeping its batch and layout" in said
     assert resumed_from(second, [first, second]) == first.trial_id
 
 

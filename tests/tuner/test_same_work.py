@@ -9,6 +9,8 @@ import pytest
 
 from tests.tune.cluster import SimulatedCluster
 from tests.tune.draws import Draws, go, prepare_in, stored
+from torchx_cubicml import settings
+from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.store import TrialStore
@@ -39,15 +41,21 @@ def launched_before(prepared: Prepared, width: int, *words: str) -> Trial:
         workload=prepared.workload, config={"micro_batch_size": 1, "width": width}, samples_per_second=100.0 * width
     )
     arguments = digested_arguments(("--batch_size", "1", "--width", str(width), *words), key)
-    trial = replace(trial, arguments=arguments, digests={KEY_ID: text_digest("", key)})
+    command = PresentCommand.of(prepared.component.launch, prepared.space)  # the variables of this machine are the same
+    digests = {name: text_digest(text, key) for name, text in {KEY_ID: "", **command.texts}.items()}
+    trial = replace(trial, arguments=arguments, digests=digests)
     TrialStore(prepared.store_url).add(trial)
     return trial
 
 
+@pytest.mark.parametrize("variable", ["", "KMP_INIT_AT_FORK"])  # a library may have set it in this process
 @pytest.mark.parametrize(("length", "is_learned_from"), [("512", False), ("2048", True)])
 def test_launches_with_another_undeclared_setting_are_not_learned_from(
-    tmp_path: Path, length: str, is_learned_from: bool
+    tmp_path: Path, length: str, is_learned_from: bool, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if variable:
+        monkeypatch.setattr(settings, "_NOT_SET_AT_START", ())
+        monkeypatch.setenv(variable, "FALSE")
     request = prepare_in(tmp_path).request
     words = (*request.component_args, "--seq_len", "2048")
     prepared = prepare(replace(request, component_args=words, budget=Budget(launches=4), parallel=1))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.cli import (
@@ -19,9 +21,9 @@ from torchx_cubicml.cli import (
 from torchx_cubicml.cli.base import CommandModule, add_json, add_store, print_json, store_url
 from torchx_cubicml.cli.efficiency_text import efficiency_json, efficiency_lines, mfu_text
 from torchx_cubicml.cli.embedding_text import PER_TABLE, table_lines
-from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial, short_ids
+from torchx_cubicml.cli.history_filters import add_filters, filtered, find_trial
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
-from torchx_cubicml.cli.observed_config import config_texts, differing_values
+from torchx_cubicml.cli.observed_config import config_texts
 from torchx_cubicml.cli.progress_bar import read_snapshot
 from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
@@ -32,13 +34,14 @@ from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
 from torchx_cubicml.records.resumption import RESUMED_FROM, resumed_from
+from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.records.value_text import value_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from rich.console import JustifyMethod, OverflowMethod
+    from rich.console import JustifyMethod
     from rich.table import Table
 
     from torchx_cubicml.records.trial import Trial
@@ -52,12 +55,9 @@ _ACTIONS: dict[str, CommandModule] = {
     "rounds": history_rounds,
     "frontier": history_frontier,
 }
-_CONFIG = "config"
-_LEAST_CONFIG = 30  # columns of a config that is cut, while another column can be left out
-_LEAST_START = 12  # columns of a config beside nothing but the id and the throughput
-_LEAST_RATE = 24  # columns of a throughput that is broken over lines
-_GAP = 3  # columns between two of the table
-_LESS_IMPORTANT = ("origin", "MFU", RESUMED_FROM, "program", "state", "trust", "started (UTC)")  # the least first
+_CONFIG, _PROGRAM = "config", "program"
+_LEAST_RATE = 24  # columns of a throughput, which takes a third of wider tables
+_LESS_IMPORTANT = ("origin", "MFU", RESUMED_FROM, "state", "trust", "started (UTC)")  # the least first
 _LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
 
 
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(listing)
     showing = actions.add_parser("show", help="show everything recorded about one trial")
     showing.add_argument("trial_id", help="trial id, or the beginning of one (see `history list`)")
+    showing.add_argument("--all", action="store_true", help="show the digests of the command's texts, too")
     text = "print only the command that repeats the run, if the record keeps it (--keep-command)"
     showing.add_argument("--command", action="store_true", help=text)
     importing = actions.add_parser("import", help="import past jobs from a CSV file, or trials from a job's log")
@@ -108,9 +109,10 @@ def run(args: argparse.Namespace) -> int:
         if args.command and not args.json:
             print_command(trial)
             return 0
-        beside = mean_launches_beside(trials).get(id(trial), 0.0)
-        crowding, earlier = crowding_text(trial, beside=beside), resumed_from(trial, trials)
-        _show(trial, store=url, crowding=crowding, earlier=earlier, last=last, as_json=args.json)
+        if args.json:
+            print_json(_json(trial, last, resumed_from(trial, trials)))
+        else:
+            _show(trial, trials, last, store=url, whole=args.all)
     else:
         chosen = filtered(trials, args)
         chosen = chosen[-args.limit :] if args.limit > 0 else chosen
@@ -134,36 +136,52 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mappi
         print_json([_json(trial, last, resumed_from(trial, of)) for trial in trials])
         return
     title = f"{len(trials)} of {len(of)} trials in {mask(url)}, the newest first"
-    rows = _rows(trials, of)
     console = open_console()
-    if not rows:
+    if not trials:
         say(console, f"0 of {len(of)} trials in {mask(url)} pass the filters")
         return
-    console.print(fitted(console, partial(_trial_table, rows, title, console.width), (*_LESS_IMPORTANT, _CONFIG)))
-    for line in silence_lines(trials, last, ids=short_ids(of)):
+    configs = [config_texts(trial) for trial in trials]
+    shared = _shared(configs) if max(map(len, map(", ".join, configs))) > console.width // 2 else []
+    rows = _rows(trials, of, [", ".join(text for text in each if text not in shared) for each in configs])
+    console.print(fitted(console, partial(_trial_table, rows, title, console.width), _LESS_IMPORTANT, flexible=_CONFIG))
+    if shared:
+        say(console, f"the same in all that tell it: {', '.join(shared)}")
+    for line in silence_lines(trials, last):
         say(console, line)
 
 
-def _rows(trials: Sequence[Trial], of: Sequence[Trial]) -> list[dict[str, str]]:
-    """Return column -> cell of each trial; the trust is empty where all are own."""
-    ids, beside = short_ids(of), mean_launches_beside(of)
+def _shared(configs: Iterable[Sequence[str]]) -> list[str]:
+    """Return the values that several launches tell, and none otherwise.
+
+    >>> _shared([["batch 2", "tp 1"], ["batch 4", "tp 1"], ["batch 4"]])
+    ['tp 1']
+    """
+    known: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for text in chain.from_iterable(configs):
+        known[text.partition(" ")[0]][text] += 1
+    return [text for counts in known.values() for text, count in counts.items() if len(counts) == 1 < count]
+
+
+def _rows(trials: Sequence[Trial], of: Sequence[Trial], configs: Sequence[str]) -> list[dict[str, str]]:
+    """Return column -> cell of each trial; the trust is empty where all are own, the program where all have one."""
+    beside = mean_launches_beside(of)
     shows_trust = any(trial.trust is not Trust.OWN for trial in trials)
+    programs = [str(trial.workload.get("program", "")) for trial in trials]
     rows = []
-    for trial in trials:
+    for trial, program, config in zip(trials, programs, configs, strict=True):
         is_crowded = trial.measurement is not None and crowded_share(trial, beside=beside.get(id(trial), 0.0)) > 0
-        crowded = ", crowded" if is_crowded else ""
-        rate = f"{throughput_text(trial.measurement)}{crowded}"
+        rate = f"{throughput_text(trial.measurement)}{', crowded' if is_crowded else ''}"
         row = {
-            "trial": ids.get(trial.trial_id, trial.trial_id),
+            "trial": short_id(trial.trial_id),
             "started (UTC)": trial.started_at[:16].replace("T", " "),
-            "program": str(trial.workload.get("program", "")),
+            _PROGRAM: program if len({*programs}) > 1 else "",
             "state": _state(trial),
             "origin": str(trial.origin),
             "trust": str(trial.trust) if shows_trust else "",
-            RESUMED_FROM: ids.get(earlier := resumed_from(trial, of), earlier),
+            RESUMED_FROM: short_id(resumed_from(trial, of)),
             "throughput": _state(trial) if trial.measurement is None else rate,
             "MFU": mfu_text(trial),
-            _CONFIG: ", ".join(config_texts(trial)),
+            _CONFIG: config,
         }
         rows.append(row)
     return rows
@@ -174,65 +192,55 @@ def _state(trial: Trial) -> str:
 
 
 def _trial_table(rows: Sequence[Mapping[str, str]], title: str, width: int, without: Collection[str]) -> Table:
-    """Return the table; configs are cut where it would be wider than ``width``; ids and throughputs never are."""
+    """Return the table; what would be wider than ``width`` goes on in the next line, and nothing is cut."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, columns in _widths(rows, width, without).items():
+    for name in (name for name in rows[0] if name not in without and any(row[name] for row in rows)):
         justify: JustifyMethod = "right" if name in {"throughput", "MFU"} else "left"
-        is_whole = name in {"trial", "throughput"}  # its end goes on the next line
-        overflow: OverflowMethod = "fold" if is_whole else "ellipsis"
-        table.add_column(name, no_wrap=not is_whole, overflow=overflow, justify=justify, width=columns)
+        most = max(_LEAST_RATE, width // 3) if name == "throughput" else None
+        wraps = name in {"throughput", _PROGRAM, _CONFIG}
+        table.add_column(name, no_wrap=not wraps, overflow="fold", justify=justify, max_width=most)
     for row in rows:
         table.add_row(*(Text(printable(row[str(column.header)])) for column in table.columns))
     return table
 
 
-def _widths(rows: Sequence[Mapping[str, str]], width: int, without: Collection[str]) -> dict[str, int]:
-    """Return the width of each column; once no other one can be left out, the throughput gives, then the config."""
-    from rich.cells import cell_len
-
-    names = [name for name in rows[0] if name not in without and any(row[name] for row in rows)]
-    widths = {name: max(len(name), *(cell_len(printable(row[name])) for row in rows)) for name in names}
-    room, config = width - _GAP * (len(names) - 1), widths.pop(_CONFIG, 0)
-    least = _LEAST_CONFIG
-    if set(widths) == {"trial", "throughput"}:
-        left, least = room - widths["trial"], _LEAST_START
-        widths["throughput"] = min(widths["throughput"], max(left - min(config, _LEAST_CONFIG), _LEAST_RATE))
-        if not config:
-            widths["trial"] = min(widths["trial"], max(room - widths["throughput"], 1))
-    return widths | ({_CONFIG: min(config, max(room - sum(widths.values()), least))} if config else {})
-
-
-def _show(trial: Trial, *, store: str, crowding: str, earlier: str, last: Mapping[str, str], as_json: bool) -> None:
-    if as_json:
-        print_json(_json(trial, last, earlier))
-        return
+def _show(trial: Trial, of: Sequence[Trial], last: Mapping[str, str], *, store: str, whole: bool) -> None:
+    """Print the outcome and the config of a trial, then all that is known of it; digests only if ``whole``."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    lines = measurement_lines(trial.measurement, observed=trial.observed)
+    crowding = crowding_text(trial, beside=mean_launches_beside(of).get(id(trial), 0.0))
+    measured = measurement_lines(trial.measurement, observed=trial.observed)
     doubt = uncertainty_text(trial.measurement, crowded=bool(crowding))
-    lines += [line for line in (crowding, doubt) if lines and line]
-    for index, line in enumerate([*lines, *efficiency_lines(trial)]):
-        table.add_row(Text("" if index else "measured"), Text(printable(line)))
-    for name, value in (trial_json(trial) | ({RESUMED_FROM: earlier} if earlier else {})).items():
-        if isinstance(value, dict):
-            shown = {**value, **differing_values(trial)} if name == "config" else value
-            for label, text in _dict_rows(name, shown):
-                table.add_row(Text(printable(label)), Text(printable(text)))
-        else:
-            table.add_row(Text(name), Text(value_text(value)))
-        if name == "state" and (silence := silence_line(trial, last)):
-            table.add_row(Text(""), Text(silence))
-    for index, line in enumerate(repeat_lines(trial, store=store)):
-        table.add_row(Text("" if index else "to repeat"), Text(printable(line)))
+    measured += [line for line in (crowding, doubt) if measured and line]
+    first = {
+        "trial": [short_id(trial.trial_id)],
+        "state": [_state(trial), silence_line(trial, last)],
+        "reason": [trial.reason],
+        "measured": [*measured, *efficiency_lines(trial)],
+        _CONFIG: [", ".join(config_texts(trial))],
+        RESUMED_FROM: [short_id(resumed_from(trial, of))],
+    }
+    others = {name: value for name, value in trial_json(trial).items() if name not in {"trial_id", *first}}
+    if trial.digests and not whole:
+        others["digests"] = [f"{len(trial.digests)} of the command's texts (--all)"]
+    for name, value in {**first, **others, "to repeat": repeat_lines(trial, store=store)}.items():
+        for label, text in _dict_rows(name, value) if isinstance(value, dict) else _list_rows(name, value):
+            table.add_row(Text(printable(label)), Text(printable(text)))
     open_console().print(table)
+
+
+def _list_rows(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Return the rows of a value, or of lines: the first one has the name."""
+    lines = filter(None, value) if isinstance(value, list) else [value_text(value)]
+    return zip(chain([name], repeat("")), lines, strict=False)
 
 
 def _dict_rows(name: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Value
 
-_LEAST_LETTERS = 5  # of the part of an id that stands for it
-_BEGINNING = 8  # letters of an id of one part
 _BY_PREFIX = {"owner": OWNER, "commit": COMMIT}  # option -> name in the provenance
 
 
@@ -67,28 +63,8 @@ def filtered(trials: Iterable[Trial], args: argparse.Namespace) -> list[Trial]:
         and (not args.workload or _contains(trial.workload, args.workload))
         and (since is None or _started(trial) >= since)
         and all(trial.provenance.get(name) == value for name, value in wanted.items() if value)
-        and all(_begins(trial.provenance, name, prefix) for name, prefix in prefixes.items() if prefix)
+        and all(str(trial.provenance.get(name, "")).startswith(prefix) for name, prefix in prefixes.items())
     ]
-
-
-def short_ids(trials: Iterable[Trial]) -> dict[str, str]:
-    """Return trial id -> a short name by which ``find_trial`` finds it: its last part, else its beginning."""
-    ids = [trial.trial_id for trial in trials]
-    endings, beginnings = Counter(map(_ending, ids)), Counter(trial_id[:_BEGINNING] for trial_id in ids)
-    in_order = sorted(ids)
-
-    def begins_another(text: str) -> bool:
-        place = bisect_left(in_order, text)
-        return place < len(in_order) and in_order[place].startswith(text)
-
-    def short(trial_id: str) -> str:
-        ending, beginning = _ending(trial_id), trial_id[:_BEGINNING]
-        if len(ending) < len(trial_id):
-            is_clear = len(ending) >= _LEAST_LETTERS and endings[ending] == 1 and not begins_another(ending)
-            return ending if is_clear else trial_id
-        return beginning if beginnings[beginning] == 1 else trial_id
-
-    return {trial_id: short(trial_id) for trial_id in ids}
 
 
 def _contains(workload: Mapping[str, Value], text: str) -> bool:
@@ -99,10 +75,6 @@ def _contains(workload: Mapping[str, Value], text: str) -> bool:
     """
     end = " " if "=" in text else ""
     return f"{text}{end}" in f"{config_text(workload)} "
-
-
-def _ending(trial_id: str) -> str:
-    return trial_id.rpartition("-")[2] or trial_id
 
 
 def find_trial(trials: Sequence[Trial], prefix: str, *, store: str) -> Trial:
@@ -117,8 +89,8 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, store: str) -> Trial:
         RecordError: no trial matches, or several do.
     """
     exact = [trial for trial in trials if trial.trial_id == prefix]
-    found = exact or [each for each in trials if each.trial_id.startswith(prefix) or _ending(each.trial_id) == prefix]
-    found = found or [each for each in trials if prefix and _ending(each.trial_id).startswith(prefix)]
+    parts = [(trial, (trial.trial_id, trial.trial_id.rpartition("-")[2])) for trial in trials]
+    found = exact or [trial for trial, names in parts if any(name.startswith(prefix) for name in names)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -153,10 +125,6 @@ def _started(trial: Trial) -> datetime:
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
-def _begins(provenance: Mapping[str, Value], name: str, prefix: str) -> bool:
-    return str(provenance.get(name, "")).startswith(prefix)
 
 
 def _space_digest(text: str) -> str:

@@ -14,6 +14,7 @@ from torchx_cubicml.cli.repeat_text import print_command
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.redaction import printable
+from torchx_cubicml.records.trial import short_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +43,10 @@ def run(args: argparse.Namespace) -> int:
     trial, keys = _read_trial(trial_id, store_url(args), is_json=args.json)
     if not args.command:
         if not trial.command:
-            again = follow_up("history", "repeat", printable(trial.trial_id), store=store_url(args))
+            name = printable(short_id(trial.trial_id))
+            again = follow_up("history", "repeat", name, store=store_url(args))
             raise RecordError(
-                f"trial {printable(trial.trial_id)} holds no command: give your own launch of its program, as in "
+                f"trial {name} holds no command: give your own launch of its program, as in "
                 f"`{again} --space FILE -- dist.ddp -j 1x2 --script train.py -- ARGS`"
             )
         if args.json:
@@ -113,7 +115,7 @@ def _repeated(args: argparse.Namespace, trial: Trial, keys: Sequence[str]) -> tu
 def _print(repeated: RepeatedLaunch, in_job: Sequence[str], trial: Trial) -> None:
     """Print on stderr what differs, what is not known, and what the command does not state."""
     if not (repeated.differences or in_job):
-        _say(f"nothing is known to differ from trial {trial.trial_id}")
+        _say(f"nothing is known to differ from trial {short_id(trial.trial_id)}")
     _say(*(f"differs: {text}" for text in repeated.differences))
     _say(*(f"not compared: {text}" for text in repeated.unknown))
     _say(*(f"the command does not set {text}, as the recorded job did" for text in in_job))

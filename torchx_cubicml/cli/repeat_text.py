@@ -11,6 +11,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED, Trust
 from torchx_cubicml.records.redaction import printable
+from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.records.value_text import config_text
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def print_command(trial: Trial) -> None:
     text = command_text(trial.command)
     if not text:
         raise RecordError(
-            f"trial {printable(trial.trial_id)} holds no command: it was launched without --keep-command; "
+            f"trial {printable(short_id(trial.trial_id))} holds no command: it was launched without --keep-command; "
             "`history show` says what it holds"
         )
     for note in [*_trust_notes(trial), *checkout_lines(trial), *command_notes(trial.command)]:
@@ -54,9 +55,9 @@ def checkout_lines(trial: Trial) -> list[str]:
 
 def repeat_lines(trial: Trial, *, store: str) -> list[str]:
     """Return instructions for repeating the run of a trial from its record; empty without commit and command."""
-    lines = checkout_lines(trial)
+    lines, name = checkout_lines(trial), short_id(trial.trial_id)
     if trial.command:
-        return [*lines, follow_up("history", "show", trial.trial_id, "--command", store=store)]
+        return [*lines, follow_up("history", "show", name, "--command", store=store)]
     if not lines:
         return []
     sizes = {name: trial.observed[name] for name in _SIZES if name in trial.observed}
@@ -66,6 +67,6 @@ def repeat_lines(trial: Trial, *, store: str) -> list[str]:
     if trial.config:
         space = f", in the places of space file {trial.provenance[SPACE]}" if SPACE in trial.provenance else ""
         lines.append(f"set {config_text(trial.config)}{space}")
-        again = follow_up("history", "repeat", trial.trial_id, store=store)
+        again = follow_up("history", "repeat", name, store=store)
         lines.append(f"{again} --space FILE -- YOUR COMMAND")
     return lines

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import add_store, store_url
-from torchx_cubicml.cli.component_command import follow_up
+from torchx_cubicml.cli.history_filters import find_trial
 from torchx_cubicml.cli.option_choices import REPORT_FORMATS, add_choice
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.errors import LaunchError, StoreError
@@ -86,7 +86,7 @@ def _report(
     from torchx_cubicml.tuner.results import read_results
 
     trials, warnings = recorded
-    _check_config(args.config, trials, store=url)
+    chosen = args.config and find_trial([each for each in trials if each.config], args.config, store=url).trial_id
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     predictor = latest_choice(url)
@@ -101,7 +101,7 @@ def _report(
             colours=None if missing else colours,
             place=place,
             predictor=predictor,
-            chosen=args.config,
+            chosen=chosen,
         )
         for place, group in enumerate(groups, start=1)
     ]
@@ -123,14 +123,6 @@ def _space(file: str) -> SearchSpace | None:
     from torchx_cubicml.space.toml import load_space
 
     return load_space(file) if file else None
-
-
-def _check_config(trial_id: str, trials: Sequence[Trial], *, store: str) -> None:
-    if trial_id and not any(trial.trial_id == trial_id and trial.config for trial in trials):
-        raise StoreError(
-            f"--config {trial_id!r:.100}: no trial of store {mask(store)} with a config has this id; "
-            f"`{follow_up('history', 'list', store=store)}` shows the ids"
-        )
 
 
 def _terms(trials: Sequence[Trial], space: SearchSpace | None) -> list[Trial]:

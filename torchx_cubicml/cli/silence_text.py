@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.silence import silent_since
+from torchx_cubicml.records.trial import short_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,17 +27,16 @@ def silence_line(trial: Trial, last_events: Mapping[str, str]) -> str:
     return "" if time is None else f"no word since {_minute(time)}: its job may have been killed"
 
 
-def silence_lines(trials: Sequence[Trial], last_events: Mapping[str, str], *, ids: Mapping[str, str]) -> list[str]:
+def silence_lines(trials: Sequence[Trial], last_events: Mapping[str, str]) -> list[str]:
     """Return a line about the silent trials of a list, the newest first; none where no trial is silent.
 
     Args:
         trials: listed trials.
         last_events: as for ``silence_line``.
-        ids: trial id -> name in the list.
     """
     now = datetime.now(UTC)
     times = ((trial, silent_since(trial, last_events.get(trial.trial_id, ""), now)) for trial in trials)
-    silent = [f"{ids.get(trial.trial_id, trial.trial_id)} (since {_minute(time)})" for trial, time in times if time]
+    silent = [f"{short_id(trial.trial_id)} (since {_minute(time)})" for trial, time in times if time]
     if not silent:
         return []
     more = f" and {len(silent) - _MOST_NAMED} more" if len(silent) > _MOST_NAMED else ""

@@ -21,6 +21,7 @@ from torchx_cubicml.cli.base import (
 from torchx_cubicml.cli.component_command import launch_words, typed_command, with_scheduler
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
+from torchx_cubicml.records.trial import short_id
 
 if TYPE_CHECKING:
     import argparse
@@ -80,9 +81,10 @@ def run(args: argparse.Namespace) -> int:
 def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
-    from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
+    from torchx_cubicml.advisor.breakdown_text import breakdown_json
     from torchx_cubicml.cli.legality_text import legality_json, legality_lines
     from torchx_cubicml.launch.messages import changes_in_job
+    from torchx_cubicml.rewrite.dry_run import estimate_lines
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
     with progress("choosing configs", is_json=args.json):
@@ -113,7 +115,7 @@ def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argp
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
     lines = [*dict.fromkeys([*lines, *context.lines]), *legality_lines(study.posterior.space)]
     _print_text(next_command, lines, sensitivities, proposals, context)
-    _print_lines(breakdown_lines(breakdowns))
+    _print_lines(estimate_lines(breakdowns))
     return 0
 
 
@@ -217,7 +219,7 @@ def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> lis
         found = (mfu_text(trial), power_text(trial.measurement)) if trial is not None else ()
         return ", ".join(filter(None, (" ".join(filter(None, words)), *found)))
 
-    return [f"similar trial: {measured(each)} ({each.differs}), {each.trial_id}" for each in trials]
+    return [f"similar trial: {measured(each)} ({each.differs}), {short_id(each.trial_id)}" for each in trials]
 
 
 def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[str, object]:

@@ -71,6 +71,7 @@ _KNOWN = {
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _FUSED = re.compile(rf"({'|'.join(RUN_WORDS | _CACHES)})({'|'.join(_PATHS | _NAMES)})")
 _PATH = re.compile(r"[^\s%]*(?:/|\.[A-Za-z]\w{0,11}$)")
+_SURE_PATH = re.compile(r"[^\s%]*(?:/|\.[A-Za-z]\w{0,11})|(?:~|\.{0,2})/[^\s%]*")
 _OFF = re.compile(r"none|null|no|n|off|false|f|0|/dev/null", re.IGNORECASE)
 _ON = re.compile(r"|true|t|yes|y|on", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?[\d._,]*\d(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -91,6 +92,15 @@ def words_of(name: str) -> tuple[str, ...]:
 def is_remote(value: str) -> bool:
     """Return whether a value is a URL of a store, which is not on this machine and no service's address."""
     return _REMOTE.match(value) is not None
+
+
+def is_path(value: str) -> bool:
+    """Return whether a value is a path, and no id of a model on a hub, as ``team/model`` may be.
+
+    >>> [value for value in ("run.pt", "/a", "./a", "runs/", "~ab.pt", "team/a-1.3b", "full") if is_path(value)]
+    ['run.pt', '/a', './a', 'runs/', '~ab.pt']
+    """
+    return _SURE_PATH.fullmatch(value) is not None
 
 
 def named_values(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -83,10 +83,13 @@ class PresentCommand:
         )
 
     @cached_property
+    def _words(self) -> dict[str, str]:
+        return {**argument_words(self.arguments), **self.texts}
+
+    @cached_property
     def unknown(self) -> frozenset[str]:
         """Names of settings whose texts the launcher fills in later."""
-        settings = {**argument_words(self.arguments), **self.texts}
-        return frozenset(name for name, text in settings.items() if name != PROGRAM and _MACRO in text)
+        return frozenset(name for name, text in self._words.items() if name != PROGRAM and _MACRO in text)
 
     def settings(self, key: str) -> dict[str, str]:
         """Return the settings by name, as digests under a key; see ``digested_arguments``."""
@@ -97,18 +100,18 @@ class PresentCommand:
             **({TEXTS_KNOWN: ""} if key else {}),
         }
 
-    def ignores(self, name: str, origin: Origin | None = None) -> bool:
-        """Return whether a setting of this name never tells two works apart."""
+    def ignores(self, name: str, value: str, origin: Origin | None = None) -> bool:
+        """Return whether a setting of this name, with this value or that of this command, never tells works apart."""
         key = f":{name.rpartition(':')[2]}"
         named = {name, key} if ":" in name else {name}
-        if named & self.declared or name in self.unknown or is_harmless(name):
+        values = (value, self._words.get(name, ""))
+        if named & self.declared or name in self.unknown or any(is_harmless(name, each) for each in values):
             return True
         return origin is Origin.TUNE and bool(named & self.redirected)
 
     def identity(self) -> list[list[str]]:
         """Return the settings that may tell two works apart, for the name of a cache file."""
-        settings = {**argument_words(self.arguments), **self.texts}
-        return sorted([name, text] for name, text in settings.items() if not self.ignores(name))
+        return sorted([name, text] for name, text in self._words.items() if not self.ignores(name, text))
 
 
 class RecordedSettings:
@@ -183,7 +186,7 @@ class RecordedSettings:
         return self._ids.get(recorded)
 
     def _compared(self, settings: Mapping[str, str], origin: Origin | None = None) -> dict[str, str]:
-        return {name: value for name, value in settings.items() if not self._command.ignores(name, origin)}
+        return {name: value for name, value in settings.items() if not self._command.ignores(name, value, origin)}
 
 
 def is_of_program(name: str) -> bool:

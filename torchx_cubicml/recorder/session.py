@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
@@ -57,6 +58,7 @@ _SHORT_QUERY_S = 0.5  # limit of a query for a value that was posted long before
 _MEET_S = 10.0
 _POLL_S = 0.02
 STEP_LIMIT = "step limit"
+_NEVER_MATCHED = "the pattern of [log] in the space file never matched an output line with a number above zero"
 
 
 def open_session(program: Program) -> Session | None:
@@ -93,14 +95,15 @@ class Session:
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._pid = os.getpid()
-        self._is_disabled = False
-        self._is_traced: Callable[[], bool] = _never
+        self._is_disabled = self._is_closed = False
+        self._is_traced: Callable[[], bool] = bool  # no
         self._training: Training | None = None
         self._peers: Peers | None = None
         self._reporter: Reporter | None = None
         self._unhook: Callable[[], None] | None = None
         self._step_limit = assignment.contract.step_limit or 0
         self._lines: LogLines | None = None
+        self._log_doubt = ""  # why a launch with a declared pattern has no throughput
         self._energy = JobEnergy(assignment.job)
         self._hooks: dict[str, Hook] = {}
         self._hook_facts: dict[str, Value] = {}
@@ -134,6 +137,8 @@ class Session:
         os.register_at_fork(after_in_child=self._disable_in_fork)
         if closes_at_exit:
             atexit.register(self.close)
+        for name in ("_exit", "execv", "execve"):
+            setattr(os, name, partial(self._leave_by, name, getattr(os, name)))
         measure.listen(self.guarded(self._on_record_step))
         # Trainers print on the first rank, or on the last one, where a pipeline computes its loss.
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
@@ -180,6 +185,17 @@ class Session:
                 self._give_up(error)
 
         return call
+
+    def _leave_by(self, how: str, leave: Callable[..., NoReturn], *args: Any, **named: Any) -> NoReturn:
+        """Leave by ``os._exit``, or become another program; the end is recorded first."""
+        target: Any = args[0] if args else named.get("path", named.get("status"))
+        try:
+            # A name is tried in each folder of PATH, where it need not be.
+            if not self._is_closed and (how == "_exit" or shutil.which(os.fsdecode(target), path=os.curdir)):
+                self._end(lambda: state_of_exit(target) if how == "_exit" else (State.COMPLETED, "replaced by os.exec"))
+                self.close()
+        finally:
+            leave(*args, **named)
 
     def _open_reporter(self) -> None:
         """Begin to report the whole launch; a rank that a recorded program has started does so once it trains."""
@@ -481,7 +497,8 @@ class Session:
 
     def _warn_about_log(self, measured: Measurement | None, logged: Measurement | None, *, is_declared: bool) -> None:
         if logged is None and is_declared:
-            warn("no output line of this launch matched [log] of the space file")
+            self._log_doubt = "" if has_throughput(measured) else _NEVER_MATCHED
+            warn(self._log_doubt or f"{_NEVER_MATCHED}; the {STEPS} were timed all the same")
         elif difference := disagreement(measured, logged):
             first = "log lines" if is_declared else STEPS
             warn(f"{difference}; both are recorded, and the {first} take precedence")
@@ -494,6 +511,7 @@ class Session:
 
     def _report_end(self, describe: Callable[[], tuple[State, str]]) -> None:
         state, reason = describe()
+        reason = reason or (self._log_doubt if state is State.COMPLETED else "")
         if self._attempt is not None:
             self._attempt.ended(state)
         if self._reporter is None and state is not State.COMPLETED:
@@ -541,6 +559,7 @@ class Session:
         """Wait for the store within its limits, before this process ends."""
         if os.getpid() != self._pid:
             return
+        self._is_closed = True
         try:
             if self._peers is not None:
                 self._peers.close()
@@ -573,7 +592,3 @@ class Session:
                     unhook()
             except Exception:  # noqa: BLE001, S112 - a hook that stays installed does nothing while _is_disabled is set
                 continue
-
-
-def _never() -> bool:
-    return False

@@ -1,7 +1,8 @@
 """Digests of a program's arguments: what a later space file needs to read a value, and nothing that can be read.
 
 Flag names, numbers and words such as ``true`` are recorded. Every other text becomes a digest of 32 bits, by which the
-words of a space file are recognised (``restored_arguments``). So no path, name or prompt reaches a store. The digest is
+words of a space file are recognised (``restored_arguments``), with the suffix of a file that may set defaults or is a
+checkpoint. So no path, name or prompt reaches a store. The digest is
 keyed (a message authentication code) with the key of the store, so that nobody without the key can try out texts.
 Earlier releases recorded digests without a key; they are still recognised.
 """
@@ -30,9 +31,9 @@ _PLAIN = re.compile(
     r"[+-]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][+-]?\d{1,3})?|true|false|yes|no|on|off|none|null|auto|",
     re.IGNORECASE,
 )
-_DIGEST = re.compile(rf"{_MARK}k?[0-9a-f]{{8}}(?:\.(?:json|yaml|yml|toml|py))?")
 _KEYED = re.compile(rf"{_KEYED_MARK}[0-9a-f]{{8}}")
-_SUFFIXES = frozenset({".json", ".yaml", ".yml", ".toml", ".py"})  # of files that may set defaults
+_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".pt", ".pth", ".ckpt", ".safetensors")
+_DIGEST = re.compile(rf"{_MARK}k?[0-9a-f]{{8}}(?:{'|'.join(map(re.escape, _SUFFIXES))})?")
 
 
 def digested_arguments(arguments: Sequence[str], key: str = "") -> tuple[str, ...]:

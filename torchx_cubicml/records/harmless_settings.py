@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.facts.named_places import RUN_WORDS, NamedPlace, place_of, word_set, words_of
+from torchx_cubicml.facts.named_places import RUN_WORDS, NamedPlace, is_path, place_of, word_set, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,11 +77,12 @@ _VARIABLES = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def is_harmless(name: str) -> bool:
+def is_harmless(name: str, value: str = "") -> bool:
     """Return whether a setting of this name is known to change neither the work of a step nor its speed.
 
     Args:
         name: as ``argument_words`` gives it, or ``$NAME`` of an environment variable, or ``--flag:key`` of a file.
+        value: as typed or digested. A path tells of an output where the name alone does not: ``--ckpt run.pt``.
 
     >>> [name for name in ("--seed", "--seq_len", "--run_name", "training.steps=", "--save_every", "--model_dir")
     ...  if is_harmless(name)]
@@ -92,12 +93,13 @@ def is_harmless(name: str) -> bool:
     plain = name.rpartition(":")[2].strip("-+=")
     section, _, last = plain.rpartition(".")
     parts, sections = words_of(last), words_of(section.rpartition(".")[2])
+    place = place_of(plain, value if is_path(value) else None)
     if not parts or name.startswith("argument "):
         return False
     return (
         not _ALWAYS.isdisjoint(parts)
         or _is_cadence((*sections, *parts))
-        or (_SIZES.isdisjoint(sections) and (place_of(plain) in _PLACES or _is_whole(parts, last.lower(), sections)))
+        or (_SIZES.isdisjoint(sections) and (place in _PLACES or _is_whole(parts, last.lower(), sections)))
         or (_SIZES.isdisjoint((*sections, *parts)) and not _PARTS.isdisjoint((*sections[-1:], *parts)))
     )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.job_time import TimedJob
 
 SECOND_ATTEMPT_SUFFIX = "-as-typed"  # of the trial id of a job that runs as typed after its rewritten command failed
+_RANDOM_LETTERS = 10  # of the last part of a trial id from which no other trial has the same
 _NOT_SHOWN = frozenset({"trial_id", "arguments", "digests", "timed"})  # in the table of a notebook
 
 
@@ -232,7 +233,7 @@ class Trial:
         measurement = asdict(self.measurement) if self.measurement is not None else {}
         groups = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_SHOWN}
         rows = fact_rows({**groups, "measurement": measurement})
-        return section_html(f"Trial {self.trial_id}", table_html((), rows))
+        return section_html(f"Trial {short_id(self.trial_id)}", table_html((), rows))
 
     def fact(self, name: str) -> Value | None:
         """Return the value of ``name``: from the workload, else observed, else requested; ``None`` if unknown."""
@@ -240,6 +241,16 @@ class Trial:
             if name in source:
                 return source[name]
         return None
+
+
+def short_id(trial_id: str) -> str:
+    """Return the name of a trial for people: the last part of its id if that is random, else the whole id.
+
+    >>> short_id("local_cwd-train-bk3wbd6d4p"), short_id("slurm-hpc-1234567")
+    ('bk3wbd6d4p', 'slurm-hpc-1234567')
+    """
+    ending = trial_id.rpartition("-")[2]
+    return ending if len(ending) >= _RANDOM_LETTERS else trial_id
 
 
 def new_id(prefix: str) -> str:

@@ -29,7 +29,7 @@ from torchx_cubicml.records.resumption import (
     starts_anew,
 )
 from torchx_cubicml.records.suggestion import Suggestion
-from torchx_cubicml.records.trial import Origin, State
+from torchx_cubicml.records.trial import Origin, State, short_id
 from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload, passed_over, recency
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
@@ -206,7 +206,7 @@ def going_on_line(case: DecisionContext, earlier: Trial | None, config: Config) 
     kept = "keeping its batch and layout" if has_same_state(earlier.config, config) else "with the config as typed now"
     if not (case.signs.says or case.signs.job) and digested([UNSEEN], case.digest_keys) & {*folders(earlier)}:
         kept += " in case (its checkpoints are out of sight)"
-    return f"goes on from {where}launch {earlier.trial_id}, {kept}"
+    return f"goes on from {where}launch {short_id(earlier.trial_id)}, {kept}"
 
 
 def resumed_choice(case: DecisionContext, earlier: Trial | None) -> Choice | None:
@@ -230,7 +230,7 @@ def resumed_choice(case: DecisionContext, earlier: Trial | None) -> Choice | Non
     config = _from_own_literals(case, case.space, wanted)
     if config is case.current or case.changed_batch(config):
         return None
-    reason = f"goes on from {earlier.trial_id}"
+    reason = f"goes on from {short_id(earlier.trial_id)}"
     suggestion = Suggestion(
         config=config, throughput=None, low=None, high=None, probability_to_fit=1.0, reason=reason, n_trials=0
     )

@@ -11,6 +11,7 @@ from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.resumption import digested, folders, savers
+from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import (
@@ -146,7 +147,7 @@ def typed_over_lines(case: DecisionContext, url: str, *, limits: DecisionLimits)
     if choice is None:
         return ()
     differing = (f"{name} {value}" for name, value in choice.config.items() if value != case.current.get(name))
-    ran = f"goes on from launch {choice.resumes}, which ran with {', '.join(differing)}"
+    ran = f"goes on from launch {short_id(choice.resumes)}, which ran with {', '.join(differing)}"
     return (f"{ran}; this launch runs as typed all the same",)
 
 

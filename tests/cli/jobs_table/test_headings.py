@@ -66,7 +66,8 @@ NAMES = {
     "steps_per_second": ("it/s", "steps per second"),
     "seconds_per_step": (
         "s/it",
-        "iteration time (ms)",
+        *("iteration time (ms)", "Iteration time (s)", "Iteration Time (Sec.)", "Iteration time (in ms)"),
+        *("Iteration time (s) [avg]", "Iteration time (mean, s)", "Iteration time (s/iter)"),
         "train_step_timing (s)",
         "stepTimeMs",
         "sec_per_step",

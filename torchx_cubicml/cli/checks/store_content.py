@@ -12,7 +12,7 @@ from torchx_cubicml.cli.checks.store_place import MAX_OFFSET_S
 from torchx_cubicml.cli.component_command import follow_up
 from torchx_cubicml.records.event import TUNER, Event, EventKind
 from torchx_cubicml.records.iso_time import parse_time
-from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.trial import State, short_id
 from torchx_cubicml.settings import cache_folder
 from torchx_cubicml.store.deadline import within
 from torchx_cubicml.store.event_groups import EventGroup
@@ -74,7 +74,7 @@ def _conflicts(context: CheckContext) -> Finding:
     for event in context.stored.events.values():
         if event.trial_id and event.kind is not EventKind.PLANNED and event.writer != TUNER:
             groups[event.trial_id].append(event)
-    found = [f"{name} has {why}" for name, events in groups.items() if (why := _conflict(events))]
+    found = [f"{short_id(name)} has {why}" for name, events in groups.items() if (why := _conflict(events))]
     if found:
         cure = (
             "two launches wrote under one id, as after copying a job's environment: no number of such a trial is to be "
@@ -107,7 +107,7 @@ def _ends(context: CheckContext) -> Finding:
     last = dict(sorted((name, time) for name, time in timed if time is not None))
     now = datetime.now(UTC)
     running = [trial.trial_id for trial in context.trials if trial.state is State.RUNNING]
-    silent = [name for name in running if name in last and now - last[name] > _SILENCE]
+    silent = [short_id(name) for name in running if name in last and now - last[name] > _SILENCE]
     if silent:
         found = f"{len(silent)} trials count as running and last reported over {_SILENCE.days} days ago: {some(silent)}"
         cure = (
@@ -131,7 +131,7 @@ def _clocks(context: CheckContext) -> Finding:
             name = event.trial_id or event.launch_id
             ahead[name] = max(seconds, ahead.get(name, 0.0))
     if ahead:
-        times = some([f"{name} by {seconds:.0f} s" for name, seconds in ahead.items()])
+        times = some([f"{short_id(name)} by {seconds:.0f} s" for name, seconds in ahead.items()])
         found = f"{len(ahead)} trial{'s are' if len(ahead) > 1 else ' is'} of the future: {times}"
         return wrong(found, f"set the clock of their hosts, or the one here (it says {now:%Y-%m-%d %H:%M} UTC), by NTP")
     return ok("no event is later than now")

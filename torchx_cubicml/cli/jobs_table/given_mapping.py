@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, PEAK_MEMORY, PROGRAM, ROLES, STARTED_AT, STATUS, UNITS
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.mapping import MappingFields, TableMapping, standard_column_name
+from torchx_cubicml.cli.jobs_table.proposal import STEP_DOUBT, times_of_iteration
 from torchx_cubicml.cli.jobs_table.statuses import states_of_words
 from torchx_cubicml.cli.jobs_table.synonyms import WORKLOAD_SYNONYMS
 from torchx_cubicml.errors import RecordError
@@ -74,6 +75,9 @@ class GivenMapping(MappingFields):
         others = [plan for plan in plans if plan.heading.text not in placed.values()]
         by_name = {plan.name: plan.heading.text for plan in others if plan.name and plan.name not in {*UNITS, OUTCOME}}
         rated = next((plan for plan in plans if plan.name in UNITS), None)
+        units = () if self.unit else times_of_iteration(self.throughput, _unit_of(self.throughput))
+        if units and "gradient_accumulation_steps" in {*by_name, *placed, *self.facts}:
+            raise RecordError(f"column {self.throughput!r} {STEP_DOUBT}: give --unit {' or --unit '.join(units)}")
         status = self.status or by_name.pop(STATUS, "")
         completed, out_of_memory = self._statuses(source, status)
         single = {name: by_name.pop(name, "") for name in (STARTED_AT, PEAK_MEMORY, STATUS)}
@@ -112,7 +116,7 @@ class GivenMapping(MappingFields):
 def _unit_of(column: str) -> str:
     """Return the unit that the heading of a throughput says, tokens per second where it says none."""
     name = read_heading(column).name
-    return name if name in UNITS and name.partition("_per_")[2].startswith("second") else UNITS[0]
+    return name if name in UNITS else UNITS[0]
 
 
 def _legal_name(name: str) -> str:

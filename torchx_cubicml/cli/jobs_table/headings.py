@@ -102,7 +102,9 @@ def read_heading(text: str) -> Heading:
     """
     brackets = _BRACKETED.findall(text)
     bare = _BRACKETED.sub(" ", text).strip() or text
+    said = [part.strip(" .").lower().removeprefix("in ") for each in brackets for part in each.split(",")]
     unit = brackets[-1].strip().lower() if brackets else ""
+    unit = next((part for part in said if is_time_unit(part) or is_memory_unit(part)), unit)
     forms = [*_bare_forms(bare, unit), (text, unit)]
     if "flop" in unit:
         return Heading(text=text, name=OUTCOME, unit=unit)
@@ -181,10 +183,11 @@ def _with_unit(text: str, name: str, unit: str) -> Heading | None:
         return None
     if name == "global_batch_size" and _TOKENS.fullmatch(unit):
         return Heading(text=text, name=GLOBAL_BATCH_TOKENS, unit=_COUNTED.sub("", unit))
-    if name == STEP_TIME and not is_time_unit(unit):
-        return Heading(text=text, choices=("seconds_per_step", "milliseconds_per_step"))
-    if name == STEP_TIME:
+    if name == STEP_TIME and is_time_unit(unit):
         return Heading(text=text, name="seconds_per_step", unit=unit)
+    if name == STEP_TIME:
+        asked = Heading(text=text, choices=("seconds_per_step", "milliseconds_per_step"))
+        return _rate_of(text, heading_key(unit), "") or asked
     return Heading(text=text, name=name, unit=unit)
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.jobs_table.headings import Heading
     from torchx_cubicml.cli.jobs_table.source import SourceTable
 
+STEP_DOUBT = "may be the time of a step or of one of its micro batches"
 _STEP_WORDS = re.compile(r"step|optim|update|global")  # an iteration of these is a step, whatever its micro batches
 _ONCE = frozenset({STATUS, STARTED_AT, PEAK_MEMORY, PROGRAM})
 _FAILED = frozenset({State.UNKNOWN, State.OUT_OF_MEMORY})
@@ -260,11 +261,14 @@ def _with_doubtful_step_times(source: SourceTable, plans: dict[str, ColumnPlan])
     if all((number or 0.0) <= 1.0 for number in counts):
         return plans
     for heading, plan in plans.items():
-        if plan.name in MICRO_BATCH_TIMES and not plan.is_given and not _STEP_WORDS.search(heading.lower()):
-            choices = (plan.name, MICRO_BATCH_TIMES[plan.name])
-            reason = "may be the time of a step or of one of its micro batches"
-            plans[heading] = replace(plan, name="", choices=choices, reason=reason)
+        if choices := () if plan.is_given else times_of_iteration(heading, plan.name):
+            plans[heading] = replace(plan, name="", choices=choices, reason=STEP_DOUBT)
     return plans
+
+
+def times_of_iteration(text: str, name: str) -> tuple[str, ...]:
+    """Return what a column may hold if a step has several micro batches; empty without doubt."""
+    return (name, MICRO_BATCH_TIMES[name]) if name in MICRO_BATCH_TIMES and not _STEP_WORDS.search(text.lower()) else ()
 
 
 def _with_one_throughput(source: SourceTable, plans: dict[str, ColumnPlan]) -> dict[str, ColumnPlan]:

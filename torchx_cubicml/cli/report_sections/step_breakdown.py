@@ -11,6 +11,7 @@ from torchx_cubicml.launch.messages import worth_text
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.config_changes import changed_values
 from torchx_cubicml.records.redaction import mask, printable
+from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.report.markup import Html, element, joined
 from torchx_cubicml.report.sections.breakdown_bars import PartsBar, breakdown_html, chooser_html
@@ -187,7 +188,7 @@ def _further(view: WorkloadView) -> Iterable[tuple[str, Config]]:
     with_config = [trial for trial in view.trials if trial.config]
     for trial in with_config:
         if view.chosen and trial.trial_id == view.chosen:
-            yield f"trial {printable(mask(view.chosen))}", trial.config
+            yield f"trial {printable(mask(short_id(view.chosen)))}", trial.config
     groups: defaultdict[str, list[float]] = defaultdict(list)
     configs: dict[str, Config] = {}
     for trial in with_config:

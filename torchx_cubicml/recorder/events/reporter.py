@@ -21,6 +21,7 @@ from torchx_cubicml.records.event import MEASURED_TRAINING, Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
 from torchx_cubicml.records.resumption import FOLDER_FACTS
 from torchx_cubicml.records.shell_words import shell_word
+from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.settings import PRINT_TRIAL, default_store_url, is_on, option
 from torchx_cubicml.store.lasting import may_end_with_job
 from torchx_cubicml.store.obstacle import write_obstacle
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _WIDTH = 82  # of a line without the name of the package, from which the command has a line of its own
 _PARTLY = "only partly recorded"
 _ENDS_WITH_JOB = "the store may end with this job, so the line above holds the trial, too"
-_RANDOM_LETTERS = 10  # of the last part of a trial id from which no other trial has the same
 
 
 class Reporter:
@@ -158,9 +158,8 @@ class Reporter:
         except (ImportError, ValueError):  # a module of that name without a spec
             has_torchx = False
         if not has_torchx:
-            return f"trial {self._trial_id}"
-        ending = self._trial_id.rpartition("-")[2]
-        words = [ending if len(ending) >= _RANDOM_LETTERS else self._trial_id]
+            return f"trial {short_id(self._trial_id)}"
+        words = [short_id(self._trial_id)]
         if store != _default_store():
             words += ["--store", store]
         return f"torchx cubicml history show {' '.join(map(shell_word, words))}"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 KILLED_BY_HOST = (
     "the process sent no end event; the host or the job ran out of memory, and processes of this launch were killed"
 )
-NO_END_EVENT = "the process sent no end event: killed by a signal, or ended by os._exit"
+NO_END_EVENT = "the process sent no end event: killed by a signal, or ended by native code"
 
 
 class EventWriter:

@@ -236,6 +236,7 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     """
     from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
+    from torchx_cubicml.launch.objective import of_one_size
     from torchx_cubicml.launch.present_command import PresentCommand
     from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
@@ -254,6 +255,7 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace, recorded
     trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
     command = PresentCommand.of(component.launch, space)
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
+    trials = of_one_size(space, trials, workload, current)
     case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
     check = HookCheck.of(component.launch, space, current, recorded=recorded, own=case.own_trials())
     own, facts = case.own_trials(), {"workload": workload, "current": current}

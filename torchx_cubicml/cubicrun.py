@@ -228,7 +228,7 @@ def _started_as_typed(plan: Plan, command: CommandLaunch) -> Plan:
 def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_dry_run: bool) -> Plan:
     from torchx_cubicml.launch import TorchrunLaunch
     from torchx_cubicml.launch.torchrun_command import RECORDER
-    from torchx_cubicml.rewrite.rewriter import dry_run_estimates, rewrite
+    from torchx_cubicml.rewrite.rewriter import rewrite
     from torchx_cubicml.store.obstacle import folder_obstacle, write_obstacle
 
     find_obstacle = write_obstacle if is_own_python else folder_obstacle
@@ -238,8 +238,7 @@ def _plan_here(command: AnyLaunch, options: Options, *, is_own_python: bool, is_
     if is_dry_run:
         what = "as typed" if rewritten.contract is None else "with the recorder in front of the program"
         words = _unrecorded(command, launch)
-        estimates = dry_run_estimates(command.launch, rewritten, options)
-        lines = (*lines, *estimates, *_shown(f"{Path(words[0]).name} would run {what}", words, changes))
+        lines = (*lines, *_shown(f"{Path(words[0]).name} would run {what}", words, changes))
     if rewritten.contract is None:
         return Plan(args=command.args, lines=lines)
     # Where each node or rank runs cubicrun, only rank 0 can choose a trial id for all of them.

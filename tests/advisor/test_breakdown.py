@@ -216,3 +216,13 @@ def test_json_holds_every_part() -> None:
     assert own["hidden_seconds"]["data_parallel"] > 0.0
     assert own["measured_share_outside_steps"] is None
     assert payload["missing"] == ""
+
+
+@pytest.mark.parametrize(("error", "is_told"), [(0.05, True), (0.4, True), (0.5, False), (0.99, False), (3.0, False)])
+@pytest.mark.parametrize(("of", "what"), [("time", "the time of a step"), ("memory", "the memory of a device")])
+def test_an_estimate_that_misses_its_launches_is_not_told(error: float, is_told: bool, of: str, what: str) -> None:
+    parts = Breakdown(seconds={"compute": 1.0}, memory_gib={"parameters": 1.0})
+    lines = breakdown_lines(Breakdowns(of={"a": parts}, **{of: Basis(n_launches=9, error=error)}))
+    told = f"No estimate of where {what} goes: its median error on launches is {100 * error:.0f} %."
+    assert (told in lines) is not is_told
+    assert any(line.startswith(f"Where {what} goes") for line in lines) is is_told

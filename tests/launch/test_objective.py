@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torchx_cubicml.advisor import Study, best_known
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import with_measured_objective
-from torchx_cubicml.launch.objective import COUNT_WORK
+from torchx_cubicml.launch.objective import COUNT_WORK, of_one_size
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.choice import DecisionContext, advise
@@ -197,22 +197,18 @@ def test_the_work_of_a_step_is_compared(first: dict[str, int], second: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("freeze", "tried", "why"),
-    [
-        (["micro_batch_size"], [1], ""),
-        (["micro_batch_size"], [1, 2], "launches differ in micro_batch_size"),
-        ([], [1], "micro_batch_size may change the work of a step"),
-    ],
-    ids=["frozen", "frozen after another", "free"],
+    ("freeze", "tried"),
+    [(["micro_batch_size"], [1]), (["micro_batch_size"], [1, 2]), ([], [1]), ([], [1, 2, 4])],
+    ids=["frozen", "frozen after another", "free", "free after others"],
 )
-def test_a_decision_and_its_message_take_one_objective(freeze: list[str], tried: list[int], why: str) -> None:
-    batch = "[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = '--b'\n"
+def test_steps_alone_are_compared_between_launches_of_one_batch(freeze: list[str], tried: list[int]) -> None:
+    batch = "[parameters.micro_batch_size]\nchoices = [1, 2, 4]\nflag = '--b'\nchanges_training = true\n"
     space = parse_space(f"{TEXT}{batch}[rewrite]\nfreeze = {freeze}\n", where="space.toml")
     trials = [
         replace(
             paced(),
             config={"knob": knob, "micro_batch_size": micro},
-            measurement=Measurement(mean_step_time_s=(0.1 + 0.001 * number) / knob, statistic="mean"),
+            measurement=Measurement(mean_step_time_s=(0.1 + 0.001 * number) / knob / micro**2, statistic="mean"),
         )
         for micro in tried
         for knob in (1, 2)
@@ -220,13 +216,28 @@ def test_a_decision_and_its_message_take_one_objective(freeze: list[str], tried:
     ]
     current = {"knob": 1, "micro_batch_size": 1}
     case = DecisionContext(space=space, workload=WORKLOAD, current=current, trials=trials).migrated()
-    assert case.space.objective == ("tokens_per_second" if why else "steps_per_second")
-    assert len(case.lines) == 1
-    assert (f"steps per second do not compare as {why};" in case.lines[0]) == bool(why)
+    assert case.space.objective == "steps_per_second"
+    assert case.lines == (f"steps_per_second is compared, as {NONE_COUNTED}; {COUNT_WORK}",)
+    assert {trial.config["micro_batch_size"] for trial in case.trials} == {1}
     suggestion = advise(case)
-    assert (suggestion is None) == bool(why)
-    if suggestion is not None:
-        assert (suggestion.config["knob"], suggestion.gain) == (2, pytest.approx(2.0, rel=0.05))
+    assert suggestion is not None
+    assert (suggestion.config, suggestion.gain) == ({**current, "knob": 2}, pytest.approx(2.0, rel=0.05))
+    why = f"steps alone were counted, and those of another value may do other work; {COUNT_WORK}"
+    assert case.batch_lines() == {"micro_batch_size": f"keeping micro_batch_size: {why}"}
+
+
+def test_launches_that_count_their_work_are_compared_over_batches() -> None:
+    space = parse_space(f"{TEXT}[parameters.bs]\nchoices = [1, 2]\nflag = '--bs'\n", where="space.toml")
+    trials = [replace(SAMPLES, config={"knob": 1, "bs": size}) for size in (1, 2)]
+    assert of_one_size(space, trials, WORKLOAD, {"knob": 1, "bs": 1}) == trials
+    steps = [replace(PACED, config={"knob": 1, "bs": size}) for size in (1, 2, 2)]
+    elsewhere = replace(steps[1], workload={"program": "other.py"})
+    assert of_one_size(space, [*trials, *steps, elsewhere], WORKLOAD, {"knob": 1, "bs": 1}) == [
+        *(trials[0], steps[0], elsewhere),
+    ]
+    assert of_one_size(space, steps, WORKLOAD, {"knob": 1}) == steps  # the batch of the command is not known
+    stated = replace(space, is_objective_stated=True)
+    assert of_one_size(stated, steps, WORKLOAD, {"knob": 1, "bs": 1}) == steps
 
 
 @pytest.mark.parametrize(

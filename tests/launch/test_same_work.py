@@ -218,6 +218,35 @@ def test_a_change_that_shows_in_nothing_that_can_be_compared_is_not_taken_for_ha
     assert [trial.config["micro_batch_size"] for trial in history.compared("--image", "448").trials] == [1]
 
 
+def paced(step_s: float = 0.1) -> Measurement:
+    """Return a measurement of which nothing but the steps could be counted."""
+    return Measurement(mean_step_time_s=step_s, statistic="mean")
+
+
+@pytest.mark.parametrize("flag", ["--bsz", "--train.seq-len", "--global_batch_size"])
+@pytest.mark.parametrize("counts", [True, False])
+def test_launches_of_which_steps_alone_were_counted_are_kept_apart_by_their_batch(flag: str, counts: bool) -> None:
+    history = History()
+    for size in ("4", "8"):
+        history.ran(flag, size, seq_len=None, **({} if counts else {"measurement": paced()}))
+    known = history.compared(flag, "8")
+    assert known.unseen == ()
+    assert [trial.trial_id for trial in known.trials] == (["t000", "t001"] if counts else ["t001"])
+    why = f"1 launch left out: another value of {flag}, and steps alone were counted, which do not tell it"
+    assert known.lines == (() if counts else (why,))
+    assert history.compared(flag, "16").unseen == (() if counts else (flag,))
+
+
+def test_steps_tell_the_work_of_other_settings_where_nothing_else_was_counted() -> None:
+    history = History()
+    history.ran("--workers", "4", measurement=paced())
+    history.ran("--workers", "8", measurement=paced(0.12))
+    assert history.compared("--workers", "2").unseen == ()
+    slow = history.ran("--workers", "1", measurement=paced(0.4))
+    assert history.compared("--workers", "1").trials == [slow]
+    assert history.compared("--workers", "2").unseen == ("--workers",)
+
+
 def test_what_was_declared_or_redirected_is_not_compared() -> None:
     history = History()
     history.ran("--batch_size", "4", "--layers", "2", "--dump", "/scratch/1", origin=Origin.TUNE)

@@ -124,6 +124,7 @@ def test_a_sound_training_gives_no_warning(session: Session, capsys: pytest.Capt
         "steps.forwards:Forwards._choose",
         "steps.forwards:find_batch",
         "steps.forwards:loader_batch_size",
+        "steps.forwards:mean_batch_size",
         "steps.forwards:output_node",
         "steps.forwards:Forwards._begin_backward",
         "steps.forwards:Forwards.take",

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.command_explanation.estimates import WIDEST
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.advisor.breakdown import Breakdowns
+    from torchx_cubicml.advisor.breakdown import Basis, Breakdowns
 
 _NEGLIGIBLE = 0.01  # share of a total below which a part is counted as "other" in each column
 _ABREAST = 4  # configs side by side, which fit 80 columns; others stand below
 _SHORT_S = 1.0  # longest step that is shown in milliseconds
+# An estimate that is missed by a share ``e`` may be off by a factor of ``1 / (1 - e)``. Of a normal logarithm that half
+# of the launches miss by more, the 80 % interval spans ``WIDEST``: wider ones are not told by ``explain`` either. Its
+# ends are 2 * 1.2816 standard deviations apart, and the median error is 0.6745 of one.
+_MOST_ERROR = 1.0 - WIDEST ** (-0.6745 / (2.0 * 1.2816))
 
 
 def breakdown_lines(breakdowns: Breakdowns) -> list[str]:
@@ -21,14 +27,25 @@ def breakdown_lines(breakdowns: Breakdowns) -> list[str]:
         return [f"No estimate of where time and memory go: {_reason(breakdowns.lacking)}."]
     longest = max(each.step_s for each in breakdowns.of.values())
     unit, factor = ("milliseconds", 1000.0) if longest < _SHORT_S else ("seconds", 1.0)
-    lines = [f"Where the time of a step goes, in {unit} ({basis_text(breakdowns, 'step')}):"]
-    steps = {name: (each.seconds, each.measured_s) for name, each in breakdowns.of.items()}
-    lines += _table(steps, factor=factor)
+    lines = _held_back("the time of a step", breakdowns.time)
+    if not lines:
+        lines = [f"Where the time of a step goes, in {unit} ({basis_text(breakdowns, 'step')}):"]
+        steps = {name: (each.seconds, each.measured_s) for name, each in breakdowns.of.items()}
+        lines += _table(steps, factor=factor)
     sizes = {name: (each.memory_gib, each.measured_gib) for name, each in breakdowns.of.items() if each.memory_gib}
-    if sizes:
+    if sizes and (held_back := _held_back("the memory of a device", breakdowns.memory)):
+        lines += held_back
+    elif sizes:
         lines.append(f"Where the memory of a device goes, in GiB ({basis_text(breakdowns, 'peak')}):")
         lines += _table(sizes, factor=1.0)
     return [*lines, *unplanned_lines(breakdowns), *breakdowns.first_launch.lines]
+
+
+def _held_back(what: str, basis: Basis) -> list[str]:
+    """Return the line on an estimate that misses its launches by so much that it is not told; none for others."""
+    if (basis.error or 0.0) <= _MOST_ERROR:
+        return []
+    return [f"No estimate of where {what} goes: its median error on launches is {100.0 * (basis.error or 0.0):.0f} %."]
 
 
 def unplanned_lines(breakdowns: Breakdowns) -> list[str]:

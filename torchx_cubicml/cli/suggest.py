@@ -81,10 +81,9 @@ def run(args: argparse.Namespace) -> int:
 def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
-    from torchx_cubicml.advisor.breakdown_text import breakdown_json
+    from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
     from torchx_cubicml.cli.legality_text import legality_json, legality_lines
     from torchx_cubicml.launch.messages import changes_in_job
-    from torchx_cubicml.rewrite.dry_run import estimate_lines
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
     with progress("choosing configs", is_json=args.json):
@@ -115,7 +114,7 @@ def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argp
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
     lines = [*dict.fromkeys([*lines, *context.lines]), *legality_lines(study.posterior.space)]
     _print_text(next_command, lines, sensitivities, proposals, context)
-    _print_lines(estimate_lines(breakdowns))
+    _print_lines(breakdown_lines(breakdowns))
     return 0
 
 
@@ -239,6 +238,7 @@ def _read_context(launch: Launch, args: argparse.Namespace, recorded: Sequence[T
     """
     from torchx_cubicml.advisor.hook_check import HookCheck
     from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
+    from torchx_cubicml.launch.objective import of_one_size
     from torchx_cubicml.launch.present_command import PresentCommand
     from torchx_cubicml.launch.same_work import with_same_work
     from torchx_cubicml.rewrite.choice import DecisionContext
@@ -255,6 +255,7 @@ def _read_context(launch: Launch, args: argparse.Namespace, recorded: Sequence[T
     trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
     command = PresentCommand.of(launch, space)
     trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
+    trials = of_one_size(space, trials, workload, current)
     case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=predictor)
     check = HookCheck.of(launch, space, current, recorded=recorded, own=case.own_trials())
     own, facts = case.own_trials(), {"workload": workload, "current": current}

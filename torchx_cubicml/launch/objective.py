@@ -7,15 +7,15 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.objective_units import OBJECTIVES
-from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.records.objective_units import OBJECTIVES, RATES
+from torchx_cubicml.records.workload import is_same_workload, value_key
 from torchx_cubicml.space.constraints import data_parallel_degree, is_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Workload
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
 
 COUNT_WORK = "count samples with torchx_cubicml.measure.step(samples=...), or declare your log lines in [log]"
@@ -58,6 +58,25 @@ def with_measured_objective(
             space, tokens
         ), f"{_none_counted(steps)}, and steps per second do not compare as {why}; {COUNT_WORK}"
     return _with(space, unit), _line(unit, having, len(measured))
+
+
+def uncounted_sizes(space: SearchSpace, own: Iterable[Trial], *, current: Config) -> tuple[str, ...]:
+    """Return the parameters that may change the work of a step, where steps alone were counted in most launches.
+
+    They stay as typed, and only launches with the same values of them are compared.
+    """
+    found = [any(map(trial.throughput, RATES)) for trial in own if trial.measurement is not None]
+    is_uncounted = 2 * sum(found) < len(found) and not space.is_objective_stated
+    labels = space.changers_of_work() if is_uncounted or space.objective == OBJECTIVES[-1] else ()
+    return tuple(each.name for each in space.parameters if (each.label or each.name) in labels and each.name in current)
+
+
+def of_one_size(space: SearchSpace, trials: Iterable[Trial], workload: Workload, current: Config) -> list[Trial]:
+    """Leave out the trials of the workload with another value of a parameter of ``uncounted_sizes``."""
+    own = [trial for trial in trials if is_same_workload(trial, workload)]
+    wanted = {name: value_key(current[name]) for name in uncounted_sizes(space, own, current=current)}
+    others = {id(each) for each in own if any(value_key(each.config.get(name, "")) != wanted[name] for name in wanted)}
+    return [trial for trial in trials if id(trial) not in others]
 
 
 def _line(unit: str, having: Mapping[str, int], n_measured: int) -> str:

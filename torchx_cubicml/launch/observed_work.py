@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.objective_units import OBJECTIVES, RATES
 from torchx_cubicml.records.standard_names import WORKLOAD_SIZES
 from torchx_cubicml.records.workload import about_equal, recency, value_key
 
@@ -36,14 +37,14 @@ class ConfigWork:
     Args:
         facts: observed facts of the config.
         is_measured: whether a launch was measured.
-        speed: median throughput in units of the objective; ``None`` where unknown.
+        speeds: median throughput in units of the objective, and in optimizer steps; ``None`` where unknown.
         memory_gib: median peak memory of one process; ``None`` where unknown.
         device: kind of device; empty where unknown.
     """
 
     facts: Mapping[str, Value]
     is_measured: bool
-    speed: float | None
+    speeds: tuple[float | None, ...]
     memory_gib: float | None
     device: str
 
@@ -55,10 +56,12 @@ class WorkSummary:
     Args:
         sizes: latest observed sizes of the model and its input.
         configs: what each config showed.
+        is_counted: whether the samples or tokens of each measured launch were counted; steps do not tell a batch.
     """
 
     sizes: Mapping[str, Value]
     configs: Mapping[Hashable, ConfigWork]
+    is_counted: bool
 
 
 class ObservedWork:
@@ -81,6 +84,7 @@ class ObservedWork:
         return WorkSummary(
             sizes=_latest(trials, self._sizes),
             configs={key: self._of_config(found) for key, found in by_config.items()},
+            is_counted=all(any(map(each.throughput, RATES)) for trial in trials if (each := trial.measurement)),
         )
 
     def difference(self, one: WorkSummary, other: WorkSummary) -> str | None:
@@ -103,7 +107,9 @@ class ObservedWork:
         return ConfigWork(
             facts=_latest(trials, _OF_CONFIG),
             is_measured=bool(measured),
-            speed=_median(each.throughput(self._objective) for each in measured),
+            speeds=tuple(
+                _median(each.throughput(unit) for each in measured) for unit in (self._objective, OBJECTIVES[-1])
+            ),
             memory_gib=_median(each.peak_gib for each in measured),
             device=str(_latest(trials, ("device",)).get("device", "")),
         )
@@ -112,7 +118,8 @@ class ObservedWork:
 def _difference_of_config(one: ConfigWork, other: ConfigWork) -> str:
     if found := _differing(one.facts, other.facts, _OF_CONFIG):
         return found
-    if _ratio(one.speed, other.speed) > _SPEED_RATIO:
+    paired = [pair for pair in zip(one.speeds, other.speeds, strict=True) if all(pair)]
+    if paired and _ratio(*paired[0]) > _SPEED_RATIO:
         return "the same config had another speed"
     if _ratio(one.memory_gib, other.memory_gib) > _MEMORY_RATIO.get(other.device, _DEVICE_MEMORY_RATIO):
         return "the same config needed another amount of memory"

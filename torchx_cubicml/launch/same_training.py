@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.objective import COUNT_WORK, uncounted_sizes
 from torchx_cubicml.launch.present_command import setting_names
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.config_changes import config_values
@@ -114,11 +115,13 @@ def observed_batch_line(name: str) -> str:
 def batch_lines(space: SearchSpace, own: Sequence[Trial], *, current: Config) -> dict[str, str]:
     """Return the parameters that stay because of the global batch, as launches show, each with the message on it.
 
-    See ``batch_parameters`` and ``batch_contradiction``.
+    See ``batch_parameters``, ``batch_contradiction`` and ``uncounted_sizes``.
     """
     why = batch_contradiction(space, own, current=current)
-    names = batch_parameters(space, own, suspected=True)
-    return {name: observed_batch_line(name) for name in names} | {item.name: why for item in batch_sizes(space) if why}
+    uncounted = f"steps alone were counted, and those of another value may do other work; {COUNT_WORK}"
+    lines = {name: f"keeping {name}: {uncounted}" for name in uncounted_sizes(space, own, current=current)}
+    lines |= {name: observed_batch_line(name) for name in batch_parameters(space, own, suspected=True)}
+    return lines | {item.name: why for item in batch_sizes(space) if why}
 
 
 def batch_cure(space: SearchSpace, sizes: Iterable[str], *, flag: str | None = None, where: str = "") -> str:

@@ -6,6 +6,9 @@ A setting (``PresentCommand``) that the space file does not declare may change t
 2. the history: a setting whose last change left the observed work as it was is harmless;
 3. what was observed of a launch with the present settings. Launches whose observed work differs from it are left out.
 
+Where steps alone were counted, nothing observed tells a batch: launches that differ in a setting named as a size of the
+batch or of a sample are kept apart.
+
 A launch whose settings none of these covers is another job until it has run: it runs as typed.
 """
 
@@ -24,7 +27,9 @@ from torchx_cubicml.launch.present_command import TEXTS_KNOWN, RecordedSettings,
 from torchx_cubicml.records.argument_words import names_as_typed
 from torchx_cubicml.records.arguments import is_keyed
 from torchx_cubicml.records.memory_failure import as_asked, proves_too_large
+from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES, standard_flag_name
 from torchx_cubicml.records.workload import count_of_launches, is_informative, is_same_workload, recency
+from torchx_cubicml.space.constraints import IN_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -117,7 +122,7 @@ def with_same_work(
     reference = work.of(same)
     left_out: defaultdict[str, list[Trial]] = defaultdict(list)
     for group, changed in zip(groups, changes, strict=True):
-        difference = work.difference(group.work, reference) if changed else ""
+        difference = _difference(work, group.work, reference, changed) if changed else ""
         if difference != "":
             left_out[_left_out_reason(map(typed.get, changed), difference)] += group.trials
     kept = _without(trials, [trial for found in left_out.values() for trial in found])
@@ -226,6 +231,23 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
     return set(filter(is_known, named))
 
 
+def _difference(work: ObservedWork, one: WorkSummary, other: WorkSummary, names: Iterable[str]) -> str | None:
+    """Return the difference of two works whose settings differ in ``names``, as ``ObservedWork`` does."""
+    found = work.difference(one, other)
+    if found == "" and not (one.is_counted and other.is_counted) and any(map(_is_size, names)):
+        return "steps alone were counted, which do not tell it"
+    return found
+
+
+def _is_size(name: str) -> bool:
+    """Return whether a setting is named as a size of the batch or of a sample.
+
+    >>> [_is_size(name) for name in ("--train.batch-size", "$BSZ", "program:--seq_len", "--workers")]
+    [True, True, True, False]
+    """
+    return standard_flag_name(name.rpartition(":")[2].strip("$")) in BATCH_FLAGS | IN_BATCH | WORKLOAD_SIZES
+
+
 class _EqualValues:
     """Values of each setting with which launches did the same work (equivalence classes, by union-find).
 
@@ -247,7 +269,11 @@ class _EqualValues:
             )
             self._latest[name] = list(used)
         latest = [*reversed(groups)][:_MOST_PAIRED]
-        pairs = [pair for pair in combinations(latest, 2) if work.difference(pair[0].work, pair[1].work) == ""]
+        pairs = [
+            (one, other)
+            for one, other in combinations(latest, 2)
+            if _difference(work, one.work, other.work, _differences(one.settings, other.settings)) == ""
+        ]
         while joined := [pair for pair in pairs if len(self._between(pair[0].settings, pair[1].settings)) == 1]:
             for one, other in joined:
                 for name in self._between(one.settings, other.settings):

@@ -14,6 +14,7 @@ from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.command_texts import PROGRAM
 from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.messages import better_word, per_cost_text
+from torchx_cubicml.launch.objective import of_one_size
 from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.same_training import batch_lines, can_change_batch, kept_batch, with_fixed_batch
 from torchx_cubicml.launch.same_work import with_same_work
@@ -98,7 +99,7 @@ class DecisionContext:
             self.trials, self.space, workload=self.workload, current=self.current, digest_keys=self.digest_keys
         )
         known = with_same_work(trials, self.command, space=self.space, workload=self.workload, keys=self.digest_keys)
-        trials = known.trials
+        trials = of_one_size(self.space, known.trials, self.workload, self.current)
         case = replace(self, trials=trials, unseen=known.reason)
         passed = passed_over(self.trials, self.workload)
         searched = case.searched_space()

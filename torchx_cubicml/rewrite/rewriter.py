@@ -190,7 +190,7 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
     app = component.build(rewritten.launch, rewritten.contract, rewritten.second_attempt)
     if not is_dry_run():
         return app, rewritten.lines
-    lines = [*rewritten.lines, *dry_run_estimates(launch, rewritten, options)]
+    lines = [*rewritten.lines]
     _failure_of(lambda: lines.extend(_command_lines(component, rewritten.launch)))
     return app, tuple(lines)
 
@@ -199,24 +199,6 @@ def _command_lines(component: ComponentLaunch, launch: Launch) -> tuple[str, ...
     from torchx_cubicml.rewrite.dry_run import dry_run_command
 
     return dry_run_command(_REQUEST, component.readable_words(launch))
-
-
-def dry_run_estimates(launch: Launch, rewritten: RewrittenLaunch, options: Options) -> tuple[str, ...]:
-    """Return the lines of a dry run on time and memory; empty where no config is chosen."""
-    from torchx_cubicml.rewrite.dry_run import dry_run_lines
-
-    contract = rewritten.contract
-    if contract is None or not options.space or options.mode not in {"", "rewrite"}:
-        return ()
-    limits = READ_DEADLINE_S, seconds_option("think_deadline_s", THINK_DEADLINE_S)
-    places = {"space_path": options.space, "url": contract.store}
-    lines: list[str] = []
-    failure = _failure_of(
-        lambda: lines.extend(
-            dry_run_lines(launch, rewritten=contract.config, limits=limits, cache=_cache_folder(options), **places)
-        )
-    )
-    return (message_line(f"no estimate of where time and memory go: {failure}"),) if failure else tuple(lines)
 
 
 def _steps(

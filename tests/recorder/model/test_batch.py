@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, loader_batch_size, output_node
+from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, loader_batch_size, mean_batch_size, output_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -280,8 +280,37 @@ def test_rows_of_a_graph_are_no_batch(
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_token_ids_have_samples_alone() -> None:
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_token_ids_have_samples_alone(layout: torch.layout) -> None:
     ids = [torch.zeros(n, dtype=torch.int64) for n in (3, 5)]
-    batch = find_batch((torch.nested.nested_tensor(ids, layout=torch.jagged),), {})
+    batch = find_batch((torch.nested.nested_tensor(ids, layout=layout),), {})
     assert batch is not None
-    assert batch.read((torch.nested.nested_tensor(ids, layout=torch.jagged),), {}) == (2, None)
+    assert batch.read((torch.nested.nested_tensor([*ids, *ids], layout=layout),), {}) == (4, None)
+
+
+class Graphs:
+    def __init__(self, bounds: torch.Tensor | None) -> None:
+        self.x, self.edge_index, self.ptr = ROWS, EDGES, bounds
+
+
+def test_a_batch_of_graphs_tells_its_samples_where_it_tells_their_bounds() -> None:
+    batch = find_batch((Graphs(torch.tensor([0, 4, 9])),), {})
+    assert batch is not None
+    assert batch.read((Graphs(torch.tensor([0, 3, 5, 9])),), {}) == (3, None)
+    assert batch.agreeing(3, (Graphs(torch.tensor([0, 4, 9])),), {}) is batch
+    assert batch.read((ROWS,), {}) is None
+    assert find_batch((Graphs(None),), {}) is None
+
+
+def test_the_mean_of_a_loaders_batches_has_the_smaller_last_one() -> None:
+    assert mean_batch_size(None) is None
+    assert mean_batch_size(4) == 4
+    loader = DataLoader(list(range(10)), batch_size=4)
+    short = DataLoader(list(range(5)), batch_size=4)
+    assert mean_batch_size(4) == pytest.approx(10 / 3)
+    loader = DataLoader(list(range(10)), batch_size=4, drop_last=True)
+    del short
+    assert mean_batch_size(4) == 4
+    loader = DataLoader([0] * 12, batch_sampler=Batches(4))  # tells no length
+    assert mean_batch_size(4) == 4
+    del loader

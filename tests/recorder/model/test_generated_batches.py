@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader
 
 from tests.recorder.bare import bare
 from torchx_cubicml.recorder.steps.training import Training
@@ -54,6 +55,7 @@ class Drawn:
         self.batch, self.length = int(self.rng.choice([1, 2, 3, 4, 8, 16, 32])), int(self.rng.choice([3, 5, 8, 16, 32]))
         self.requested = [None, self.batch, 2 * self.batch][int(self.rng.integers(3))]
         self.has_tokens = bool(self.rng.random() < 0.4)
+        self.kept: Any = None  # alive as long as the model
         self.first: nn.Module = nn.Embedding(50, WIDTH) if self.has_tokens else nn.Linear(WIDTH, WIDTH)
 
     def sequences(self, *shape: int) -> Inputs:
@@ -89,16 +91,40 @@ def nested(of: Drawn) -> tuple[nn.Module, Callable[[], Inputs]]:
     return net, lambda: (torch.nested.nested_tensor(of.lists(), layout=layout),)
 
 
+class Graphs:
+    """A batch of graphs as PyG makes it: rows of all nodes, edges, the graph of each row, and perhaps its first row."""
+
+    def __init__(self, sizes: list[int], *, has_bounds: bool) -> None:
+        n_nodes, n_graphs = sum(sizes), len(sizes)
+        self.x, self.edge_index = torch.randn(n_nodes, WIDTH), torch.randint(n_nodes, (2, 3 * n_nodes))
+        self.batch = torch.arange(n_graphs).repeat_interleave(torch.tensor(sizes))
+        if has_bounds:
+            self.ptr = torch.tensor([0, *sizes]).cumsum(0)
+
+
+class GraphNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, *given: Any) -> torch.Tensor:
+        x, edges, owner = (given[0].x, given[0].edge_index, given[0].batch) if len(given) == 1 else given
+        gathered = torch.zeros(len(x), WIDTH).index_add(0, edges[1], self.first(x)[edges[0]])
+        return self.last(torch.zeros(int(owner.max()) + 1, WIDTH).index_add(0, owner, gathered))
+
+
 def graph(of: Drawn) -> tuple[nn.Module, Callable[[], Inputs]]:
-    nodes = 7 * of.batch
+    """A model that takes graphs as one object or as tensors; a loader yields them, or the object has their bounds."""
+    is_object, has_loader = of.number % 2 == 0, of.number % 3 != 0
+    sizes = [int(n) for n in of.rng.integers(3, 9, 3 * of.batch)]
+    collate = lambda each: Graphs(each, has_bounds=not has_loader)  # noqa: E731
+    of.kept = DataLoader(sizes, batch_size=of.batch, collate_fn=collate) if has_loader else None
 
-    def convolved(core: nn.Module, x: torch.Tensor, edges: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
-        gathered = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
-        return torch.zeros(of.batch, WIDTH).index_add(0, owner, core(gathered))
+    def inputs() -> Inputs:
+        graphs = next(iter(of.kept or [collate(sizes[: of.batch])]))
+        return (graphs,) if is_object else (graphs.x, graphs.edge_index, graphs.batch)
 
-    net = Net(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), convolved)
-    owner = torch.arange(of.batch).repeat(7)
-    return net, lambda: (torch.randn(nodes, WIDTH), torch.randint(nodes, (2, 3 * nodes)), owner)
+    return GraphNet(), inputs
 
 
 def images(of: Drawn) -> tuple[nn.Module, Callable[[], Inputs]]:
@@ -128,7 +154,7 @@ def recorded(kind: Callable[[Drawn], tuple[nn.Module, Callable[[], Inputs]]], nu
     return samples, of.batch
 
 
-@pytest.mark.parametrize(("kind", "count", "right"), [(second, 12, 10), (packed, 4, 4), (nested, 4, 2), (graph, 4, 0)])
+@pytest.mark.parametrize(("kind", "count", "right"), [(second, 12, 10), (packed, 4, 4), (nested, 4, 4), (graph, 6, 5)])
 def test_no_wrong_number_is_recorded_and_most_are_known(kind: Any, count: int, right: int) -> None:
     found = [recorded(kind, number) for number in range(count)]
     assert [pair for pair in found if pair[0] not in {None, pair[1]}] == []

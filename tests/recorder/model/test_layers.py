@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torchx_cubicml.recorder.model import layers
 from torchx_cubicml.recorder.model.layers import (
     ancestors,
     contains_all,
+    count_layers,
     has_single_block,
     live_modules,
     modules_around,
@@ -245,6 +247,64 @@ def test_without_a_holder_the_largest_trained_parameter_counts(monkeypatch: pyte
     assert modules_around([torch.zeros(2)]) == [large]
     monkeypatch.setattr(layers, "live_modules", lambda: [frozen])
     assert modules_around([torch.zeros(2)]) == []
+
+
+def test_a_model_that_stays_on_meta_is_not_the_trained_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, template = nn.Linear(3, 3), nn.Linear(4, 4, device="meta")
+    monkeypatch.setattr(layers, "live_modules", lambda: [small, template])
+    assert modules_around([torch.zeros(2)]) == [small]
+    assert modules_around([template.weight]) == [small]
+    assert networks_with([template.weight]) == []
+
+
+def stage(width: int, depth: int, wider: int = 0) -> nn.Sequential:
+    widths = [width, *[wider or width] * depth]
+    return nn.Sequential(*(Wide(n_in, n_out) for n_in, n_out in pairwise(widths)))
+
+
+class Parts(nn.Module):
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        for number, part in enumerate(parts):
+            self.add_module(f"part{number}", part)
+
+
+class Wide(nn.Module):
+    def __init__(self, n_in: int, n_out: int, n_experts: int = 0) -> None:
+        super().__init__()
+        self.first = nn.Linear(n_in, n_out)
+        self.experts = nn.ModuleList(nn.Linear(n_out, n_out) for _ in range(n_experts))
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        (Parts(nn.Embedding(99, 8), stage(8, 4), nn.Linear(8, 99)), 4),
+        (Parts(stage(8, 2), stage(8, 2, 16), stage(16, 2, 32)), 0),
+        (Parts(stage(8, 2), stage(16, 4), stage(8, 4)), 0),
+        (Parts(stage(8, 6), stage(8, 6)), 0),
+        (Parts(stage(8, 2), stage(16, 12)), 12),
+        (nn.ModuleList([Wide(8, 16), Wide(16, 32), Wide(32, 64)]), 0),
+        (nn.ModuleList([nn.Sequential(Wide(4, 4)), nn.Sequential(stage(4, 3)), nn.Sequential(stage(4, 5))]), 0),
+        (nn.ModuleList([Wide(8, 8), Wide(8, 8, 4), Wide(8, 8), Wide(8, 8, 4)]), 4),
+        (nn.ModuleList([Wide(8, 8), *(Wide(8, 8, 4) for _ in range(5))]), 6),
+        (nn.Linear(8, 8), 0),
+    ],
+    ids=[
+        "a transformer",
+        "stages",
+        "stages of which one is larger",
+        "encoder and decoder",
+        "a small encoder beside",
+        "widths that grow",
+        "unlike parts",
+        "experts in each second layer",
+        "experts in all but one",
+        "no layers",
+    ],
+)
+def test_layers_are_counted_where_one_stack_of_equal_ones_is_the_model(model: nn.Module, count: int) -> None:
+    assert count_layers(model) == count
 
 
 def test_a_shared_parameter_has_its_first_holder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torchx_cubicml.recorder.model.embedding_modules import is_keyed_jagged
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _MAX_DEPTH = 3  # nesting of arguments in dictionaries and lists
 _MAX_VISITED = 64
 LENGTHS, OFFSETS = "._lengths", "._offsets"  # of a jagged tensor
+_GRAPHS = ".ptr"  # first row of each graph of a batch, and the number of all rows
+_COMPONENTS = "._nested_tensor_size()"  # int ``[samples, dimensions]`` of a nested tensor
 _TOKENS = frozenset({"input_ids", "tokens", ".input_ids", ".tokens"})
 _ORDER = 2  # place of the order of samples in packed sequences
 _TOKEN_TYPES = frozenset({"torch.int64", "torch.int32"})
@@ -30,12 +33,12 @@ class BatchReader:
     """Reader of the batch size from the arguments of forward.
 
     Args:
-        path: path to the tensor: an index or name of an argument, then keys within it; ``.name`` is a field of a
-            dataclass.
+        path: path to the tensor: an index or name of an argument, then keys within it; ``.name`` is an attribute, and
+            ``.name()`` what a method returns.
         holds_tokens: whether the tensor is int ``[samples, seq_len]`` or ``[seq_len, samples]``.
         sample_dim: dimension that counts the samples; ``None`` if unknown.
-        n_keys: features of a jagged tensor, whose lengths (or offsets, one more) are int ``[n_keys * samples]``; 0 for
-            any other batch.
+        n_keys: entries per sample where the tensor tells sizes alone, as ``[n_keys * samples]`` lengths of a jagged
+            tensor (or offsets, one more); 0 for any other batch.
     """
 
     path: ArgumentPath
@@ -52,7 +55,7 @@ class BatchReader:
         if not shape:
             return None
         if self.n_keys:
-            return (shape[0] - (self.path[-1] == OFFSETS)) // self.n_keys, None
+            return (shape[0] - (self.path[-1] in {OFFSETS, _GRAPHS})) // self.n_keys, None
         samples = shape[self.sample_dim] if self.sample_dim is not None and self.sample_dim < len(shape) else None
         return samples, shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
 
@@ -121,13 +124,16 @@ def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchRea
 
     A tensor of integers ``[samples, seq_len]`` holds tokens if its name says so or if it comes first. Otherwise the
     first tensor is the batch, and the number of tokens is unknown. If there is no tensor, a jagged one of TorchRec is
-    the batch. Rows of a graph are no samples, so there is none beside a list of edges; nor is there one in nested
-    tensors without a shape. Packed sequences tell their samples if they tell their order.
+    the batch. Rows of a graph are no samples, so there is none beside a list of edges, unless a batch of graphs tells
+    where each begins. Packed sequences tell their samples if they tell their order.
     """
     packed = next((path for path, value in _leaves(args, kwargs) if _is_packed(value)), None)
     if packed is not None:
         order = getattr(_follow(packed, args, kwargs), "sorted_indices", None)
         return None if order is None else BatchReader(path=(*packed, _ORDER), holds_tokens=False)
+    listed = next(((*path, name) for path, value in _leaves(args, kwargs) if (name := _list_of(value))), None)
+    if listed is not None:
+        return BatchReader(path=listed, holds_tokens=False, n_keys=1)
     tensors = [(path, tensor) for path, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
     named = [path for path, tensor in tensors if path[-1] in _TOKENS and _looks_like_tokens(tensor)]
     if named:
@@ -165,6 +171,28 @@ def _batch_size(loader: object) -> object:
     return own if own is not None else getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
 
 
+def mean_batch_size(size: int | None) -> float | None:
+    """Return the mean samples of a batch where loaders yield ``size``: the last one of an epoch may be smaller.
+
+    The loader with most batches counts; ``size`` is returned where none tells its length.
+    """
+    lengths = [(0, 0)]
+    loaders: list[Any] = live_instances_of("torch.utils.data", "DataLoader")
+    for loader in loaders:
+        with suppress(Exception):  # the program's own code tells a length, or nothing does
+            lengths.append((len(loader), len(loader.sampler)))
+    n_batches, n_samples = max(lengths)
+    return size if size is None or not n_batches else min(size, n_samples / n_batches)
+
+
+def _list_of(value: Any) -> str:
+    """Return the last key to the tensor in which a nested tensor, or a batch of graphs, has a row for each sample."""
+    if getattr(value, "is_nested", False):
+        return _COMPONENTS if str(value.layout) == "torch.strided" else ""
+    is_graph = getattr(value, "edge_index", None) is not None
+    return _GRAPHS if is_graph and len(getattr(getattr(value, _GRAPHS[1:], None), "shape", ())) == 1 else ""
+
+
 def _is_packed(value: object) -> bool:
     return type(value).__name__ == "PackedSequence"
 
@@ -184,8 +212,6 @@ def _looks_like_tokens(tensor: Tensor) -> bool:
 
 
 def _has_batch_dimension(tensor: Tensor) -> bool:
-    if tensor.is_nested and str(tensor.layout) == "torch.strided":
-        return False
     # A one-dimensional tensor of integers may be samples packed into one long sequence.
     return len(tensor.shape) > 1 or (len(tensor.shape) == 1 and tensor.is_floating_point())
 
@@ -223,9 +249,11 @@ def _entries(value: object) -> list[tuple[int | str, object]]:
 def entry_getter(key: int | str) -> Callable[[Any], Any]:
     """Return the function that gets the entry at one key of a path from its container.
 
-    >>> entry_getter("x")({"x": 3}), entry_getter(".real")(4j)
-    (3, 0.0)
+    >>> entry_getter("x")({"x": 3}), entry_getter(".real")(4j), entry_getter(".bit_length()")(4)
+    (3, 0.0, 3)
     """
+    if isinstance(key, str) and key[:1] == "." and key[-2:] == "()":
+        return methodcaller(key[1:-2])
     return attrgetter(key[1:]) if isinstance(key, str) and key[:1] == "." else itemgetter(key)
 
 

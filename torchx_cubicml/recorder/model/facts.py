@@ -12,7 +12,7 @@ from torchx_cubicml.recorder.model.deepspeed_engine import read_engine
 from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
 from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled, overlaps_tensor_parallelism
-from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks, unwrap, user_class
+from torchx_cubicml.recorder.model.layers import count_layers, has_single_block, repeated_blocks, unwrap, user_class
 from torchx_cubicml.recorder.model.sequence_parallel import sequence_parallel_facts
 from torchx_cubicml.recorder.model.sharding import read_sharding
 from torchx_cubicml.recorder.model.size import (
@@ -138,7 +138,7 @@ def observe(
     elif sharding.layout is not None:
         facts["pp_degree"] = 1
     is_part = pipeline is None and facts.get("pp_degree", 1) != 1  # a stage of another library's pipeline
-    n_layers = 0 if is_part else len(repeated_blocks(root))
+    n_layers = 0 if is_part else count_layers(root)
     recomputation = _activation_checkpointing(root, seen)
     # The probe does not see Megatron-Core's attention core, deep in a layer; the config names what is recomputed.
     is_told = recomputation == "none" and "selective_recompute" in facts

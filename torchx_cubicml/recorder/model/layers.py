@@ -11,10 +11,12 @@ from torchx_cubicml.recorder.model.embedding_modules import is_embedding_module,
 from torchx_cubicml.recorder.model.live_objects import live_instances
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import nn
 
+_SHARE_OF_STACKS = 0.9
+_WIDTHS = ("in_features", "out_features", "in_channels", "out_channels", "input_size", "hidden_size", "num_embeddings")
 _WRAPPER_ATTRIBUTES = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_dmp_wrapped_module")
 
 
@@ -36,17 +38,19 @@ def repeated_blocks(root: nn.Module) -> list[nn.Module]:
 
     They are the largest set of children of one class in one list of modules. Lists inside such children do not count.
     """
-    largest: list[nn.Module] = []
-    pending = [root]
-    while pending:
-        module = pending.pop(0)
-        blocks = _blocks_of(module)
-        if len(blocks) > len(largest):
-            largest = blocks
-        skipped = {id(block) for block in blocks}
-        inner = [child for child in module.children() if id(unwrap(child)) not in skipped]
-        pending += [child for child in inner if not is_embedding_module(child)]
-    return largest
+    return max(_stacks(root), key=len, default=[])
+
+
+def count_layers(root: nn.Module) -> int:
+    """Return the number of repeated layers of a model that is one stack of equal ones; 0 of any other model.
+
+    The stack holds nine tenths of the parameters in all stacks, and half of its layers or more have the same widths:
+    neither stages of a convolutional network nor an encoder beside a decoder are such a stack.
+    """
+    blocks, sizes = repeated_blocks(root), [_size_of(each) for each in _stacks(root)]
+    most = max(Counter(map(_widths, blocks)).values(), default=0)
+    is_model = _size_of(blocks) >= _SHARE_OF_STACKS * sum(sizes) and 2 * most >= len(blocks)
+    return len(blocks) if is_model else 0
 
 
 def has_single_block(part: nn.Module) -> bool:
@@ -153,6 +157,28 @@ def _blocks_of(container: nn.Module) -> list[nn.Module]:
     return [child for child in children if user_class(child) is most] if count > 1 else []
 
 
+def _stacks(root: nn.Module) -> Iterator[list[nn.Module]]:
+    """Yield the repeated layers of each list of modules, those within such layers left out."""
+    pending = [root]
+    while pending:
+        module = pending.pop(0)
+        blocks = _blocks_of(module)
+        if blocks:
+            yield blocks
+        skipped = {id(block) for block in blocks}
+        inner = [child for child in module.children() if id(unwrap(child)) not in skipped]
+        pending += [child for child in inner if not is_embedding_module(child)]
+
+
+def _size_of(blocks: Iterable[nn.Module]) -> int:
+    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
+
+
+def _widths(block: nn.Module) -> tuple[object, ...]:
+    """Return the widths of the layers within a block, which sharding leaves as they are."""
+    return tuple(vars(each)[name] for each in block.modules() for name in _WIDTHS if name in vars(each))
+
+
 def _holders(modules: Iterable[nn.Module]) -> dict[int, nn.Module]:
     """Return the module that holds each parameter, by the parameter's id."""
     holders: dict[int, nn.Module] = {}
@@ -187,9 +213,12 @@ def _is_copy(module: nn.Module) -> bool:
 
 
 def own_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a module itself, without those of its submodules, which some wrappers list as well."""
+    """Return the parameters of a module itself, without those of its submodules, which some wrappers list as well.
+
+    One on ``meta`` has no values: a model that stays there, as a template for ``functional_call``, is not trained.
+    """
     parameters = module.__dict__.get("_parameters") or {}
-    return [parameter for parameter in parameters.values() if parameter is not None]
+    return [parameter for parameter in parameters.values() if parameter is not None and not parameter.is_meta]
 
 
 def _largest_holder(modules: Iterable[nn.Module]) -> nn.Module | None:

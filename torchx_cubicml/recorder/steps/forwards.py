@@ -13,6 +13,7 @@ from torchx_cubicml.recorder.model.batch import (
     find_batch,
     layers_with_batch_second,
     loader_batch_size,
+    mean_batch_size,
     output_node,
     second_size,
 )
@@ -49,8 +50,8 @@ class Work:
     """
 
     forwards: int | None
-    samples: int | None
-    tokens: int | None
+    samples: float | None
+    tokens: float | None
 
 
 class Forwards:
@@ -76,10 +77,8 @@ class Forwards:
         self.on_output: Callable[[Node], None] | None = None  # called once, after the next training forward
         self.is_whole = False
         self.survey: LiveObjects | None = None  # taken when the model was chosen
-        self._guard = guard
-        self._pauses = pauses
+        self._guard, self._pauses, self._requested = guard, pauses, requested
         self.evaluation = EvaluationWatch(pauses, guard)
-        self._requested = requested
         self._loaded_samples: int | None = None  # samples of a loader batch that seems split into several forwards
         self._awaits_backward = False  # the backward of a forward has not begun
         self._shares_backward = False  # or steps in between, as in LBFGS and SAM: the samples may be the same
@@ -91,11 +90,12 @@ class Forwards:
         self._model: weakref.ref[nn.Module] | None = None
         self._removers: dict[int, Callable[[], None]] = {}
         self._asked: list[Callable[[], None]] = []  # of hooks on layers, within one forward
-        self._sample_size: int | None = None
+        self._sample_size: int | None = None  # of a loader's batches
+        self._mean_size: float | None = None  # likewise, where no tensor of a forward tells its samples
         self._count = 0
-        self._samples: int | None = 0
-        self._tokens: int | None = 0
-        self._sizes: list[tuple[int | None, int | None]] = []  # of each forward
+        self._samples: float | None = 0
+        self._tokens: float | None = 0
+        self._sizes: list[tuple[float | None, float | None]] = []  # of each forward
         self._is_stage = self._has_other_networks = False  # others: as a discriminator trains a generator
         self._may_have_trained = False  # the last forward ran in evaluation mode with gradients
 
@@ -175,11 +175,11 @@ class Forwards:
         """Return the work of a noted step; ``None`` without a forward."""
         if not shapes or self._shares_backward:
             return Work(forwards=None, samples=None, tokens=None) if shapes else None
-        samples: int | None = 0
-        tokens: int | None = 0
+        samples: float | None = 0
+        tokens: float | None = 0
         for shape in shapes:
             size = self.batch.sizes(shape) if self.batch is not None else None
-            more, more_tokens = size if size is not None else (self._sample_size, None)
+            more, more_tokens = size if size is not None else (self._mean_size, None)
             samples, tokens = _sum(samples, more), _sum(tokens, more_tokens)
         return Work(forwards=len(shapes), samples=samples, tokens=tokens)
 
@@ -271,7 +271,7 @@ class Forwards:
             callback, self.on_training = self.on_training, None
             callback()
         size = self.batch.read(args, kwargs) if self.batch is not None else None
-        samples, tokens = size if size is not None else (self._sample_size, None)
+        samples, tokens = size if size is not None else (self._mean_size, None)
         self._samples = _sum(self._samples, samples)
         self._tokens = _sum(self._tokens, tokens)
         self._sizes.append((samples, tokens))
@@ -325,6 +325,7 @@ class Forwards:
         with self.survey.as_source():
             pipeline = read_pipeline()
             self._sample_size = loader_batch_size()
+            self._mean_size = mean_batch_size(self._sample_size)
         # Every stage of a pipeline receives all samples of a batch, and one batch is in the pipeline at a time.
         stages = pipeline.stages.values() if pipeline is not None else ()
         self._is_stage = any(module is stage for stage in stages) or megatron_facts().get("pp_degree", 1) != 1
@@ -398,7 +399,7 @@ def _wrap_compiled_call(
     return restore
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _sum(one: float | None, other: float | None) -> float | None:
     return one + other if one is not None and other is not None else None
 
 

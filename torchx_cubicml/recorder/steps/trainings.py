@@ -135,7 +135,7 @@ class WorkChange:
     """Samples per step of one training, and whether a new optimizer begins another training with other batches."""
 
     def __init__(self) -> None:
-        self._sizes: set[int] = set()
+        self._sizes: set[float] = set()
         self._unlike: int | None = None
 
     def renew(self) -> None:

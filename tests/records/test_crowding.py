@@ -285,3 +285,14 @@ def test_a_gain_from_crowded_measurements_is_claimed_if_larger_than_their_error(
     believed = [[with_crowding([replace(trial(**facts), measurement=each)])[0] for each in side] for side in measured]
     sides = [Repeats.of({"a": n}, side, objective="tokens_per_second") for n, side in enumerate(believed)]
     assert compare(*sides, objective="tokens_per_second").claims_gain is is_claimed
+
+
+@pytest.mark.parametrize("error", [0.02, None])
+def test_a_crowded_trial_that_is_read_and_added_again_is_as_uncertain(tmp_path: Path, error: float | None) -> None:
+    store = TrialStore(str(tmp_path))
+    store.add(trial(error=error, **PROCESSORS))
+    (once,) = store
+    again = TrialStore(str(tmp_path / "copy"))
+    again.add(once)
+    (twice,) = again
+    assert uncertainty(twice) == pytest.approx(uncertainty(once))

@@ -24,6 +24,7 @@ CROWDING_FACTS = ("host_cpus", "other_busy_cpus", "idle_cpus", "other_device_pro
 
 _LEAST_SHARE = 0.1  # of the host; less is the usual background
 _IDLE_SHARE, _IDLE_PROCESSORS = 0.1, 2.0  # if this much of the host was idle, nobody waited for a processor
+_LEAST_ERROR = 1e-6  # what is less comes from the arithmetic
 _MOST_WIDENING = 1.0  # log standard deviation, at which a measurement counts for next to nothing
 
 Span: TypeAlias = tuple[float, float]
@@ -42,6 +43,16 @@ def with_crowding(trials: Iterable[Trial]) -> list[Trial]:
     trials = list(trials)
     beside = mean_launches_beside(trials)
     return [_widened(trial, crowded_share(trial, beside=beside.get(id(trial), 0.0))) for trial in trials]
+
+
+def as_reported(trial: Trial) -> Trial:
+    """Return a trial of ``with_crowding`` with the error that its run reported."""
+    measurement = trial.measurement
+    if measurement is None or not trial.crowding:
+        return trial
+    own = math.sqrt(max(measurement.uncertainty**2 - trial.crowding**2, 0.0))
+    error = own if own > _LEAST_ERROR else None
+    return replace(trial, measurement=replace(measurement, relative_error=error), crowding=None)
 
 
 def crowded_share(trial: Trial, *, beside: float = 0.0) -> float:

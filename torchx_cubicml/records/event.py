@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.arguments import digested_arguments
-from torchx_cubicml.records.crowding import with_crowding
+from torchx_cubicml.records.crowding import as_reported, with_crowding
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.json_fields import object_of, text_of, texts_of, whole_number_of
@@ -238,6 +238,7 @@ def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
         trial: record of a launch that was not recorded event by event.
         writer: writer of the events.
     """
+    trial = as_reported(trial)
     base = Event(
         kind=EventKind.STARTED,
         trial_id=trial.trial_id,

@@ -11,6 +11,7 @@ from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.arguments import digested_arguments
 from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.provenance import Trust
+from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.records.workload import is_informative, recency
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def recorded_facts(
     taken = FACTS - may_differ - _OF_JOB - (SIZES if "" in may_differ else frozenset())
     if not differing and row.get("world_size") == known.get("world_size"):
         taken |= {"n_params"}
-    source = f"launch {trial.trial_id} of yours"
+    source = f"launch {short_id(trial.trial_id)} of yours"
     if differing:
         source += f", which differs in {', '.join(differing[:_FEW])}{' ...' if len(differing) > _FEW else ''}"
     return {
@@ -73,7 +74,7 @@ def differing_arguments(trial: Trial, arguments: Sequence[str], keys: Sequence[s
     tables = [argument_words(digested_arguments(arguments, key)) for key in (*keys, "")]
     here = min(tables, key=lambda table: sum(there.get(name) != value for name, value in table.items()))
     names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return [name for name in names if not is_harmless(name)]
+    return [name for name in names if not any(is_harmless(name, table.get(name) or "") for table in (there, here))]
 
 
 def _contradicts(trial: Trial, known: Mapping[str, Value]) -> bool:

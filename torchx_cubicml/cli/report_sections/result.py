@@ -37,7 +37,8 @@ def section(view: WorkloadView) -> Html:
 def headline_of(view: WorkloadView) -> Headline:
     """Return the result of one workload."""
     trials, objective, result = view.trials, view.objective, view.result
-    if result is not None and result.comparison is not None:
+    is_sure_since = view.unconfirmed is not None and view.unconfirmed.comparison.claims_gain
+    if result is not None and result.comparison is not None and not is_sure_since:
         n_tunes = sum(any(map(each.made, trials)) for each in view.notes.results)
         return _of_tune(result, result.comparison, n_tunes=n_tunes, store=view.store, seen=view.unconfirmed)
     best = view.fastest
@@ -110,8 +111,8 @@ def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial], *,
     if comparison.best.config == comparison.baseline.config:
         return Headline(meaning=f"Your own config is the {best_word(comparison.objective)} measured", facts=facts)
     why = (
-        "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here, so "
-        "the ratio is on the high side. A tune measures both again."
+        "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here. A "
+        "tune measures both again."
     )
     return _repeating(replace(_compared(comparison), facts=facts), best, why, store=store)
 

@@ -77,9 +77,11 @@ class WorkloadView:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """Comparison of the best config with the user's own: that of the tune, else of the records."""
+        """Comparison of the user's own config with the best: the one that a tune confirmed, else the fastest seen."""
         from torchx_cubicml.advisor.comparison import recorded_comparison
 
+        if self.unconfirmed is not None:
+            return self.unconfirmed.comparison
         if self.result is not None and self.result.comparison is not None:
             return self.result.comparison
         return recorded_comparison(
@@ -104,7 +106,7 @@ class WorkloadView:
 
     @cached_property
     def best(self) -> Config | None:
-        """Best config; ``None`` where none was measured."""
+        """Best config: the one that a tune confirmed, else the fastest seen; ``None`` where none was measured."""
         if self.comparison is not None:
             return self.comparison.best.config
         return self.fastest.config if self.fastest is not None else None

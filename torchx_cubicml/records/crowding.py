@@ -133,9 +133,19 @@ def _shares(trial: Trial, beside: float) -> tuple[float, float, float]:
     if _is_on_devices(trial):
         of_devices = _number(trial, "other_device_share")
         rest = of_launches if of_devices is None else 0.0
-        return _processor_share(trial) or 0.0, _above_background(of_devices or 0.0), rest
+        of_processors = _above_background((_processor_share(trial) or 0.0) * _share_on_host(trial))
+        return of_processors, _above_background(of_devices or 0.0), rest
     of_processors = _processor_share(trial, overlapped=of_launches > 0)
     return of_processors or 0.0, 0.0, of_launches if of_processors is None else 0.0
+
+
+def _share_on_host(trial: Trial) -> float:
+    """Return the share of its time in which a training on devices waits for processors: outside its steps.
+
+    In its steps it waits for its devices. All of it where the share is unknown.
+    """
+    outside = trial.measurement.share_outside_steps if trial.measurement is not None else None
+    return 1.0 if outside is None else outside
 
 
 def _above_background(share: float) -> float:

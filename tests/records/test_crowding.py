@@ -297,3 +297,12 @@ def test_a_crowded_trial_that_is_read_and_added_again_is_as_uncertain(tmp_path: 
     again.add(once)
     (twice,) = again
     assert uncertainty(twice) == pytest.approx(uncertainty(once))
+
+
+@pytest.mark.parametrize(("outside", "is_crowded"), [(None, True), (0.5, True), (0.02, False)])
+def test_load_on_processors_counts_for_the_time_that_waits_for_them(outside: float | None, is_crowded: bool) -> None:
+    """A training on devices that hardly leaves its steps waits for its devices."""
+    launch = trial(devices_per_node=8, **PROCESSORS)
+    assert launch.measurement is not None
+    measurement = replace(launch.measurement, share_outside_steps=outside)
+    assert (crowded_share(replace(launch, measurement=measurement)) > 0.0) is is_crowded

@@ -28,10 +28,10 @@ def with_request(prepared: Prepared, **changes: object) -> Prepared:
     [
         (
             {"budget": Budget(launches=12), "parallel": 1},
-            "12 launches one after another take about 3 min, besides queues and start-up",
+            "12 launches one after another take about 3 min, besides queues",
         ),
         ({"budget": Budget(launches=12), "parallel": 5}, "12 launches 5 at a time take about 45 s, besides queues"),
-        ({"budget": Budget(launches=1), "parallel": 1}, "one launch takes as long, besides queues and start-up"),
+        ({"budget": Budget(launches=1), "parallel": 1}, "one launch takes as long, besides queues"),
         ({"budget": Budget(hours=1.0), "parallel": 2}, "1 hours are enough for about 480 such launches"),
         ({"budget": Budget(launches=2), "parallel": 1, "step_limit": 9}, ", less with --steps 9"),
     ],
@@ -40,7 +40,7 @@ def with_request(prepared: Prepared, **changes: object) -> Prepared:
 def test_own_launches_tell_the_time(prepared: Prepared, changes: dict[str, object], expected: str) -> None:
     prepared = with_request(prepared, **changes)
     text = duration_text(prepared, [ran(prepared, seconds) for seconds in (14, 15, 40)])
-    assert text.startswith("an earlier launch of your config ran for about 15 s: ")
+    assert text.startswith("an earlier launch of your config took about 15 s: ")
     assert expected in text
 
 
@@ -68,3 +68,12 @@ def test_a_tune_in_rounds_says_what_is_left_for_them(prepared: Prepared, random_
     assert rounds_text(asked) == f"{left} of 8 launches are left for rounds of 2, besides start and confirmation"
     assert rounds_text(with_request(asked, rounds=False)) == ""
     assert rounds_text(with_request(asked, budget=Budget(hours=1.0))) == ""
+
+
+@pytest.mark.parametrize(("launch_id", "expected"), [("", "20 s"), ("l-1", "15 s")], ids=["by hand", "of a tune"])
+def test_the_start_of_the_launcher_counts(prepared: Prepared, launch_id: str, expected: str) -> None:
+    """A launch by hand is recorded from the start of its process; one of a tune from its submission."""
+    trial = ran(prepared, 15, launch_id=launch_id)
+    assert trial.measurement is not None
+    trial = replace(trial, measurement=replace(trial.measurement, startup_s=5.0))
+    assert duration_text(prepared, [trial]).startswith(f"an earlier launch of your config took about {expected}: ")

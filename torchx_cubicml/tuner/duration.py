@@ -35,13 +35,13 @@ def duration_text(prepared: Prepared, before: Sequence[Trial]) -> str:
     if not runs_s:
         return ""
     request, each_s = prepared.request, median(runs_s)
-    ran = f"an earlier launch of your config ran for about {_about(each_s)}"
+    ran = f"an earlier launch of your config took about {_about(each_s)}"
     steps = "" if request.step_limit is None else f", less with --steps {request.step_limit}"
     if request.budget.launches is not None:
         launches, waves = request.budget.launches, math.ceil(request.budget.launches / request.parallel)
         in_turn = "one after another" if request.parallel == 1 else f"{request.parallel} at a time"
         text = f"{launches} launches {in_turn} take about {_about(waves * each_s)}" if launches > 1 else ""
-        return f"{ran}: {text or 'one launch takes as long'}, besides queues and start-up{steps}"
+        return f"{ran}: {text or 'one launch takes as long'}, besides queues{steps}"
     devices = prepared.component.launch.world_size or 1
     hours = request.budget.hours or (request.budget.device_hours or 0.0) / devices
     at_once = request.parallel if request.budget.hours is not None else 1
@@ -77,12 +77,16 @@ def more_work_text(prepared: Prepared) -> str:
 
 
 def _run_s(prepared: Prepared, trial: Trial) -> float | None:
-    """Return the seconds of a completed launch of the user's own config; ``None`` of any other, or where unknown."""
+    """Return the seconds of a completed launch of the user's own config, start-up included; ``None`` of any other."""
     start, end = parse_time(trial.started_at), parse_time(trial.ended_at)
     if start is None or end is None or trial.state is not State.COMPLETED or trial.reason == _STEP_LIMIT:
         return None
     seconds = (end - start).total_seconds()
-    return seconds if seconds > 0 and config_key(trial.config) == config_key(prepared.current) else None
+    if seconds <= 0 or config_key(trial.config) != config_key(prepared.current):
+        return None
+    # A tune's own launch began with its submission. Else the launcher started before it, about as long as the process.
+    started_s = trial.measurement.startup_s if trial.measurement is not None and not trial.launch_id else None
+    return seconds + (started_s or 0.0)
 
 
 def _about(seconds: float) -> str:

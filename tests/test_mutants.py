@@ -122,7 +122,7 @@ def test_each_equal_program_is_a_fault_that_could_be_drawn() -> None:
     [
         (
             "tuner/unconfirmed.py",
-            ["tests/tuner/test_unconfirmed.py", "torchx_cubicml/tuner/unconfirmed.py"],
+            ["tests/tuner/test_unconfirmed.py"],
         ),
         (
             "advisor/study.py",

@@ -69,20 +69,17 @@ def test_many_jobs_through_every_fault(prepared: Prepared) -> None:
     check(cluster, stored(prepared), JOBS)
 
 
-def test_a_tune_on_a_crowded_host_tells_what_it_could_not_confirm(prepared: Prepared) -> None:
+def test_a_tune_on_a_crowded_host_claims_what_repeats_show(prepared: Prepared) -> None:
+    """The load was the same beside each launch, and repeats were equal."""
     prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12)))
     busy = {"world_size": 2, "host_cpus": 2, "other_busy_cpus": 1.7, "idle_cpus": 0.0}
     steps = go(prepared, SimulatedCluster(seed=1, fates=("done",), observed=busy))
     (result,) = [step for step in steps if isinstance(step, TuneResult)]
-    seen = result.unconfirmed
-    assert seen is not None
-    assert result.comparison is None or not result.comparison.claims_gain
-    rates = [step.throughput for step in steps if isinstance(step, Ended) and step.throughput is not None]
-    assert max(rates) in seen.comparison.best.throughputs
-    assert seen.comparison.baseline.config == prepared.current
-    assert "launches were crowded (at worst, other processes kept 1.7 of 2 processors busy)" in seen.why
+    assert result.comparison is not None
+    assert result.comparison.claims_gain
+    assert min(result.comparison.baseline.uncertainties) > 0.9
     (note,) = [note for note in Journal(prepared.store_url).read() if note.kind is NoteKind.FINISHED]
-    assert "unconfirmed" in json.dumps(dict(note.facts))
+    assert '"unconfirmed": null' in json.dumps(dict(note.facts))
 
 
 @pytest.mark.parametrize("seed", range(2))

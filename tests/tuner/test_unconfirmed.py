@@ -62,8 +62,9 @@ def test_none_is_told_without_a_faster_one() -> None:
 
 
 def test_earlier_launches_count_where_the_tune_found_nothing_faster() -> None:
-    tune, earlier = [*launched(OWN, 100, 101), *launched(BEST, 90)], launched(BEST, 300, 300)
-    found = unconfirmed_of(OWN, tune, objective=RATE, earlier=[*earlier, *launched(OTHER, 350)])
+    tune, earlier = [*launched(OWN, 100, 101), *launched(BEST, 90)], launched(OTHER, 300, 300)
+    assert unconfirmed_of(OWN, tune, objective=RATE) is None
+    found = unconfirmed_of(OWN, tune, objective=RATE, earlier=earlier)
     assert found is not None
     assert found.comparison.best.config == OTHER
 

@@ -133,8 +133,8 @@ def _shares(trial: Trial, beside: float) -> tuple[float, float, float]:
     if _is_on_devices(trial):
         of_devices = _number(trial, "other_device_share")
         rest = of_launches if of_devices is None else 0.0
-        of_processors = _above_background((_processor_share(trial) or 0.0) * _share_on_host(trial))
-        return of_processors, _above_background(of_devices or 0.0), rest
+        on_host = _above_background((_processor_share(trial) or 0.0) * _share_on_host(trial))
+        return on_host, _above_background(of_devices or 0.0), rest
     of_processors = _processor_share(trial, overlapped=of_launches > 0)
     return of_processors or 0.0, 0.0, of_launches if of_processors is None else 0.0
 

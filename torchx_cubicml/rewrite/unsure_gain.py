@@ -46,8 +46,8 @@ def unsure_gain(case: DecisionContext, *, recorded: Sequence[Trial]) -> str:
         return ""
     gain = f"{_changes(case, best.config)} measured {found.measured:.2f}x yours {per_cost_text(objective)}".rstrip()
     crowded = _crowding([each for each in trials if each.config in both], recorded)
-    cure = f"{crowded}; launch both again when the machine is free" if crowded else "; launch both again"
-    return f"{gain}, not surely {better_word(objective)}: {found.doubt}{cure}"
+    doubt = f"{found.doubt}{crowded}; launch both again{' when the machine is free' if crowded else ''}"
+    return f"{gain}, not surely {better_word(objective)}: {doubt}"
 
 
 def _measured_trials(case: DecisionContext) -> list[Trial]:

@@ -27,7 +27,7 @@ from torchx.cli.main import main as torchx
 
 from torchx_cubicml import State, Trial
 from torchx_cubicml.records.event import trial_events
-from torchx_cubicml.store.presence import read_recorded
+from torchx_cubicml.store.presence import recorded_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ def measure(count: int) -> dict[str, float]:
         store, page = Path(name) / "store", Path(name) / "report.html"
         fill(store, count)
         start = time.process_time()
-        found, _ = read_recorded(str(store), deadline_s=600.0)
+        found = recorded_snapshot(str(store), deadline_s=600.0).trials
         if len(found) != count:
             raise SystemExit(f"read {len(found)} of {count} trials")
         read_s = time.process_time() - start

@@ -8,7 +8,8 @@ from itertools import zip_longest
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.comparison import Comparison, Repeats, compare, compared
+from tests.comparisons import compare
+from torchx_cubicml.advisor.comparison import Comparison, Repeats, compared
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.measurement import Measurement

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from torchx_cubicml.advisor.comparison import Repeats, compare
+from tests.comparisons import compare
+from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.cli.tune_display import comparison_table
 from torchx_cubicml.records.measurement import Measurement

@@ -14,9 +14,10 @@ import pytest
 from rich.cells import cell_len
 from torchx.cli.main import main
 
+from tests.comparisons import compare
 from torchx_cubicml import Measurement, State, Trial, TrialStore
 from torchx_cubicml.advisor import Study, sensitivity
-from torchx_cubicml.advisor.comparison import Repeats, compare
+from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint
 from torchx_cubicml.cli.terminal import open_console
 from torchx_cubicml.cli.tune_result import print_result

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from torchx.cli.main import main
 
+from tests.comparisons import compare
 from torchx_cubicml import Origin, State, Trial, TrialStore
-from torchx_cubicml.advisor.comparison import Repeats, compare
+from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.cli import report_sections as sections
 from torchx_cubicml.cli.report_sections import SECTIONS, launch_order, result
 from torchx_cubicml.records.measurement import Measurement

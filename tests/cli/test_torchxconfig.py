@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.comparisons import compare
 from torchx_cubicml import tuner
 from torchx_cubicml.advisor import Suggestion
-from torchx_cubicml.advisor.comparison import Repeats, compare
+from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.cli import tune
 from torchx_cubicml.cli.torchxconfig import check_default, write_default
 from torchx_cubicml.errors import LaunchError

@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.comparison import Repeats, compare
+from tests.comparisons import compare
+from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.cli.tune_display import comparison_table
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.tuner import Prepared, TuneRequest, prepare

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx_cubicml.advisor.comparison import Repeats, compare
+from tests.comparisons import compare
+from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside, with_crowding
 from torchx_cubicml.records.event import trial_events
 from torchx_cubicml.records.measurement import Measurement

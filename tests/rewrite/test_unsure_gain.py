@@ -56,7 +56,7 @@ def reason(folder: Path, trials: list[Trial], *, rules: str = "") -> str:
     [
         (
             [ran(32, 1000.0, is_busy=True), *(ran(256, speed, is_busy=True) for speed in (1600.0, 1500.0, 1700.0))],
-            f"micro_batch_size 32 -> 256 measured 1.60x yours, not surely faster: it takes at least 1 more "
+            f"batch 32 -> 256 measured 1.60x yours, not surely faster: it takes at least 1 more "
             f"launch of the two {CROWDED} (4 launches known)",
         ),
         (
@@ -64,17 +64,17 @@ def reason(folder: Path, trials: list[Trial], *, rules: str = "") -> str:
                 *(ran(32, speed) for speed in (1000.0, 1001.0)),
                 *(ran(256, 1600.0, error=each, is_busy=True) for each in (0.05, 0.5)),
             ],
-            "micro_batch_size 32 -> 256 measured 1.60x yours, not surely faster: the other config is known only within "
+            "batch 32 -> 256 measured 1.60x yours, not surely faster: the other config is known only within "
             f"a factor of 3.4 {CROWDED} (4 launches known)",
         ),
         (
             [ran(32, 1000.0), ran(256, 1200.0, error=0.2, is_steady=False), ran(128, 1100.0)],
-            "micro_batch_size 32 -> 256 measured 1.20x yours, not surely faster: it takes at least 2 more launches "
+            "batch 32 -> 256 measured 1.20x yours, not surely faster: it takes at least 2 more launches "
             "of the two; launch both again (3 launches known)",
         ),
         (
             [ran(32, 1000.0), ran(32, 1100.0), ran(256, 1080.0), ran(256, 1200.0)],
-            "micro_batch_size 32 -> 256 measured 1.09x yours, not surely faster: its launches and yours vary from run "
+            "batch 32 -> 256 measured 1.09x yours, not surely faster: its launches and yours vary from run "
             "to run; launch both again (4 launches known)",
         ),
         ([ran(32, 1000.0), ran(256, 1010.0)], f"{NOTHING} (2 launches known)"),

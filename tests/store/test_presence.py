@@ -11,7 +11,7 @@ from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.local import LocalBackend
-from torchx_cubicml.store.presence import check_store, read_recorded
+from torchx_cubicml.store.presence import check_store, recorded_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,13 +25,14 @@ def store(tmp_path: Path) -> str:
 
 
 def test_a_store_is_read(store: str) -> None:
-    trials, warnings = read_recorded(store)
+    found = recorded_snapshot(store)
+    trials, warnings = found.trials, found.warnings
     assert len(trials) == 1
     assert warnings == ()
 
 
 def test_an_empty_folder_is_an_empty_store(tmp_path: Path) -> None:
-    assert read_recorded(str(tmp_path)) == ([], ())
+    assert recorded_snapshot(str(tmp_path)).trials == []
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
@@ -51,13 +52,13 @@ def test_another_place_is_refused(tmp_path: Path, store: str, prefix: str, name:
     (tmp_path / "docs" / "a.txt").touch()
     place = f"{prefix}{tmp_path / name}"
     with pytest.raises(StoreError, match=f"^{re.escape(message.format(place=place, store=store))}$"):
-        read_recorded(place)
+        recorded_snapshot(place)
 
 
 def test_a_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "notes").touch()
     with pytest.raises(StoreError, match=r"^cannot read store .*/notes: it is a file, and a store is a folder$"):
-        read_recorded(str(tmp_path / "notes"))
+        recorded_snapshot(str(tmp_path / "notes"))
     with pytest.raises(StoreError, match=r"notes: it is a file, and a store is a folder$"):
         check_store(str(tmp_path / "notes"))
     with pytest.raises(StoreError, match=r"notes/inner: the place does not exist$"):
@@ -73,7 +74,7 @@ def test_of_two_stores_inside_none_is_named(tmp_path: Path, store: str) -> None:
 @pytest.mark.parametrize("url", ["memory:///nobody/store", "memory://nobody"])
 def test_a_remote_place(url: str) -> None:
     with pytest.raises(StoreError, match=rf"^there is no store at {url}: the place does not exist$"):
-        read_recorded(url)
+        recorded_snapshot(url)
 
 
 def test_a_place_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.comparisons import compare
 from torchx_cubicml import Trial
-from torchx_cubicml.advisor.comparison import Repeats, compare
+from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.tuner.journal import Note, NoteKind
 from torchx_cubicml.tuner.progress import TuneResult
 from torchx_cubicml.tuner.results import results_of

@@ -18,7 +18,7 @@ from torchx_cubicml.space import Binding, Parameter
 from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
 from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.polling import SystemClock
-from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason, own_noise, stop_reason, with_last_lines
+from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason, stop_reason, with_last_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -319,14 +319,6 @@ def test_a_launch_with_refused_values_is_no_launch_of_its_config(prepared: Prepa
     assert stop_reason(asked, replace(slow, observed=fact), [fast]).startswith("ended early: 100 ")  # only checked
     refused = replace(fast, state=State.RUNNING, measurement=slow.measurement, observed=fact)
     assert stop_reason(asked, refused, []) == f"ended early: recompute was {kind}: the model is compiled"
-
-
-def test_the_noise_of_a_run_is_recorded_or_from_steps() -> None:
-    """The standard error of a median is 1.2533 times that of a mean; the deciles lie 2.5631 deviations apart."""
-    steps = Measurement(tokens_per_second=1.0, steps_counted=25, step_time_s=(1.0, 1.5, 2.0))
-    assert own_noise(steps) == pytest.approx(1.2533 * math.log(2.0) / 2.5631 / 5.0)
-    assert own_noise(replace(steps, relative_error=0.07)) == 0.07
-    assert own_noise(Measurement(tokens_per_second=1.0)) == pytest.approx(0.1)
 
 
 def test_three_failures_in_a_row_are_allowed(prepared: Prepared) -> None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.launch.messages import interval_text, per_cost_text
 from torchx_cubicml.predictors.features.history import config_key
@@ -20,7 +18,6 @@ from torchx_cubicml.predictors.measurement_error import (
     ErrorModel,
     Gain,
     Launches,
-    usual_error,
 )
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.space.constraints import is_count
@@ -188,35 +185,16 @@ def least_confirmed(launch: Trial, repeats: int, *, objective: str) -> float:
 
     The load that all of them share costs both configs about the same.
     """
-    load = launch.crowding or 0.0
-    own = math.sqrt(max(launch.uncertainty(objective) ** 2 - load**2, 0.0))
-    return math.exp(_IN_ERRORS * math.sqrt(2.0 / max(repeats, FEWEST_TO_CLAIM)) * usual_error(own, load))
+    launches, _ = Launches.of([launch], objective=objective)
+    return math.exp(_IN_ERRORS * math.sqrt(2.0 / max(repeats, FEWEST_TO_CLAIM)) * float(launches.usual_errors()[0]))
 
 
-def compare(baseline: Repeats, best: Repeats, *, objective: str, gain: Gain | None = None) -> Comparison:
-    """Compare ``best`` with ``baseline``.
-
-    Args:
-        baseline: measurements of the user's own config.
-        best: measurements of the other config.
-        objective: unit of the throughputs.
-        gain: of the best config; by default that of these measurements alone, without their times.
-    """
+def compare(baseline: Repeats, best: Repeats, gain: Gain, *, objective: str) -> Comparison:
+    """Return the comparison of ``best`` with ``baseline``, the user's own config, by the posterior of its gain."""
     if best.config == baseline.config:
         return Comparison(
             objective=objective, baseline=baseline, best=best, gain=1.0, gain_low=1.0, gain_high=1.0, faster=0.0
         )
-    if gain is None:
-        both = [*baseline.throughputs, *best.throughputs]
-        errors = [*baseline.uncertainties, *best.uncertainties] or [0.0] * len(both)
-        launches = Launches(
-            logarithm=np.log(both),
-            error=np.array(errors),
-            load=np.zeros(len(both)),
-            time=np.full(len(both), np.nan),
-            config=np.repeat([0, 1], [len(baseline.throughputs), len(best.throughputs)]),
-        )
-        gain = ErrorModel.unknown().gain(launches, 1, 0)
     low, high = gain.interval
     return Comparison(
         objective=objective,
@@ -246,13 +224,13 @@ def compared(
     names = config_key(own), config_key(best)
     if not {*names} <= {*keys}:
         return None
-    sides = [
+    baseline, other = (
         Repeats.of(config, [each for each, key in zip(trials, keys, strict=True) if key == name], objective=objective)
         for config, name in zip((own, best), names, strict=True)
-    ]
+    )
     launches, numbers = Launches.of(trials, objective=objective, key=lambda trial: config_key(trial.config))
-    machine = ErrorModel.of(elsewhere, objective=objective)
-    return compare(*sides, objective=objective, gain=machine.gain(launches, numbers[names[1]], numbers[names[0]]))
+    gain = ErrorModel.of(elsewhere, objective=objective).gain(launches, numbers[names[1]], numbers[names[0]])
+    return compare(baseline, other, gain, objective=objective)
 
 
 def fastest_measured(trials: Sequence[Trial], *, objective: str) -> Trial | None:

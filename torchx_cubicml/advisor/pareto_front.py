@@ -45,11 +45,6 @@ class FrontierPoint:
     may_be_surpassed: bool = False
     ratios: tuple[float, float] | None = None
 
-    @property
-    def is_predicted(self) -> bool:
-        """True if the config was never measured."""
-        return self.launches == 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:

@@ -18,12 +18,10 @@ from torchx_cubicml.records.redaction import mask
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from torchx_cubicml.advisor.comparison import Repeats
     from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.tuner import Prepared, TuneResult
 
 _MOST_SURE = 0.99  # probability beyond which a model of few launches is not to be trusted
-_NOISY = 1.2  # ratio of the highest to the lowest repeat from which a machine is called noisy
 
 
 def print_result(console: Console, result: TuneResult, prepared: Prepared) -> None:
@@ -70,8 +68,8 @@ def _print_none_confirmed(console: Console, result: TuneResult, prepared: Prepar
     elif comparison is not None:
         console.print(comparison_table(comparison, statistic=prepared.space.statistic, prepared=prepared))
         none = f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
-        if text := " ".join(filter(None, (none, _noise_text(comparison.baseline)))):
-            say(console, text)
+        if none:
+            say(console, none)
     if comparison is None:
         lack = lack or too_few_text(result.launches_lacking)
     _print_ending(console, result, lack)
@@ -115,11 +113,3 @@ def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
         say(console, f"{text} failed: {mask(reason)}")
     text = f"{'; '.join(filter(None, (result.ending, lack)))} ({result.device_hours:.2f} device hours)"
     say(console, text)
-
-
-def _noise_text(repeats: Repeats) -> str:
-    """Return the text of the spread between repeats of one config; empty for a single one."""
-    if len(repeats.throughputs) < 2:
-        return ""
-    ratio = max(repeats.throughputs) / min(repeats.throughputs)
-    return f"Repeats differed by {ratio:.2f}x{': this machine is noisy' if ratio >= _NOISY else ''}."

@@ -143,6 +143,10 @@ class Launches:
         shared = np.nan_to_num(np.exp(-distance / prior.length[:, None, None]))  # a level is told by times alone
         return np.asarray(covariances + prior.level[:, None, None] ** 2 * shared, dtype=np.float64)
 
+    def usual_errors(self) -> NDArray[np.float64]:
+        """Return the usual standard deviation of each logarithm, apart from what neighbours share, ``[n]``."""
+        return np.asarray(np.sqrt(self.error**2 + _RUN[0] ** 2 + (_LOAD[0] * self.load) ** 2), dtype=np.float64)
+
     def _positions(self) -> NDArray[np.float64]:
         """Return the place of each launch in time, in usual gaps between launches, ``[n]``; NaN where unknown."""
         times, places = np.unique(self.time, return_inverse=True)
@@ -276,16 +280,6 @@ class ErrorModel:
         means = variance * (of_contrast * of_values).sum(axis=1)
         spreads = np.sqrt(np.maximum(2.0 * variance - variance**2 * (of_contrast**2).sum(axis=1), 1e-12))
         return Gain(weights[kept] / weights[kept].sum(), means, spreads)
-
-
-def usual_error(error: float, load: float) -> float:
-    """Return the usual standard deviation of the logarithm of one launch, apart from what neighbouring launches share.
-
-    Args:
-        error: within the run.
-        load: log slowdown that others on its host may have caused.
-    """
-    return math.hypot(error, _RUN[0], _LOAD[0] * load)
 
 
 def repeat_noise(trials: Iterable[Trial], *, objective: str, elsewhere: Iterable[Trial] = ()) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.messages import better_word, per_cost_text, short
+from torchx_cubicml.launch.messages import better_word, per_cost_text
+from torchx_cubicml.records.config_changes import config_changes
 from torchx_cubicml.records.crowding import crowding_text, mean_launches_beside
 from torchx_cubicml.records.workload import comparable_trials, is_same_workload, value_key
 from torchx_cubicml.rewrite.rules import with_equal_frozen_values
@@ -44,7 +45,9 @@ def unsure_gain(case: DecisionContext, *, recorded: Sequence[Trial]) -> str:
     found = compared(*both, trials, objective=objective, elsewhere=elsewhere)
     if found is None or found.measured < _WORTH_SAYING:
         return ""
-    gain = f"{_changes(case, best.config)} measured {found.measured:.2f}x yours {per_cost_text(objective)}".rstrip()
+    changes = config_changes(*both[::-1])
+    named = [*changes[:_NAMED], *([f"{len(changes) - _NAMED} more changes"] if len(changes) > _NAMED else [])]
+    gain = f"{', '.join(named)} measured {found.measured:.2f}x yours {per_cost_text(objective)}".rstrip()
     crowded = _crowding([each for each in trials if each.config in both], recorded)
     doubt = f"{found.doubt}{crowded}; launch both again{' when the machine is free' if crowded else ''}"
     return f"{gain}, not surely {better_word(objective)}: {doubt}"
@@ -87,17 +90,3 @@ def _free(case: DecisionContext, config: Config) -> Config:
 
 def _key(case: DecisionContext, config: Config) -> Hashable:
     return tuple((name, value_key(value)) for name, value in _free(case, config).items())
-
-
-def _changes(case: DecisionContext, config: Config) -> str:
-    before = case.current
-    changed = [
-        f"{item.label or item.name} {short(before[item.name])} -> {short(config[item.name])}"
-        for item in case.space.parameters
-        if item.derive is None
-        and item.name in before
-        and item.name in config
-        and value_key(config[item.name]) != value_key(before[item.name])
-    ]
-    more = [f"{len(changed) - _NAMED} more changes"] if len(changed) > _NAMED else []
-    return ", ".join([*changed[:_NAMED], *more])

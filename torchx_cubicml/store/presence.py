@@ -17,16 +17,15 @@ from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.store.reader import StoreSnapshot
 
 _MAX_SEEN = 1000  # entries of a folder in which a store is looked for
 
 
-def read_recorded(
+def recorded_snapshot(
     url: str, *, deadline_s: float = 60.0, report: Callable[[int, int], None] = unheard
-) -> tuple[list[Trial], tuple[str, ...]]:
-    """Return the trials of an existing store and warnings about unreadable objects.
+) -> StoreSnapshot:
+    """Return the snapshot of an existing store.
 
     Args:
         url: URL as ``TrialStore`` accepts it.
@@ -36,14 +35,6 @@ def read_recorded(
     Raises:
         StoreError: there is no store at the URL, or it cannot be read before the deadline.
     """
-    snapshot = recorded_snapshot(url, deadline_s=deadline_s, report=report)
-    return snapshot.trials, snapshot.warnings
-
-
-def recorded_snapshot(
-    url: str, *, deadline_s: float = 60.0, report: Callable[[int, int], None] = unheard
-) -> StoreSnapshot:
-    """Return the snapshot of an existing store; see ``read_recorded``."""
     snapshot = read_with_deadline(url, deadline_s=deadline_s, report=report)
     if not snapshot.trials:
         check_store(url, deadline_s=deadline_s)

@@ -194,8 +194,6 @@ _FEWEST_STEPS = 10  # counted after warm-up
 _LEAST_SIGMAS = 3.0  # least distance below the best, in noise; before repeats, the noise is taken as large
 _LEAST_LOG_GAP = 0.1  # least log distance below the best: a slightly slower config is worth its whole measurement
 _UNKNOWN_ERROR = 0.1  # standard deviation of a log throughput without any estimate of its error
-_DECILES = 2.5631  # standard deviations between the first and the last decile of a normal distribution
-_MEDIAN_ERROR = 1.2533  # standard error of a median, in standard errors of a mean
 
 
 def stop_reason(prepared: Prepared, trial: Trial, others: Sequence[Trial]) -> str:
@@ -233,7 +231,7 @@ def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) 
     if own is None or best is None:
         return ""
     between = repeat_noise(others, objective=objective)
-    noise = math.hypot(own_noise(trial.measurement), between * math.sqrt(2))
+    noise = math.hypot(trial.measurement.uncertainty or _UNKNOWN_ERROR, between * math.sqrt(2))
     behind = math.log(best / own)
     if behind < max(_LEAST_SIGMAS * noise, _LEAST_LOG_GAP):
         return ""
@@ -242,26 +240,6 @@ def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) 
         f"{trial.measurement.steps_counted} steps, "
         f"{1 - own / best:.0%} below the best ({behind / noise:.0f} times the noise)"
     )
-
-
-def own_noise(measurement: Measurement) -> float:
-    """Return the standard deviation of the logarithm of a throughput within its run.
-
-    If the run reported no error, that of the median step time is added, with the steps taken as independent.
-
-    >>> from torchx_cubicml.records.trial import Measurement
-    >>> steps = Measurement(tokens_per_second=9.0, steps_counted=100, step_time_s=(0.9, 1.0, 1.1))
-    >>> round(own_noise(steps), 4), own_noise(Measurement(tokens_per_second=9.0, relative_error=0.03))
-    (0.0098, 0.03)
-    """
-    if measurement.relative_error:
-        return measurement.uncertainty
-    if not measurement.step_time_s:
-        return math.hypot(_UNKNOWN_ERROR, measurement.uncertainty)
-    first_decile, _, last_decile = measurement.step_time_s
-    log_spread = math.log(last_decile / first_decile)
-    of_steps = _MEDIAN_ERROR * log_spread / _DECILES / math.sqrt(measurement.steps_counted)
-    return math.hypot(of_steps, measurement.uncertainty)
 
 
 def _best(trials: Sequence[Trial], objective: str) -> float | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tests.comparisons import compare
 from torchx_cubicml import Origin, State, Trial, TrialStore
-from torchx_cubicml.advisor.comparison import Repeats, compare
+from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.progress import TuneResult

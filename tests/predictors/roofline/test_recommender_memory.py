@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
 from torchx_cubicml.predictors.roofline.recommender_memory import (
     RECOMMENDER_MEMORY_PARTS,
-    fits_reserved,
     recommender_memory_parts,
 )
 
@@ -80,21 +77,3 @@ def test_the_fullest_rank_holds_the_largest_table() -> None:
     assert held["data_parallel"] == sum(sizes)
     replicated = memory(**TABLES, embedding_sharding="data_parallel")
     assert replicated["embedding_states"] == pytest.approx(3 * sum(sizes))  # a gradient and two moments of each row
-
-
-@pytest.mark.parametrize(
-    ("dense", "tables", "share", "fits"),
-    [
-        (40e9, 0.0, 0.5, True),
-        (40.1e9, 0.0, 0.5, False),
-        (10e9, 70e9, 0.5, True),  # what the dense part leaves of its share serves the tables
-        (10e9, 70.1e9, 0.5, False),
-        (40e9, 40e9, 0.5, True),
-        (40e9, 40.1e9, 0.9, False),
-    ],
-)
-def test_tables_have_the_rest_of_the_memory(dense: float, tables: float, share: float, fits: bool) -> None:
-    layout = RecommenderLayout.from_rows([{**ROW, "reserved_share": share}])
-    layout = replace(layout, memory=np.array([80e9]))
-    sizes = {"weights": dense / 4, "optimizer": 3 * dense / 4, "embeddings": tables}
-    assert fits_reserved(layout, {name: np.array([size]) for name, size in sizes.items()}).tolist() == [fits]

@@ -97,7 +97,7 @@ class GaussianProcess:
         for _ in range(_OUTLIER_ROUNDS):
             points = self._points(rows.features)
             rest = (rows.logarithm - self._prior_mean_at(points) - fitted.centre_) / fitted.scale_
-            sample = Sample(points, rest, self._errors(rows, fitted.scale_))
+            sample = Sample(points, rest, self.machine.usual(_launches(rows)) / fitted.scale_**2)
             outliers = find_outliers(kernel, sample, scale=fitted.scale_)
             if (outliers == fitted.outliers_).all():
                 break
@@ -129,7 +129,7 @@ class GaussianProcess:
         self.scale_ = math.sqrt(squares / (float(row_weights.sum()) + weight))
         self.rest_ = (target - self.centre_) / self.scale_
         self.launches_ = _launches(rows)
-        self.errors_ = self._errors(rows, self.scale_)
+        self.errors_ = self.machine.usual(self.launches_) / self.scale_**2
         self.prior_noise_ = (self.noise or _NOISE) / self.scale_
         prior = self._prior(rows.features)
         self.kernel_, log_posterior = fit_map(prior, Sample(self.points_, self.rest_, self.errors_), rng)
@@ -149,11 +149,6 @@ class GaussianProcess:
     def _prior_mean_at(self, points: EncodedConfigs) -> NDArray[np.float64]:
         """Return the prior mean of the logarithm at ``points``, up to a constant, ``[n]``."""
         return np.zeros(len(points)) if self.prior_mean_ is None else self.prior_mean_.at(points)
-
-    def _errors(self, rows: MeasuredRows, scale: float) -> NDArray[np.float64]:
-        """Return the known covariance of standardised errors, ``[n, n]``; that from run to run is fitted."""
-        launches = _launches(rows)
-        return self.machine.usual(launches) / scale**2
 
     def _condition(self) -> None:
         self.inverse_ = np.linalg.inv(np.linalg.cholesky(self._gram()))

@@ -9,8 +9,6 @@ import numpy as np
 from torchx_cubicml.predictors.roofline.embedding_load import QUANTITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
@@ -60,11 +58,3 @@ def recommender_memory_parts(layout: RecommenderLayout) -> dict[str, NDArray[np.
 
 
 _BY_BYTES = 5  # candidate of ``EmbeddingLoad.fullest`` that holds most
-
-
-def fits_reserved(layout: RecommenderLayout, memory: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
-    """Return whether the dense part fits in the share that is kept for it, and the tables in the rest, bool ``[n]``."""
-    tables = np.sum([memory[name] for name in TABLE_PARTS if name in memory], axis=0)
-    dense = np.sum([size for name, size in memory.items() if name not in TABLE_PARTS], axis=0)
-    reserved = layout.reserved_share * layout.memory
-    return np.asarray((dense <= reserved) & (tables <= layout.memory - np.minimum(reserved, dense)))

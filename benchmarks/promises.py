@@ -187,7 +187,7 @@ def crowded(trials: Sequence[Trial], rng: np.random.Generator) -> list[Trial]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternated:
-    """What is told of a config of known gain after it was launched in turn with the user's own.
+    """Statements on a config of known gain after it was launched in turn with the user's own.
 
     Args:
         held: whether the interval of a tune holds the gain.
@@ -204,7 +204,7 @@ class Alternated:
 
 
 def alternated(seed: int, *, machine: str, gain: float, times: int) -> Alternated:
-    """Return what is told after so many launches of each config, of which the second has a known gain."""
+    """Return the statements after so many launches of each config, of which the second has a known gain."""
     rng = np.random.default_rng([seed, times, round(100 * gain), sorted(MACHINES).index(machine)])
     busy, drift = MACHINES[machine]
     host = CrowdedMachine(rng=rng, busy=busy, drift=drift)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.comparisons import compare
-from torchx_cubicml.advisor.comparison import Comparison, Repeats, compared
+from torchx_cubicml.advisor.comparison import Comparison, Repeats, compared, launches_lacking
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.measurement import Measurement
@@ -117,7 +117,9 @@ def test_equal_configs_are_rarely_distinguished() -> None:
 
 
 def test_a_config_gains_nothing_over_itself() -> None:
-    found = compare(repeats(100, 101), repeats(100, 101), objective=OBJECTIVE)
+    trials = [Trial.completed(workload={}, config={"batch": 1}, tokens_per_second=speed) for speed in (100.0, 101.0)]
+    found = compared({"batch": 1}, {"batch": 1}, trials, objective=OBJECTIVE)
+    assert found is not None
     assert (found.gain, found.gain_low, found.gain_high, found.claims_gain) == (1.0, 1.0, 1.0, False)
 
 
@@ -132,7 +134,7 @@ def test_repeats_need_a_measurement() -> None:
 )
 def test_a_gain_needs_two_measurements_on_each_side(faster: float, counts: tuple[int, int], claimed: bool) -> None:
     own, other = (repeats(*[100.0] * count) for count in counts)
-    ends = {"gain": 1.5, "gain_low": 1.2, "gain_high": 2.0}
+    ends = {"gain": 1.5, "gain_low": 1.2, "gain_high": 2.0, "launches_lacking": launches_lacking(*counts)}
     found = Comparison(objective=OBJECTIVE, baseline=own, best=other, faster=faster, **ends)
     assert found.claims_gain is claimed
     if not claimed:

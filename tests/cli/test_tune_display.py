@@ -8,7 +8,6 @@ from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.cli.tune_display import comparison_table
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.tuner import Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.plan import Evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,25 +81,3 @@ def test_a_kept_global_batch_needs_no_row(tmp_path: Path) -> None:
     found = rows(prepared_in(tmp_path), {**OWN, "workers": 1})
     assert "global batch" not in found
     assert not any("other" in heading for heading in found)
-
-
-def test_launches_that_are_not_compared_are_told(tmp_path: Path) -> None:
-    prepared = prepared_in(tmp_path)
-    best: Config = {**OWN, "workers": 1}
-    trials = [
-        replace(
-            Trial.completed(workload=prepared.workload, config=config, tokens_per_second=rate),
-            started_at=f"2026-01-01T00:00:0{second}+00:00",
-        )
-        for second, (config, rate) in enumerate([(OWN, 10.0), (OWN, 10.1), (best, 30.0), (best, 29.0), (best, 28.0)])
-    ]
-    evidence = Evidence.of(prepared, trials, frozenset({trials[0].trial_id}))
-    own = evidence.compared(OWN, "tokens_per_second", chosen=False)
-    other = evidence.compared(best, "tokens_per_second", chosen=True)
-    assert own is not None
-    assert other is not None
-    table = comparison_table(compare(own, other, objective="tokens_per_second"), prepared=prepared)
-    assert [list(column.cells)[-1] for column in table.columns] == ["launches", "1 of 2", "2 of 3"]
-    told = "Not compared: launches from before this tune, and the one that made the best config the winner."
-    assert table.caption == told
-    assert evidence.compared({**OWN, "workers": 7}, "tokens_per_second", chosen=True) is None

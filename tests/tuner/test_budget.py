@@ -191,7 +191,7 @@ def test_a_confirmed_target_ends_the_tune(prepared: Prepared, kills: int) -> Non
     assert result.comparison is not None
     assert result.comparison.gain >= target
     assert result.comparison.claims_gain
-    assert len(result.comparison.best.throughputs) == 3
+    assert len(result.comparison.best.throughputs) == 2
 
 
 def test_a_target_out_of_reach_spends_the_budget(prepared: Prepared) -> None:

@@ -69,17 +69,18 @@ def test_many_jobs_through_every_fault(prepared: Prepared) -> None:
     check(cluster, stored(prepared), JOBS)
 
 
-def test_a_tune_on_a_crowded_host_claims_what_repeats_show(prepared: Prepared) -> None:
-    """The load was the same beside each launch, and repeats were equal."""
+def test_a_tune_on_a_crowded_host_is_surer_by_repeats(prepared: Prepared) -> None:
+    """The load was the same beside each launch, and repeats were equal, though each is known within a factor of 5."""
     prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12)))
     busy = {"world_size": 2, "host_cpus": 2, "other_busy_cpus": 1.7, "idle_cpus": 0.0}
     steps = go(prepared, SimulatedCluster(seed=1, fates=("done",), observed=busy))
     (result,) = [step for step in steps if isinstance(step, TuneResult)]
     assert result.comparison is not None
-    assert result.comparison.claims_gain
+    assert result.comparison.faster is not None
+    assert result.comparison.faster > 0.9
     assert min(result.comparison.baseline.uncertainties) > 0.9
     (note,) = [note for note in Journal(prepared.store_url).read() if note.kind is NoteKind.FINISHED]
-    assert '"unconfirmed": null' in json.dumps(dict(note.facts))
+    assert ('"unconfirmed": null' in json.dumps(dict(note.facts))) is result.claims_gain
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SLOWED = 0.07  # prior probability that a launch was slowed down by something else than its config
 _SLOWDOWNS = np.linspace(0.05, 0.7, 14)  # log slowdowns of such a launch: by 5 to 50 per cent
 _EDGE = 3.0  # factor on the variance of what others predict of the own config
+_REACH = 4.0  # standard deviations below which a config is slower by any measurements, which saves their time
 _EXACT = 1e-9  # spread of a ratio that is known
 
 
@@ -43,13 +44,12 @@ def claims_of(posterior: Posterior, configs: Sequence[Config], current: Config) 
     for config, mean, spread in zip(configs, gains.logarithm.tolist(), gains.spread.tolist(), strict=True):
         record = posterior.outcomes.get(identity(config))
         counts = [count for count in (n_own, len(record.measured) if record is not None else 0) if count]
-        by_measurements = posterior.measured_gain(config, current)
-        if by_measurements is not None:
-            found.append(by_measurements)
-            continue
         floor = posterior.noise * math.sqrt(sum(1.0 / count for count in counts))
         is_own = identity(config) == identity(current)
         doubt = _EXACT if is_own else max(spread, floor, _EXACT)
+        if not mean + _REACH * doubt < 0.0 and (measured := posterior.measured_gain(config, current)) is not None:
+            found.append(measured)
+            continue
         claim = Gain(weights, mean - (0.0 * shifts if is_own else shifts), np.full(len(weights), doubt))
         found.append(None if math.isnan(mean) else claim)
     return found

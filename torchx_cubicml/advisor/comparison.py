@@ -102,6 +102,7 @@ class Comparison:
         gain_low: lower end of the interval.
         gain_high: upper end of the interval.
         faster: probability that the gain is above one; ``None`` in results of older releases.
+        launches_lacking: launches until each side is measured twice: before, no gain can be claimed.
     """
 
     objective: str
@@ -111,6 +112,7 @@ class Comparison:
     gain_low: float
     gain_high: float
     faster: float | None = None
+    launches_lacking: int = 0
 
     @property
     def measured(self) -> float:
@@ -124,21 +126,19 @@ class Comparison:
         return is_sure and not self.launches_lacking
 
     @property
-    def launches_lacking(self) -> int:
-        """Launches until each side is measured twice: before, no gain can be claimed."""
-        return launches_lacking(len(self.baseline.throughputs), len(self.best.throughputs))
-
-    @property
     def doubt(self) -> str:
-        """Why no gain is claimed, in words: too few launches, an uncertain side, or the spread between launches."""
+        """Reason why no gain is claimed, in words: too few launches, an uncertain side, or the spread between launches."""
         if self.launches_lacking:
             return f"it takes {_more(self.launches_lacking)} of the two"
+        if self.gain_high < 1.0:
+            return "the other config is slower"
         sides = {"your config": self.baseline, "the other config": self.best}
         whose, side = max(sides.items(), key=lambda pair: pair[1].error)
         if abs(math.log(self.gain)) < _IN_ERRORS * math.hypot(self.baseline.error, self.best.error):
             width = interval_text(side.error)
             return f"{whose} is known only {'to ' if width.startswith('±') else ''}{width}"
-        return "its launches and yours vary from run to run"
+        sure = f" (faster with {self.faster:.0%}, not {SURE:.0%})" if self.faster and self.gain_low > 1.0 else ""
+        return f"its launches and yours vary from run to run{sure}".replace("%", " %")
 
     def __str__(self) -> str:
         level = LEVEL if self.faster is not None else _OLD_LEVEL
@@ -189,28 +189,39 @@ def least_confirmed(launch: Trial, repeats: int, *, objective: str) -> float:
     return math.exp(_IN_ERRORS * math.sqrt(2.0 / max(repeats, FEWEST_TO_CLAIM)) * float(launches.usual_errors()[0]))
 
 
-def compare(baseline: Repeats, best: Repeats, gain: Gain, *, objective: str) -> Comparison:
-    """Return the comparison of ``best`` with ``baseline``, the user's own config, by the posterior of its gain."""
-    if best.config == baseline.config:
-        return Comparison(
-            objective=objective, baseline=baseline, best=best, gain=1.0, gain_low=1.0, gain_high=1.0, faster=0.0
-        )
-    low, high = gain.interval
+def compare(
+    baseline: Repeats, best: Repeats, gain: Gain | None, *, objective: str, lacking: int | None = None
+) -> Comparison:
+    """Return the comparison of ``best`` with ``baseline``, the user's own config.
+
+    Args:
+        baseline: measurements of the user's own config.
+        best: measurements of the other config.
+        gain: posterior of their ratio; ``None`` for one config.
+        objective: unit of the throughputs.
+        lacking: launches until a gain can be claimed; by default, until each side was measured twice.
+    """
+    if lacking is None:
+        lacking = launches_lacking(len(baseline.throughputs), len(best.throughputs))
+    low, high = gain.interval if gain is not None else (1.0, 1.0)
     return Comparison(
         objective=objective,
         baseline=baseline,
         best=best,
-        gain=gain.quantile(0.5),
+        gain=gain.quantile(0.5) if gain is not None else 1.0,
         gain_low=low,
         gain_high=high,
-        faster=gain.probability_above(0.0),
+        faster=gain.probability_above(0.0) if gain is not None else 0.0,
+        launches_lacking=lacking,
     )
 
 
 def compared(
     own: Config, best: Config, trials: Iterable[Trial], *, objective: str, elsewhere: Iterable[Trial] = ()
 ) -> Comparison | None:
-    """Compare two configs by all measured launches of a workload; ``None`` where one of them was not measured.
+    """Compare two configs by the measured launches of a workload; ``None`` where one of them was not measured.
+
+    The first measurement of ``best`` does not count where others competed: it was chosen for being high.
 
     Args:
         own: the user's own config.
@@ -219,18 +230,22 @@ def compared(
         objective: name of the throughput.
         elsewhere: trials of other workloads, which tell of the machine, too.
     """
-    trials = [trial for trial in trials if trial.config and trial.throughput(objective) is not None]
-    keys = [config_key(trial.config) for trial in trials]
-    names = config_key(own), config_key(best)
-    if not {*names} <= {*keys}:
-        return None
-    baseline, other = (
-        Repeats.of(config, [each for each, key in zip(trials, keys, strict=True) if key == name], objective=objective)
-        for config, name in zip((own, best), names, strict=True)
-    )
+    trials = sorted((each for each in trials if each.config), key=lambda each: each.ended_at or each.started_at)
     launches, numbers = Launches.of(trials, objective=objective, key=lambda trial: config_key(trial.config))
-    gain = ErrorModel.of(elsewhere, objective=objective).gain(launches, numbers[names[1]], numbers[names[0]])
-    return compare(baseline, other, gain, objective=objective)
+    names = [config_key(each) for each in (own, best)]
+    if not {*names} <= numbers.keys():
+        return None
+    ran = [[each for each in trials if config_key(each.config) == name] for name in names]
+    baseline, other = (Repeats.of(each, of, objective=objective) for each, of in zip((own, best), ran, strict=True))
+    if names[0] == names[1]:
+        return compare(baseline, other, None, objective=objective)
+    counts = [len(baseline.throughputs), len(other.throughputs) - (len(numbers) > len(names))]
+    if 0 < counts[1] < len(other.throughputs):
+        first = next(place for place, each in enumerate(ran[1]) if each.throughput(objective) is not None)
+        other = Repeats.of(best, ran[1][first + 1 :], objective=objective)
+    first_of, second = (numbers[name] for name in names)
+    gain = ErrorModel.of(elsewhere, objective=objective).gain(launches.compared(second, first_of), second, first_of)
+    return compare(baseline, other, gain, objective=objective, lacking=launches_lacking(*counts))
 
 
 def fastest_measured(trials: Sequence[Trial], *, objective: str) -> Trial | None:

@@ -28,6 +28,7 @@ from torchx_cubicml.advisor.trial_data import (
     with_choices,
 )
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Prediction
+from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM, ErrorModel, Gain, Launches
 from torchx_cubicml.predictors.memory.dominance import DominanceRules, at_least
@@ -150,13 +151,15 @@ class Posterior:
         pinned_space = narrowed(space, pinned)
         outcomes = outcomes_by_config(pinned_space, chosen.own, pinned)
         config_of = {name: key for key, outcome in outcomes.items() for name in outcome.trial_ids}
-        launches_in = partial(Launches.of, chosen.own, key=lambda trial: config_of.get(trial.trial_id))
+        launches_in = partial(
+            Launches.of, chosen.own, key=lambda trial: config_of.get(trial.trial_id, config_key(trial.config))
+        )
         machine = ErrorModel.of(chosen.others, objective=space.learned)
         launches, numbers = launches_in(objective=space.objective)
         order = MemoryOrder.of_space(pinned_space.parameters, workload=workload, own=with_choices(current, pinned))
         data = _training_data(clean, space=pinned_space, workload=workload, predictor=predictor, order=order)
         is_repeated = any(len(outcome.measured) > 1 for outcome in outcomes.values())
-        noise = machine.noise(launches_in(objective=space.learned)[0]) if is_repeated else None
+        noise = machine.usual_noise(launches_in(objective=space.learned)[0]) if is_repeated else None
         data = replace(data, machine=machine, noise=noise)
         varied = {name for name, choices in data.tuned.items() if len(choices) > 1}
         timing = JobTiming(job=space.job, overhead=LaunchOverhead.of(chosen.own)) if space.job is not None else None
@@ -254,13 +257,13 @@ class Posterior:
     def measured_gain(self, config: Config, over: Config) -> Gain | None:
         """Return the gain of a config over another by their own measurements; ``None`` where these do not decide.
 
-        They decide once each config was measured twice.
+        They decide once each config was measured twice, beside the measurement that chose it.
         """
-        records = [self.outcomes.get(identity(each)) for each in (config, over)]
-        if records[0] is records[1] or any(each is None or len(each.measured) < FEWEST_TO_CLAIM for each in records):
+        best, own = (self.numbers.get(identity(each), -1) for each in (config, over))
+        launches = self.launches.compared(best, own)
+        if best == own or min(int((launches.config == each).sum()) for each in (best, own)) < FEWEST_TO_CLAIM:
             return None
-        best, own = (self.numbers[identity(each)] for each in (config, over))
-        return self.data.machine.gain(self.launches, best, own)
+        return self.data.machine.gain(launches, best, own)
 
     def gains(self, configs: Sequence[Config], over: Config) -> Prediction:
         """Return the posterior of the ratio of each config's true throughput to that of ``over``.

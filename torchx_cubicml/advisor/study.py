@@ -30,6 +30,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import migrated_trials, with_measured_objective
 from torchx_cubicml.launch.messages import best_word, better_word
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
+from torchx_cubicml.predictors.measurement_error import SURE
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.records.values import freeze_values
@@ -58,7 +59,6 @@ _UNTRIED_SDS = 2.33  # standard deviations from mean to lower bound of an untrie
 _MIN_GAIN = 1.01  # predicted gain below which the user's own config stays
 _N_NEAREST = 3  # measured trials listed with each suggestion
 _SURELY_BETTER = 0.9  # least probability of being better than the best config that was measured again
-_CONFIDENCE = 0.97  # least probability of being faster than the user's own config
 
 
 def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning of its own
@@ -266,7 +266,7 @@ def _best(
     sure = [
         (each, claim)
         for each, claim in zip(candidates, claims, strict=True)
-        if claim is None or (claim.quantile(0.5) >= _MIN_GAIN and claim.probability_above(0.0) > _CONFIDENCE)
+        if claim is None or (claim.quantile(0.5) >= _MIN_GAIN and claim.probability_above(0.0) > SURE)
     ]
     if not sure:
         unchanged = current, f"your config: no known config is reliably at least 1 % {better_word(objective)}"

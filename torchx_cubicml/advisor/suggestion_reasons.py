@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.claims import claims_of
 from torchx_cubicml.launch.messages import per_cost_text
 from torchx_cubicml.records.job_time import STEPS_S, parts_text, seconds_text
 from torchx_cubicml.records.objective_units import OBJECTIVES
@@ -88,7 +89,7 @@ def build_suggestions(
         current: the user's own config.
         n_nearest: number of nearest measured trials listed with each suggestion. The nearest is described in the reason
             where none is given.
-        claims: gain of each chosen config; by default the posterior's.
+        claims: gain of each chosen config, where it is known; see ``claims_of``.
     """
     if not chosen:
         return []
@@ -96,7 +97,7 @@ def build_suggestions(
     estimates = posterior.estimates([*configs, current])
     *predicted, baseline = estimates.intervals()
     *fits, _ = estimates.fits.tolist()
-    gains = [_interval(each) for each in claims] or posterior.gains(configs, current).intervals()
+    gains = [_interval(each) for each in claims or claims_of(posterior, configs, current)]
     own_doubt, own = _lowest_uncertainty(posterior, current), posterior.outcomes.get(identity(current))
     suggestions = []
     for (config, why), interval, gain, fit in zip(chosen, predicted, gains, fits, strict=True):

@@ -3,6 +3,7 @@
     log throughput = config + level of the machine + cost of the load + error of the run + error within the run
 
 - The level of the machine varies over time (Ornstein-Uhlenbeck process): launches near in time share most of it.
+  After a long pause it may be another one.
 - The load beside a launch costs it a share common to all launches, and one of its own, both in proportion to it.
 - The error of the run is independent; the error within the run is known, as the run reported it.
 
@@ -42,17 +43,18 @@ FEWEST_TO_CLAIM = 2
 _DRAWS, _BASES = 256, (2, 3, 5, 7, 11)
 # Medians, and log deviations, of the standard deviations of log throughput. Quiet machines repeat within 0.5 to 2 per
 # cent, shared clusters within 2 to 10. ``benchmarks/promises.py`` tells how well intervals hold.
-_RUN, _LEVEL, _LOAD, _CONFIG = (0.03, 0.9), (0.06, 1.0), (0.15, 0.9), (0.5, 1.0)
+_RUN, _LEVEL, _LOAD, _SESSION = (0.03, 0.9), (0.06, 1.0), (0.15, 0.9), (0.04, 1.0)
+_CONFIG = 0.5  # of the configs; were it learned, a sweep in order would pass for a drift of the machine
 _STEADY = 0.4  # probability that the machine has one level
 _LENGTHS = 1.0, 30.0  # of the level's correlation, in usual gaps between launches
-_COMMON_LOAD = 0.5  # standard deviation of the common cost of load, per unit of load
-_LONGEST_GAP = 5.0  # usual gaps after which a longer pause adds nothing
+_COST, _COMMON_LOAD = 0.4, 0.5  # mean and standard deviation of the common cost of load, per unit of load
+_LONGEST_GAP, _PAUSE = 5.0, 20.0  # usual gaps after which a longer one adds nothing, and after which a session begins
 _FLAT = 100.0  # variance of what all launches have in common, in logarithms: nothing is known of it
 _LEAST = 1e-6  # variance of a run: two equal measurements do not prove zero noise
-_MOST = 64  # launches of a workload that are compared at once
+_MOST, _MOST_OTHERS = 24, 16  # latest launches of each of two configs that are compared, and of others
 _MOST_ELSEWHERE, _MOST_WORKLOADS = 24, 6  # launches of another workload, and other workloads
 _OUTLIER = 0.1  # probability that the program of another workload changed between its launches
-_POWER = 0.5  # of its likelihood (power prior, Ibrahim and Chen, 2000), as workloads differ in noise
+_POWER, _TRUST = 0.5, 0.5  # of its likelihood (power prior, Ibrahim and Chen, 2000), and weight of all of them
 _NEGLIGIBLE = 1e-4
 _HALVINGS = 40
 _SHARED_FACTS = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats must share
@@ -65,7 +67,7 @@ class Variances(NamedTuple):
     level: NDArray[np.float64]
     length: NDArray[np.float64]
     load: NDArray[np.float64]
-    config: NDArray[np.float64]
+    session: NDArray[np.float64]
 
 
 @cache
@@ -73,20 +75,20 @@ def prior_draws() -> Variances:
     """Return the draws from the prior of the variances, always the same."""
     uniform = np.array([[_radical_inverse(number + 1, base) for base in _BASES] for number in range(_DRAWS)]).T
     varies = np.clip((uniform[1] - _STEADY) / (1.0 - _STEADY), 1e-6, 1.0 - 1e-6)
-    run, level, load, config = (
+    run, level, load, session = (
         median * np.exp(deviation * np.array(list(map(NormalDist().inv_cdf, each.tolist()))))
         for (median, deviation), each in zip(
-            (_RUN, _LEVEL, _LOAD, _CONFIG), (uniform[0], varies, uniform[3], uniform[4]), strict=True
+            (_RUN, _LEVEL, _LOAD, _SESSION), (uniform[0], varies, uniform[3], uniform[4]), strict=True
         )
     )
     shortest, longest = _LENGTHS
     length = shortest * (longest / shortest) ** uniform[2]
-    return Variances(run, np.where(uniform[1] < _STEADY, 0.0, level), length, load, config)
+    return Variances(run, np.where(uniform[1] < _STEADY, 0.0, level), length, load, session)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Launches:
-    """Measured launches of one workload, one entry each.
+    """Measured launches of one workload, one entry each, in the order of time.
 
     Args:
         logarithm: of the throughput, float64 ``[n]``.
@@ -119,9 +121,10 @@ class Launches:
         for trial in trials:
             value, name = trial.throughput(objective), (key or requested)(trial)
             if value is not None and value > 0 and name is not None:
-                whole, load = trial.uncertainty(objective), trial.crowding or 0.0
+                whole, load = trial.uncertainty(objective), trial.load(objective)
                 error = math.sqrt(max(whole**2 - load**2, 0.0))
                 rows.append((math.log(value), error, load, trial.measured_at, numbers.setdefault(name, len(numbers))))
+        rows.sort(key=lambda row: (math.isnan(row[3]), 0.0 if math.isnan(row[3]) else row[3]))
         table = np.array(rows, dtype=np.float64).reshape(-1, 5).T
         return cls(
             logarithm=table[0], error=table[1], load=table[2], time=table[3], config=table[4].astype(np.intp)
@@ -134,26 +137,51 @@ class Launches:
         """Return the launches at the indices ``chosen``, or where the mask ``chosen`` is true."""
         return replace(self, **{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
 
+    def compared(self, best: int, own: int) -> Self:
+        """Return the launches that compare two configs: the latest of ``best``, and those of others nearest to them.
+
+        Other configs tell of the machine. Where they compete, the first launch of ``best`` is left out: it was chosen
+        for being high.
+        """
+        of_best, of_own = (np.flatnonzero(self.config == each) for each in (best, own))
+        others = np.flatnonzero((self.config != best) & (self.config != own))
+        of_best = of_best[1:] if len(others) and len(of_best) > 1 else of_best
+        of_best = of_best[-_MOST:]
+
+        def nearest(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+            apart = np.abs(places[:, None] - of_best).min(axis=1, initial=len(self))
+            return places[np.argsort(apart, kind="stable")[:most]]
+
+        return self.rows(np.sort(np.concatenate([of_best, nearest(of_own, _MOST), nearest(others, _MOST_OTHERS)])))
+
     def covariances(self, draws: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.float64]:
         """Return the covariance of the errors under draws of the variances, ``[n_draws, n, n]``."""
         prior = Variances(*(each[draws] for each in prior_draws()))
         own = prior.run[:, None] ** 2 + self.error**2 + (prior.load[:, None] * self.load) ** 2 + _LEAST
         covariances = own[:, :, None] * np.eye(len(self)) + (_COMMON_LOAD**2 * np.outer(self.load, self.load))
-        distance = np.abs(self._positions()[:, None] - self._positions())
+        place, session = self._positions()
+        distance = np.abs(place[:, None] - place)
         shared = np.nan_to_num(np.exp(-distance / prior.length[:, None, None]))  # a level is told by times alone
+        covariances += prior.session[:, None, None] ** 2 * (session[:, None] == session)
         return np.asarray(covariances + prior.level[:, None, None] ** 2 * shared, dtype=np.float64)
 
     def usual_errors(self) -> NDArray[np.float64]:
         """Return the usual standard deviation of each logarithm, apart from what neighbours share, ``[n]``."""
         return np.asarray(np.sqrt(self.error**2 + _RUN[0] ** 2 + (_LOAD[0] * self.load) ** 2), dtype=np.float64)
 
-    def _positions(self) -> NDArray[np.float64]:
-        """Return the place of each launch in time, in usual gaps between launches, ``[n]``; NaN where unknown."""
+    def _positions(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the place of each launch in time, in usual gaps between launches, and the number of its session.
+
+        Both ``[n]``, and NaN where the time is unknown. A session ends with a long pause.
+        """
         times, places = np.unique(self.time, return_inverse=True)
         gaps = np.diff(times[np.isfinite(times)])
-        usual = float(np.median(gaps)) if len(gaps) else 1.0
-        steps = np.concatenate([[0.0], np.cumsum(np.minimum(gaps / usual, _LONGEST_GAP))])
-        return np.where(np.isfinite(self.time), steps[np.minimum(places, len(steps) - 1)], np.nan)
+        gaps = gaps / np.median(gaps) if len(gaps) else gaps
+        steps, pauses = (
+            np.concatenate([[0.0], np.cumsum(each)]) for each in (np.minimum(gaps, _LONGEST_GAP), gaps > _PAUSE)
+        )
+        known, place = np.isfinite(self.time), np.minimum(places, len(steps) - 1)
+        return np.where(known, steps[place], np.nan), np.where(known, pauses[place], np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +237,10 @@ class ErrorModel:
             objective: name of the throughput.
         """
         workloads: dict[str, list[Trial]] = {}
-        for trial in elsewhere:
+        for trial in sorted(elsewhere, key=lambda each: each.ended_at or each.started_at, reverse=True):
             workloads.setdefault(config_key(trial.workload), []).append(trial)
         log_weights, used = np.zeros(_DRAWS), 0
-        for trials in reversed(workloads.values()):
+        for trials in workloads.values():
             launches, _ = Launches.of(trials, objective=objective)
             repeated = np.bincount(launches.config, minlength=1)[launches.config] > 1
             if repeated.any() and used < _MOST_WORKLOADS:
@@ -221,7 +249,8 @@ class ErrorModel:
                 likelihood = np.exp(found - found.max())
                 wild = likelihood[np.argmax(prior_draws().run)]
                 log_weights = log_weights + _POWER * np.log((1.0 - _OUTLIER) * likelihood + _OUTLIER * wild + 1e-300)
-        return cls(log_weights)
+        # Workloads differ in noise, however many of them agree (robust mixture prior, Schmidli et al., 2014).
+        return cls(np.log(_TRUST * _normalized(log_weights) + (1.0 - _TRUST) / _DRAWS))
 
     @classmethod
     def unknown(cls) -> Self:
@@ -232,11 +261,17 @@ class ErrorModel:
         """Return the posterior probability of each draw of the variances, ``[n_draws]``."""
         if len(launches) < 2:
             return _normalized(self.log_weights)
-        return _normalized(self.log_weights + _likelihood(launches.rows(np.arange(len(launches))[-_MOST:])))
+        latest = np.argsort(launches.time, kind="stable")[-(2 * _MOST + _MOST_OTHERS) :]
+        return _normalized(self.log_weights + _likelihood(launches.rows(latest)))
 
     def noise(self, launches: Launches) -> float:
         """Return the standard deviation of the logarithm from run to run, apart from level and load."""
         return math.sqrt(float(self.weights(launches) @ prior_draws().run ** 2))
+
+    def usual_noise(self, launches: Launches) -> float:
+        """Return the median of ``noise``, for a predictor that also fits the noise to its residuals."""
+        order, weights = np.argsort(prior_draws().run), self.weights(launches)
+        return float(np.interp(0.5, np.cumsum(weights[order]) - 0.5 * weights[order], prior_draws().run[order]))
 
     def usual(self, launches: Launches) -> NDArray[np.float64]:
         """Return the covariance of errors that load and the runs themselves explain, ``[n, n]``."""
@@ -260,25 +295,19 @@ class ErrorModel:
     def gain(self, launches: Launches, best: int, own: int) -> Gain:
         """Return the gain of a config over the own one by the measurements of a workload alone.
 
-        The configs' throughputs are exchangeable, so the best of many similar ones is drawn to the others.
-
         Args:
-            launches: of the workload; those of the two configs, and the latest others, count.
+            launches: of the workload, as ``Launches.compared`` returns them.
             best: number of the config.
             own: number of the user's own config.
         """
-        of_two = (launches.config == best) | (launches.config == own)
-        order = np.lexsort([np.arange(len(launches)), of_two])
-        chosen = launches.rows(np.sort(order[-_MOST:]))
-        contrast = (chosen.config == best).astype(np.float64) - (chosen.config == own)
+        contrast = (launches.config == best).astype(np.float64) - (launches.config == own)
         with one_thread():
-            log_likelihood, white = _whitened(chosen, contrast)
+            log_likelihood, white = _whitened(launches, contrast)
         weights = _normalized(self.log_weights + log_likelihood)
         kept = weights > _NEGLIGIBLE
-        variance = prior_draws().config[kept] ** 2
         of_contrast, of_values = white[kept, :, 0], white[kept, :, 1]
-        means = variance * (of_contrast * of_values).sum(axis=1)
-        spreads = np.sqrt(np.maximum(2.0 * variance - variance**2 * (of_contrast**2).sum(axis=1), 1e-12))
+        means = _CONFIG**2 * (of_contrast * of_values).sum(axis=1)
+        spreads = np.sqrt(np.maximum(2.0 * _CONFIG**2 - _CONFIG**4 * (of_contrast**2).sum(axis=1), 1e-12))
         return Gain(weights[kept] / weights[kept].sum(), means, spreads)
 
 
@@ -309,9 +338,9 @@ def _whitened(launches: Launches, contrast: NDArray[np.float64]) -> tuple[NDArra
     """Return the log likelihood of launches under each draw, and contrast and values whitened, ``[n_draws, n, 2]``."""
     n = len(launches)
     alike = launches.config[:, None] == launches.config
-    covariances = launches.covariances() + prior_draws().config[:, None, None] ** 2 * alike + _FLAT
-    roots = np.linalg.cholesky(covariances)
-    sides = np.column_stack([contrast, launches.logarithm - launches.logarithm.mean()])
+    roots = np.linalg.cholesky(launches.covariances() + _CONFIG**2 * alike + _FLAT)
+    values = launches.logarithm + _COST * launches.load
+    sides = np.column_stack([contrast, values - values.mean()])
     white = np.linalg.solve(roots, np.broadcast_to(sides, (len(roots), n, 2)))
     scale = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
     return -scale - 0.5 * (white[:, :, 1] ** 2).sum(axis=1), white

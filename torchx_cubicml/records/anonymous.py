@@ -161,6 +161,7 @@ def _anonymous(
         config={scheme.of_name(name): scheme.of_value(name, value) for name, value in trial.config.items()},
         observed=observed,
         measurement=_anonymous_measurement(trial.measurement),
+        crowding=None,
         reason=plain_memory_reason(trial.reason),
         suggestion=None,
         arguments=None,

@@ -221,10 +221,14 @@ class Trial:
 
         The overheads of a job are taken as exact.
         """
-        if self.measurement is None:
-            return 0.0
-        share = self.timed.share_of_steps(self._rate_of_job) if objective == SOONEST_DONE and self.timed else 1.0
-        return share * self.measurement.uncertainty
+        return 0.0 if self.measurement is None else self._share(objective) * self.measurement.uncertainty
+
+    def load(self, objective: str) -> float:
+        """Return the part of ``uncertainty`` that others on its host may have caused."""
+        return 0.0 if self.measurement is None else self._share(objective) * (self.crowding or 0.0)
+
+    def _share(self, objective: str) -> float:
+        return self.timed.share_of_steps(self._rate_of_job) if objective == SOONEST_DONE and self.timed else 1.0
 
     def _repr_html_(self) -> str:
         """Return all that is recorded but digests, for a notebook."""

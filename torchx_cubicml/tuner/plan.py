@@ -289,7 +289,7 @@ def _contender(
         return next((each for each in rivals if can_confirm(each.config)), best)
     if can_confirm(best.config):
         return best
-    other = _best_confirmed(prepared, evidence)
+    other = _best_confirmed(prepared, evidence, least=1)
     return other if other is not None and can_confirm(other.config) else best
 
 
@@ -328,11 +328,11 @@ def winner_of(
         return None, None
     evidence = Evidence.of(prepared, trials, known)
     comparison = _compared(prepared, evidence, best)
-    lacks = comparison is None or len(comparison.best.throughputs) < FEWEST_TO_CLAIM
+    lacks = comparison is None or comparison.launches_lacking > 0
     if lacks and config_key(best.config) != config_key(prepared.current):
         # The last measurements have changed the incumbent, and no launch is left to repeat it.
         confirmed = _best_confirmed(prepared, evidence)
-        if confirmed is None and comparison is None:
+        if confirmed is None and not evidence.measured(best.config, prepared.space.objective, chosen=True):
             confirmed = _best_confirmed(prepared, evidence, least=1)
         if confirmed is not None:
             return confirmed, _compared(prepared, evidence, confirmed)
@@ -344,19 +344,20 @@ def lacking_for_claim(prepared: Prepared, evidence: Evidence, best: Suggestion) 
     if config_key(best.config) == config_key(prepared.current):
         return 0
     objective = prepared.space.objective
-    known = (*evidence.before, *evidence.own)
-    return launches_lacking(
-        *(len(_measurements(known, config, objective)) for config in (prepared.current, best.config))
+    counts = (
+        len(evidence.measured(config, objective, chosen=chosen))
+        for config, chosen in ((prepared.current, False), (best.config, True))
     )
+    return launches_lacking(*counts)
 
 
 def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWEST_TO_CLAIM) -> Suggestion | None:
-    """Return the fastest config with at least so many measurements in this tune, as a legal config of the space."""
+    """Return the fastest config with at least so many repeated measurements, as a legal config of the space."""
     space = prepared.space.without_rules().bind(workload=prepared.workload, current=prepared.current)
     objective = space.objective
     confirmed: dict[str, tuple[float, Config]] = {}
     for trial in evidence.own:
-        repeats = _measurements(evidence.own, trial.config, objective)
+        repeats = evidence.measured(trial.config, objective, chosen=True)
         if len(repeats) < least or trial.config not in space:
             continue
         if (config := space.decode(space.encode(trial.config))) is not None:

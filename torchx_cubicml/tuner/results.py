@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.comparison import Comparison, Repeats
+from torchx_cubicml.advisor.comparison import Comparison, Repeats, launches_lacking
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.json_fields import items_of, number_of, object_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.values import freeze_values
@@ -109,15 +109,17 @@ def _result(note: Note, scheduler: str) -> RecordedResult:
 
 
 def _comparison(given: dict[str, object]) -> Comparison:
+    sides = [_repeats(object_of(given.get(name), name)) for name in ("baseline", "best")]
     gain, low, high = (_positive([given.get(name)], name)[0] for name in ("gain", "gain_low", "gain_high"))
     return Comparison(
         objective=text_of(given.get("objective"), "objective", most=_MOST_LETTERS),
-        baseline=_repeats(object_of(given.get("baseline"), "baseline")),
-        best=_repeats(object_of(given.get("best"), "best")),
+        baseline=sides[0],
+        best=sides[1],
         gain=gain,
         gain_low=low,
         gain_high=high,
         faster=number_of(faster, "faster") if (faster := given.get("faster")) is not None else None,
+        launches_lacking=launches_lacking(*(len(each.throughputs) for each in sides)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.component_command import run_words
 from torchx_cubicml.launch.messages import batches_text, best_word, better_word, interval_text, per_cost_text, rate_text
+from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.config_changes import changed_values
 from torchx_cubicml.records.kept_command import command_notes, command_text
 from torchx_cubicml.records.objective_units import OBJECTIVES
@@ -46,6 +47,8 @@ def headline_of(view: WorkloadView) -> Headline:
         return Headline(meaning="No config was measured", sentence=_ends_text(trials), facts=_launches(trials))
     if view.comparison is None:
         return _without_own(best, trials, objective=objective, store=view.store)
+    key = config_key(view.comparison.best.config)
+    best = max((each for each in trials if config_key(each.config) == key), key=lambda each: each.started_at)
     return _of_records(view.comparison, best, trials, store=view.store)
 
 
@@ -114,7 +117,9 @@ def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial], *,
         "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here. A "
         "tune measures both again."
     )
-    return _repeating(replace(_compared(comparison), facts=facts), best, why, store=store)
+    return _repeating(
+        replace(_compared(comparison), facts=facts, is_claimed=comparison.claims_gain), best, why, store=store
+    )
 
 
 def _value(value: object) -> str:

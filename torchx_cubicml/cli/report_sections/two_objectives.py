@@ -65,7 +65,7 @@ def _frontier(view: WorkloadView) -> tuple[list[FrontierPoint], Frontier | None]
     objectives = _objectives(view)
     if objectives is None:
         return [], None
-    noise = repeat_noise(view.trials, objective=objectives[0], elsewhere=view.recorded)
+    noise = repeat_noise(view.trials, objective=objectives[0], elsewhere=view.elsewhere)
     points = _points(view, objectives, noise=noise)
     if len(points) < _FEWEST:
         return points, None

@@ -76,6 +76,11 @@ class WorkloadView:
         return found[-1] if found else None
 
     @cached_property
+    def elsewhere(self) -> list[Trial]:
+        """Trials of other workloads."""
+        return [trial for trial in self.recorded if trial.workload != self.trials[0].workload]
+
+    @cached_property
     def comparison(self) -> Comparison | None:
         """Comparison of the user's own config with the best: the one that a tune confirmed, else the fastest seen."""
         from torchx_cubicml.advisor.comparison import recorded_comparison
@@ -85,7 +90,7 @@ class WorkloadView:
         if self.result is not None and self.result.comparison is not None:
             return self.result.comparison
         return recorded_comparison(
-            self.trials, objective=self.objective, baselines=self.notes.baselines, elsewhere=self.recorded
+            self.trials, objective=self.objective, baselines=self.notes.baselines, elsewhere=self.elsewhere
         )
 
     @cached_property
@@ -100,7 +105,7 @@ class WorkloadView:
         made = [trial for trial in self.trials if self.result.made(trial)]
         earlier = [trial for trial in self.trials if not self.result.made(trial)]
         try:
-            return unconfirmed_of(own, made, objective=objective, earlier=earlier, elsewhere=self.recorded)
+            return unconfirmed_of(own, made, objective=objective, earlier=earlier, elsewhere=self.elsewhere)
         except CubicMLError:  # the journal names an objective that there is none of
             return None
 

@@ -213,7 +213,7 @@ class TestRepeatNoise:
     def test_own_repeats_outweigh_those_of_other_workloads(self) -> None:
         quiet = [trial for batch in range(30) for trial in runs([100.0, 101.0], batch=batch, program="b.py")]
         wild = runs([80.0, 100.0, 125.0])
-        assert repeat_noise([], elsewhere=quiet) < 0.5 * repeat_noise([])
+        assert repeat_noise([], elsewhere=quiet) < 0.8 * repeat_noise([])
         assert repeat_noise(wild, elsewhere=quiet) > 0.04
         assert repeat_noise(quiet, elsewhere=wild) < 0.02
 

@@ -69,7 +69,7 @@ def reason(folder: Path, trials: list[Trial], *, rules: str = "") -> str:
         ),
         (
             [ran(32, 1000.0), ran(256, 1200.0, error=0.2, is_steady=False), ran(128, 1100.0)],
-            "batch 32 -> 256 measured 1.20x yours, not surely faster: it takes at least 2 more launches "
+            "batch 32 -> 256 measured 1.20x yours, not surely faster: it takes at least 3 more launches "
             "of the two; launch both again (3 launches known)",
         ),
         (

@@ -28,10 +28,10 @@ def launched(config: dict[str, int], *rates: float, busy: bool = False, steady: 
 
 
 def test_a_crowded_one_tells_the_error_its_cause_and_the_cure() -> None:
-    trials = [*launched(OWN, 1200, 900, busy=True), *launched(BEST, 1800, 1500, 1900, busy=True, steady=False)]
+    trials = [*launched(OWN, 1200, 900, busy=True), *launched(BEST, 1400, 1400, 1400, busy=True, steady=False)]
     found = unconfirmed_of(OWN, [*trials, *launched(OTHER, 1300)], objective=RATE)
     assert found is not None
-    assert found.seen == "Fastest seen: batch 4 -> 64: 1.62x your config."
+    assert found.seen == "Fastest seen: batch 4 -> 64: 1.33x your config."
     assert found.why == (
         "Not confirmed: your config is known only within a factor of 3.2; 5 of 5 launches were crowded (at worst, "
         "other processes kept 1.7 of 2 processors busy); the steps of 3 of 5 launches were not steady."

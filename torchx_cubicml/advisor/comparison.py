@@ -18,6 +18,7 @@ from torchx_cubicml.predictors.measurement_error import (
     ErrorModel,
     Gain,
     Launches,
+    by_time,
 )
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.space.constraints import is_count
@@ -127,7 +128,7 @@ class Comparison:
 
     @property
     def doubt(self) -> str:
-        """Reason why no gain is claimed, in words: too few launches, an uncertain side, or the spread between launches."""
+        """Reason why no gain is claimed, in words."""
         if self.launches_lacking:
             return f"it takes {_more(self.launches_lacking)} of the two"
         if self.gain_high < 1.0:
@@ -230,7 +231,7 @@ def compared(
         objective: name of the throughput.
         elsewhere: trials of other workloads, which tell of the machine, too.
     """
-    trials = sorted((each for each in trials if each.config), key=lambda each: each.ended_at or each.started_at)
+    trials = sorted((each for each in trials if each.config), key=by_time)
     launches, numbers = Launches.of(trials, objective=objective, key=lambda trial: config_key(trial.config))
     names = [config_key(each) for each in (own, best)]
     if not {*names} <= numbers.keys():

@@ -118,13 +118,12 @@ class Launches:
         """
         numbers: dict[Hashable, int] = {}
         rows: list[tuple[float, float, float, float, int]] = []
-        for trial in trials:
+        for trial in sorted(trials, key=by_time):
             value, name = trial.throughput(objective), (key or requested)(trial)
             if value is not None and value > 0 and name is not None:
                 whole, load = trial.uncertainty(objective), trial.load(objective)
                 error = math.sqrt(max(whole**2 - load**2, 0.0))
                 rows.append((math.log(value), error, load, trial.measured_at, numbers.setdefault(name, len(numbers))))
-        rows.sort(key=lambda row: (math.isnan(row[3]), 0.0 if math.isnan(row[3]) else row[3]))
         table = np.array(rows, dtype=np.float64).reshape(-1, 5).T
         return cls(
             logarithm=table[0], error=table[1], load=table[2], time=table[3], config=table[4].astype(np.intp)
@@ -210,7 +209,7 @@ class Gain:
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self.probability_above(middle) < 1.0 - q else (middle, high)
-        return math.exp(0.5 * (low + high))
+        return math.exp(round(0.5 * (low + high), 8))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -320,6 +319,12 @@ def repeat_noise(trials: Iterable[Trial], *, objective: str, elsewhere: Iterable
         elsewhere: trials of other workloads, or of other days.
     """
     return ErrorModel.of(elsewhere, objective=objective).noise(Launches.of(trials, objective=objective)[0])
+
+
+def by_time(trial: Trial) -> tuple[bool, float, str]:
+    """Return the key that sorts trials by time, those without one last, and by their ids."""
+    is_unknown = math.isnan(trial.measured_at)
+    return is_unknown, 0.0 if is_unknown else trial.measured_at, trial.trial_id
 
 
 def requested(trial: Trial) -> Hashable | None:

@@ -190,29 +190,27 @@ def least_confirmed(launch: Trial, repeats: int, *, objective: str) -> float:
     return math.exp(_IN_ERRORS * math.sqrt(2.0 / max(repeats, FEWEST_TO_CLAIM)) * float(launches.usual_errors()[0]))
 
 
-def compare(
-    baseline: Repeats, best: Repeats, gain: Gain | None, *, objective: str, lacking: int | None = None
-) -> Comparison:
+def compare(baseline: Repeats, best: Repeats, gain: Gain, *, objective: str, lacking: int | None = None) -> Comparison:
     """Return the comparison of ``best`` with ``baseline``, the user's own config.
 
     Args:
         baseline: measurements of the user's own config.
         best: measurements of the other config.
-        gain: posterior of their ratio; ``None`` for one config.
+        gain: posterior of their ratio.
         objective: unit of the throughputs.
         lacking: launches until a gain can be claimed; by default, until each side was measured twice.
     """
     if lacking is None:
         lacking = launches_lacking(len(baseline.throughputs), len(best.throughputs))
-    low, high = gain.interval if gain is not None else (1.0, 1.0)
+    low, high = gain.interval
     return Comparison(
         objective=objective,
         baseline=baseline,
         best=best,
-        gain=gain.quantile(0.5) if gain is not None else 1.0,
+        gain=gain.quantile(0.5),
         gain_low=low,
         gain_high=high,
-        faster=gain.probability_above(0.0) if gain is not None else 0.0,
+        faster=gain.probability_above(0.0),
         launches_lacking=lacking,
     )
 
@@ -239,7 +237,7 @@ def compared(
     ran = [[each for each in trials if config_key(each.config) == name] for name in names]
     baseline, other = (Repeats.of(each, of, objective=objective) for each, of in zip((own, best), ran, strict=True))
     if names[0] == names[1]:
-        return compare(baseline, other, None, objective=objective)
+        return compare(baseline, other, Gain.certain(), objective=objective)
     counts = [len(baseline.throughputs), len(other.throughputs) - (len(numbers) > len(names))]
     if 0 < counts[1] < len(other.throughputs):
         first = next(place for place, each in enumerate(ran[1]) if each.throughput(objective) is not None)

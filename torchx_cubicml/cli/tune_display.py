@@ -92,7 +92,7 @@ def comparison_table(
         ("range", partial(_range_text, objective=objective)),
         *((text, partial(_part_text, part=part)) for part, text in PART_TEXTS.items()),
         ("uncertainty of one launch", _uncertainty_text),
-        ("launches", _count_text),
+        ("launches", lambda side: str(len(side.throughputs))),
     ]
     for heading, cell in cells:
         texts = [cell(side) for side in sides]
@@ -133,10 +133,6 @@ def _uncertainty_text(repeats: Repeats) -> str:
 def _uncertainty(repeats: Repeats) -> float:
     """Return the usual uncertainty of one of the launches; 0 if unknown."""
     return median(repeats.uncertainties) if repeats.uncertainties else 0.0
-
-
-def _count_text(repeats: Repeats) -> str:
-    return str(len(repeats.throughputs))
 
 
 def open_display(console: Console, prepared: Prepared) -> Display:

@@ -197,6 +197,11 @@ class Gain:
     means: NDArray[np.float64]
     spreads: NDArray[np.float64]
 
+    @classmethod
+    def certain(cls) -> Self:
+        """Return the gain of a config over itself."""
+        return cls(np.ones(1), np.zeros(1), np.full(1, 1e-9))
+
     def probability_above(self, logarithm: float) -> float:
         """Return the probability that the logarithm of the gain is above a value."""
         distances = (logarithm - self.means) / (math.sqrt(2.0) * self.spreads)

@@ -291,7 +291,6 @@ OWN = SimpleNamespace(current={"micro_batch_size": 2}, space=SimpleNamespace(sta
 @pytest.mark.parametrize(
     ("width", "headings"),
     [
-        (58, ["purpose", "config", "time", "measured"]),
         (60, ["purpose", "config", "time", "predicted", "measured"]),
         (110, ["purpose", "config", "state", "time", "predicted", "measured"]),
     ],

@@ -41,7 +41,7 @@ from lib.simulator import Simulator
 from lib.tables import PLAIN_TABLES, plain_rows
 
 from torchx_cubicml.advisor import best_known, study
-from torchx_cubicml.advisor.claims import Claim
+from torchx_cubicml.predictors.measurement_error import Gain
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.rewrite.rules import measures_baseline
@@ -244,7 +244,7 @@ def claimed(
 ) -> Suggestion | None:
     """Return what the next ordinary launch is rewritten to; ``None`` where it stays as typed."""
     if not is_cautious:
-        study.claims_of, study._CONFIDENCE = _plain_claims, 0.95
+        study.claims_of, study.SURE = _plain_claims, 0.95
     best = best_known(ground.space, workload=ground.workload, current=current, trials=trials, seed=seed)
     if best is None or all(best.config[name] == value for name, value in current.items()):
         return None
@@ -253,10 +253,10 @@ def claimed(
     return best
 
 
-def _plain_claims(posterior: Posterior, configs: Sequence[Config], current: Config) -> list[Claim | None]:
+def _plain_claims(posterior: Posterior, configs: Sequence[Config], current: Config) -> list[Gain | None]:
     gains = posterior.gains(configs, current)
     pairs = zip(gains.logarithm.tolist(), gains.spread.tolist(), strict=True)
-    claims = [Claim(np.ones(1), np.array([mean]), np.array([max(spread, 1e-9)])) for mean, spread in pairs]
+    claims = [Gain(np.ones(1), np.array([mean]), np.array([max(spread, 1e-9)])) for mean, spread in pairs]
     return [None if math.isnan(claim.means[0]) else claim for claim in claims]
 
 

@@ -309,7 +309,7 @@ def test_fsdp2_resharding_in_some_layers(tmp_path: Path) -> None:
         ("SIGKILL", "0", State.UNKNOWN, "sent no end event"),
         ("SIGABRT", "0", State.TIMEOUT, "Watchdog caught collective operation timeout"),
         ("SIGTERM", "1", State.INFRASTRUCTURE, "ended by SIGTERM"),
-        ("os_exit7", "0", State.UNKNOWN, "sent no end event"),
+        ("os_exit7", "0", State.USER_ERROR, "exit status 7"),
     ],
 )
 def test_a_recorded_launch_ends_as_before(how: str, rank: str, state: State, reason: str, tmp_path: Path) -> None:

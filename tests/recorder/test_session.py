@@ -178,6 +178,9 @@ def test_a_silent_end_is_closed(how: str, tmp_path: Path) -> None:
         assert "sent no end event" in trial.reason
 
 
+REPLACED = "replaced by os.exec: what followed was not recorded"
+
+
 @pytest.mark.parametrize(
     ("program", "state", "reason"),
     [
@@ -194,21 +197,38 @@ def test_a_silent_end_is_closed(how: str, tmp_path: Path) -> None:
         ("import os; os._exit(0)", State.COMPLETED, ""),
         ("import os; os._exit(status=7)", State.USER_ERROR, "exit status 7"),
         ("import atexit, os; atexit.register(os._exit, 7)", State.COMPLETED, ""),
-        ("import os; os.execlp('true', 'true')", State.COMPLETED, "replaced by os.exec"),
+        ("import os; os.execlp('true', 'true')", State.UNKNOWN, REPLACED),
         (
             "import os; os.execve(path=b'/bin/sh', argv=['sh', '-c', 'true'], env={})",
-            State.COMPLETED,
-            "replaced by os.exec",
+            State.UNKNOWN,
+            REPLACED,
         ),
         (
             "import os\ntry: os.execv('/no/such', ['x'])\nexcept OSError: raise TimeoutError",
             State.TIMEOUT,
             "TimeoutError",
         ),
+        (
+            "import os, pathlib\npathlib.Path('x').write_text('true')\nos.chmod('x', 0o755)\n"
+            "try: os.execv('x', ['x'])\nexcept OSError: raise TimeoutError",
+            State.TIMEOUT,
+            "TimeoutError",
+        ),
+        (
+            "import os, sys\nsys.excepthook = lambda *_: os._exit(1)\nraise TimeoutError",
+            State.TIMEOUT,
+            "TimeoutError",
+        ),
+        (
+            "import os, pickle\nassert pickle.loads(pickle.dumps(os._exit)) is os._exit\nos._exit(0)",
+            State.COMPLETED,
+            "",
+        ),
     ],
     ids=[
         *("end", "exit", "secret", "memory", "interrupt", "timeout", "odd", "fork", "left fork", "replaced fork"),
-        *("left", "left badly", "left at exit", "replaced", "replaced by keywords", "not replaced"),
+        *("left", "left badly", "left at exit", "replaced", "replaced by keywords", "not replaced", "no program"),
+        *("left by a handler", "pickled"),
     ],
 )
 def test_the_end_of_a_program_is_recorded(program: str, state: State, reason: str, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from torchx_cubicml.cli.repeat_text import print_command, repeat_lines
 from torchx_cubicml.cli.silence_text import silence_json, silence_line, silence_lines
 from torchx_cubicml.cli.terminal import fitted, open_console, say
 from torchx_cubicml.cli.uncertainty_text import uncertainty_text
-from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
+from torchx_cubicml.records.crowding import as_reported, crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.kept_command import WORDS, command_text
 from torchx_cubicml.records.provenance import Trust
 from torchx_cubicml.records.redaction import mask, printable
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 def trial_json(trial: Trial) -> dict[str, object]:
     """Return a trial as JSON values, without empty fields."""
-    return {name: value for name, value in asdict(trial).items() if value not in (None, "", {})}
+    return {name: value for name, value in asdict(as_reported(trial)).items() if value not in (None, "", {})}
 
 
 def _json(trial: Trial, last: Mapping[str, str], earlier: str) -> dict[str, object]:

@@ -90,6 +90,7 @@ def find_trial(trials: Sequence[Trial], prefix: str, *, store: str) -> Trial:
     """
     exact = [trial for trial in trials if trial.trial_id == prefix]
     parts = [(trial, (trial.trial_id, trial.trial_id.rpartition("-")[2])) for trial in trials]
+    exact = exact or [trial for trial, (_, ending) in parts if ending == prefix]
     found = exact or [trial for trial, names in parts if any(name.startswith(prefix) for name in names)]
     if len(found) == 1:
         return found[0]

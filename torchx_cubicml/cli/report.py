@@ -86,7 +86,7 @@ def _report(
     from torchx_cubicml.tuner.results import read_results
 
     trials, warnings = recorded
-    chosen = args.config and find_trial([each for each in trials if each.config], args.config, store=url).trial_id
+    chosen = args.config and find_trial(trials, args.config, store=url).trial_id
     groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     predictor = latest_choice(url)

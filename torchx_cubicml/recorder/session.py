@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shutil
 import sys
 import time
-from functools import partial
+from functools import partial, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchx_cubicml.errors import CubicMLError
@@ -58,6 +58,7 @@ _SHORT_QUERY_S = 0.5  # limit of a query for a value that was posted long before
 _MEET_S = 10.0
 _POLL_S = 0.02
 STEP_LIMIT = "step limit"
+_REPLACED = "replaced by os.exec: what followed was not recorded"
 _NEVER_MATCHED = "the pattern of [log] in the space file never matched an output line with a number above zero"
 
 
@@ -95,7 +96,7 @@ class Session:
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._pid = os.getpid()
-        self._is_disabled = self._is_closed = False
+        self._is_disabled = self._has_ended = self._is_closed = False
         self._is_traced: Callable[[], bool] = bool  # no
         self._training: Training | None = None
         self._peers: Peers | None = None
@@ -138,7 +139,7 @@ class Session:
         if closes_at_exit:
             atexit.register(self.close)
         for name in ("_exit", "execv", "execve"):
-            setattr(os, name, partial(self._leave_by, name, getattr(os, name)))
+            setattr(os, name, self._leaving(name, getattr(os, name)))
         measure.listen(self.guarded(self._on_record_step))
         # Trainers print on the first rank, or on the last one, where a pipeline computes its loss.
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
@@ -186,16 +187,20 @@ class Session:
 
         return call
 
-    def _leave_by(self, how: str, leave: Callable[..., NoReturn], *args: Any, **named: Any) -> NoReturn:
-        """Leave by ``os._exit``, or become another program; the end is recorded first."""
-        target: Any = args[0] if args else named.get("path", named.get("status"))
-        try:
-            # A name is tried in each folder of PATH, where it need not be.
-            if not self._is_closed and (how == "_exit" or shutil.which(os.fsdecode(target), path=os.curdir)):
-                self._end(lambda: state_of_exit(target) if how == "_exit" else (State.COMPLETED, "replaced by os.exec"))
-                self.close()
-        finally:
+    def _leaving(self, name: str, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        """Return ``os._exit``, or an exec, that records the end first; it is pickled by its name, as the original."""
+
+        @wraps(leave)
+        def call(*args: Any, **named: Any) -> NoReturn:
+            target: Any = args[0] if args else named.get("path", named.get("status"))
+            with contextlib.suppress(Exception):
+                if not self._is_closed and (name == "_exit" or _can_run(target)):
+                    self._end(lambda: state_of_exit(target) if name == "_exit" else (State.UNKNOWN, _REPLACED))
+                    self.close()
             leave(*args, **named)
+
+        call.__module__ = "os"
+        return call
 
     def _open_reporter(self) -> None:
         """Begin to report the whole launch; a rank that a recorded program has started does so once it trains."""
@@ -418,8 +423,9 @@ class Session:
 
     def _end(self, describe: Callable[[], tuple[State, str]]) -> None:
         """Report the end of the program; ``close`` waits for the store."""
-        if os.getpid() != self._pid:
-            return  # a forked child that ran the program to its end
+        if os.getpid() != self._pid or self._has_ended:
+            return  # a forked child that ran the program to its end, or a handler that leaves after the end
+        self._has_ended = True
         if self._lines is not None:
             self._lines.release()
         self.guarded(self._conclude)()
@@ -592,3 +598,9 @@ class Session:
                     unhook()
             except Exception:  # noqa: BLE001, S112 - a hook that stays installed does nothing while _is_disabled is set
                 continue
+
+
+def _can_run(file: str | bytes | os.PathLike[str]) -> bool:
+    """Return whether a file can surely be executed; a program that fails to become another one goes on."""
+    with Path(os.fsdecode(file)).open("rb") as opened:
+        return opened.read(4).startswith((b"#!", b"\x7fELF")) and os.access(file, os.X_OK)

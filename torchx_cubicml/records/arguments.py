@@ -32,7 +32,7 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 _KEYED = re.compile(rf"{_KEYED_MARK}[0-9a-f]{{8}}")
-_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".pt", ".pth", ".ckpt", ".safetensors")
+_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".pt", ".pth", ".ckpt")
 _DIGEST = re.compile(rf"{_MARK}k?[0-9a-f]{{8}}(?:{'|'.join(map(re.escape, _SUFFIXES))})?")
 
 

@@ -254,7 +254,8 @@ def short_id(trial_id: str) -> str:
     ('bk3wbd6d4p', 'slurm-hpc-1234567')
     """
     ending = trial_id.rpartition("-")[2]
-    return ending if len(ending) >= _RANDOM_LETTERS else trial_id
+    is_random = len(ending) >= _RANDOM_LETTERS and not ending.isdecimal() and not ending.isalpha()
+    return ending if is_random else trial_id
 
 
 def new_id(prefix: str) -> str:

@@ -104,7 +104,8 @@ def read_heading(text: str) -> Heading:
     bare = _BRACKETED.sub(" ", text).strip() or text
     said = [part.strip(" .").lower().removeprefix("in ") for each in brackets for part in each.split(",")]
     unit = brackets[-1].strip().lower() if brackets else ""
-    unit = next((part for part in said if is_time_unit(part) or is_memory_unit(part)), unit)
+    units = [part for part in said if is_time_unit(part) or is_memory_unit(part)]
+    unit = next((part for part in units if part != "min"), units[0] if units else unit)  # "min" may be a statistic
     forms = [*_bare_forms(bare, unit), (text, unit)]
     if "flop" in unit:
         return Heading(text=text, name=OUTCOME, unit=unit)

@@ -176,13 +176,16 @@ def mean_batch_size(size: int | None) -> float | None:
 
     The loader with most batches counts; ``size`` is returned where none tells its length.
     """
+    if size is None:
+        return None
     lengths = [(0, 0)]
     loaders: list[Any] = live_instances_of("torch.utils.data", "DataLoader")
     for loader in loaders:
         with suppress(Exception):  # the program's own code tells a length, or nothing does
-            lengths.append((len(loader), len(loader.sampler)))
+            n_samples = len(loader.sampler)  # an endless one has no length
+            lengths.append((len(loader), n_samples))
     n_batches, n_samples = max(lengths)
-    return size if size is None or not n_batches else min(size, n_samples / n_batches)
+    return size if not n_batches else min(size, n_samples / n_batches)
 
 
 def _list_of(value: Any) -> str:
@@ -263,6 +266,6 @@ def _follow(path: ArgumentPath, args: Sequence[object], kwargs: Mapping[str, obj
         value = args[first] if isinstance(first, int) else kwargs[first]
         for key in rest:
             value = entry_getter(key)(value)
-    except (AttributeError, IndexError, KeyError, TypeError):
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError):
         return None
     return value

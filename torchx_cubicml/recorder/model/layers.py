@@ -171,12 +171,15 @@ def _stacks(root: nn.Module) -> Iterator[list[nn.Module]]:
 
 
 def _size_of(blocks: Iterable[nn.Module]) -> int:
-    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
+    from torch.nn.parameter import UninitializedParameter
+
+    parameters = (parameter for block in blocks for parameter in block.parameters())
+    return sum(0 if isinstance(each, UninitializedParameter) else each.numel() for each in parameters)
 
 
-def _widths(block: nn.Module) -> tuple[object, ...]:
+def _widths(block: nn.Module) -> tuple[str, ...]:
     """Return the widths of the layers within a block, which sharding leaves as they are."""
-    return tuple(vars(each)[name] for each in block.modules() for name in _WIDTHS if name in vars(each))
+    return tuple(str(vars(each)[name]) for each in block.modules() for name in _WIDTHS if name in vars(each))
 
 
 def _holders(modules: Iterable[nn.Module]) -> dict[int, nn.Module]:

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
 _MAX_NOTED = 1 << 16
 _UNKNOWN_NAME = ""
-_BATCH_NOT_FOUND = (AttributeError, IndexError, KeyError, TypeError)  # this forward has no batch at the known binding
+_BATCH_NOT_FOUND = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    RuntimeError,
+    TypeError,
+)  # no batch at the known binding
 _PATIENCE_FACTOR = 8  # after this many times the usual steps of others, the leading one may be gone
 
 

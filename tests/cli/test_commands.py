@@ -127,15 +127,15 @@ def test_history_show_takes_the_beginning_of_an_id(store: str) -> None:
 def test_history_show_begins_with_the_outcome_and_keeps_digests_back(tmp_path: Path) -> None:
     trial = Trial.completed(workload={"program": "a.py"}, config={"micro_batch_size": 8}, tokens_per_second=9.0)
     digests = {f"program:{name}": f"{name:08x}" for name in range(50)}
-    trial = replace(trial, trial_id="job-0123456789", reason="it went well", digests=digests)
+    trial = replace(trial, trial_id="job-01234x6789", reason="it went well", digests=digests)
     TrialStore(str(tmp_path / "store")).add(replace(trial, observed={"micro_batch_size": 4}))
-    shown = torchx("history", "show", "0123456789", "--store", tmp_path / "store").stdout.splitlines()
+    shown = torchx("history", "show", "01234x6789", "--store", tmp_path / "store").stdout.splitlines()
     rows = [(line.split()[0], " ".join(line.split()[1:])) for line in shown if line[0] != " "]
-    assert rows[:3] == [("trial", "0123456789"), ("state", "completed"), ("reason", "it went well")]
+    assert rows[:3] == [("trial", "01234x6789"), ("state", "completed"), ("reason", "it went well")]
     assert [name for name, _ in rows[3:5]] == ["measured", "config"]
     assert rows[4][1] == "batch 8 (observed 4)"
     assert ("digests", "50 of the command's texts (--all)") in rows
-    whole = torchx("history", "show", "0123456789", "--store", tmp_path / "store", "--all").stdout.splitlines()
+    whole = torchx("history", "show", "01234x6789", "--store", tmp_path / "store", "--all").stdout.splitlines()
     assert len(whole) == len(shown) + 49
 
 

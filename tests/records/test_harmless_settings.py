@@ -84,7 +84,7 @@ def test_other_names_are_not(name: str) -> None:
         ("--ckpt run.pt", True),
         ("--checkpoint /mnt/run7", True),
         ("--ckpt ~k53882ca8.pt", True),
-        ("--save_model out/best.safetensors", True),
+        ("--save_model out/best.pt", True),
         ("--ckpt", False),
         ("--use_ckpt true", False),
         ("--ckpt 1", False),

@@ -151,9 +151,11 @@ class Posterior:
         pinned_space = narrowed(space, pinned)
         outcomes = outcomes_by_config(pinned_space, chosen.own, pinned)
         config_of = {name: key for key, outcome in outcomes.items() for name in outcome.trial_ids}
-        launches_in = partial(
-            Launches.of, chosen.own, key=lambda trial: config_of.get(trial.trial_id, config_key(trial.config))
-        )
+
+        def key_of(trial: Trial) -> Hashable | None:
+            return config_of.get(trial.trial_id, config_key(trial.config) if trial.config else None)
+
+        launches_in = partial(Launches.of, chosen.own, key=key_of)
         machine = ErrorModel.of(chosen.others, objective=space.learned)
         launches, numbers = launches_in(objective=space.objective)
         order = MemoryOrder.of_space(pinned_space.parameters, workload=workload, own=with_choices(current, pinned))

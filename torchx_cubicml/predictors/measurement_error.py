@@ -56,7 +56,7 @@ _MOST_ELSEWHERE, _MOST_WORKLOADS = 24, 6  # launches of another workload, and ot
 _OUTLIER = 0.1  # probability that the program of another workload changed between its launches
 _POWER, _TRUST = 0.5, 0.5  # of its likelihood (power prior, Ibrahim and Chen, 2000), and weight of all of them
 _NEGLIGIBLE = 1e-4
-_HALVINGS = 40
+_HALVINGS, _CERTAIN = 40, 1e-8  # steps of a bisection; spread of a gain that is known
 _SHARED_FACTS = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats must share
 
 
@@ -200,7 +200,7 @@ class Gain:
     @classmethod
     def certain(cls) -> Self:
         """Return the gain of a config over itself."""
-        return cls(np.ones(1), np.zeros(1), np.full(1, 1e-9))
+        return cls(np.ones(1), np.zeros(1), np.full(1, 0.1 * _CERTAIN))
 
     def probability_above(self, logarithm: float) -> float:
         """Return the probability that the logarithm of the gain is above a value."""
@@ -209,12 +209,14 @@ class Gain:
 
     def quantile(self, q: float) -> float:
         """Return the ``q`` quantile of the gain, as a ratio."""
+        if self.spreads.max() < _CERTAIN:
+            return math.exp(float(self.weights @ self.means))
         low = float((self.means - 8.0 * self.spreads).min())
         high = float((self.means + 8.0 * self.spreads).max())
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self.probability_above(middle) < 1.0 - q else (middle, high)
-        return math.exp(round(0.5 * (low + high), 8))
+        return math.exp(0.5 * (low + high))
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -53,7 +53,6 @@ class History:
         uncertainty: of the logarithm of each throughput, as its run reported it, float64 ``[n]``; 0.0 where unknown.
             ``None``: all unknown.
         crowding: part of it that others on the host may have caused, likewise.
-        time: of each measurement in seconds, float64 ``[n]``; NaN where unknown. ``None``: all unknown.
     """
 
     columns: Columns
@@ -66,7 +65,6 @@ class History:
     peak_memory_gib: NDArray[np.float64] | None = None
     uncertainty: NDArray[np.float64] | None = None
     crowding: NDArray[np.float64] | None = None
-    time: NDArray[np.float64] | None = None
 
     @classmethod
     def from_trials(
@@ -137,7 +135,6 @@ class History:
             peak_memory_gib=np.array([np.nan if peak is None else peak for peak in peaks], dtype=np.float64),
             uncertainty=np.array([each.uncertainty if each else 0.0 for each in runs], dtype=np.float64),
             crowding=np.array([(each.crowding or 0.0) if each else 0.0 for each in found], dtype=np.float64),
-            time=np.array([each.measured_at if each else np.nan for each in found], dtype=np.float64),
         )
 
     @property
@@ -157,7 +154,6 @@ class History:
             throughput=self.throughput[rows],
             uncertainty=uncertainty[rows],
             crowding=np.zeros(len(rows)) if self.crowding is None else self.crowding[rows],
-            time=np.full(len(rows), np.nan) if self.time is None else self.time[rows],
         )
 
 
@@ -170,14 +166,12 @@ class MeasuredRows:
         throughput: float64 ``[n]``, > 0.
         uncertainty: of its logarithm, as each run reported it, float64 ``[n]``; 0.0 where unknown.
         crowding: part of it that others on the host may have caused, float64 ``[n]``.
-        time: of the measurement in seconds, float64 ``[n]``; NaN where unknown.
     """
 
     features: NDArray[np.float64]
     throughput: NDArray[np.float64]
     uncertainty: NDArray[np.float64]
     crowding: NDArray[np.float64]
-    time: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.throughput)

@@ -297,7 +297,7 @@ def _launches(rows: MeasuredRows) -> Launches:
         logarithm=rows.logarithm,
         error=np.sqrt(np.maximum(rows.uncertainty**2 - rows.crowding**2, 0.0)),
         load=rows.crowding,
-        time=rows.time,
+        time=np.full(len(rows), np.nan),  # a level over time would explain a sweep in order
         config=np.unique(np.nan_to_num(rows.features, nan=-1.0), axis=0, return_inverse=True)[1].ravel(),
     )
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
+import signal
 import socket
 from contextlib import suppress
 from importlib.util import find_spec
@@ -100,6 +102,7 @@ def _own_variables() -> Iterator[None]:
     """Take back what a library has set in a test, such as ``OMP_NUM_THREADS``, so that tests have no order."""
     before = {*os.environ}
     yield
+    faulthandler.unregister(signal.SIGTERM)  # a recorder of the test listens; a pool could not end its workers
     for name in os.environ.keys() - before:
         if not name.startswith("KMP_"):  # OpenMP reads these while it runs
             del os.environ[name]

@@ -266,6 +266,6 @@ def _follow(path: ArgumentPath, args: Sequence[object], kwargs: Mapping[str, obj
         value = args[first] if isinstance(first, int) else kwargs[first]
         for key in rest:
             value = entry_getter(key)(value)
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError):
+    except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError):
         return None
     return value

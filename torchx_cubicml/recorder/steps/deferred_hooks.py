@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 
 _MAX_NOTED = 1 << 16
 _UNKNOWN_NAME = ""
-_BATCH_NOT_FOUND = (
-    AttributeError,
-    IndexError,
-    KeyError,
-    RuntimeError,
-    TypeError,
-)  # no batch at the known binding
+_BATCH_NOT_FOUND = (AttributeError, IndexError, KeyError, NotImplementedError, TypeError)  # no batch at the binding
 _PATIENCE_FACTOR = 8  # after this many times the usual steps of others, the leading one may be gone
 
 

@@ -116,7 +116,7 @@ def dry_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
         (folder / "space.toml").write_text(of_trainer if name in COMPONENTS else SPACE)
         words = ["run", "--dryrun", "-s", scheduler, *SCHEDULERS[scheduler], "--workspace", "", *component]
         pipe = subprocess.PIPE
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHX")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHX", "KMP_"))}
         command = [sys.executable, "-c", MAIN, *words]
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
         started[name] = folder, process

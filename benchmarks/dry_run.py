@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 INNER = ["dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--batch_size", "4", "--accumulate", "4"]
-RECORD_BOUND = 1.5  # of the wall time without us, where nothing is read: a launch must feel the same
-CACHED_BOUND_MS, REFIT_BOUND_MS = 150.0, 2500.0  # added, at the largest store
+RECORD_BOUND, CACHED_BOUND, REFIT_BOUND = 1.5, 1.32, 6.3  # of the wall time without us; machines differ in speed
 _MOST_COLD = 8  # launches until a store is known
 
 ALONE, RECORD = "dist.ddp alone", "recorded, nothing read"
@@ -143,8 +142,8 @@ def bounds_held(costs: Mapping[str, Sequence[Cost]]) -> dict[str, bool]:
     )
     return {
         f"recorded at most {RECORD_BOUND} times": record < RECORD_BOUND * alone,
-        f"cached adds at most {CACHED_BOUND_MS:.0f} ms": 1000 * (cached - alone) < CACHED_BOUND_MS,
-        f"a refit adds at most {REFIT_BOUND_MS:.0f} ms": 1000 * (refit - alone) < REFIT_BOUND_MS,
+        f"cached at most {CACHED_BOUND} times": cached < CACHED_BOUND * alone,
+        f"a refit at most {REFIT_BOUND} times": refit < REFIT_BOUND * alone,
     }
 
 

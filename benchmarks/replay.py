@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib.metadata import version
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
@@ -396,6 +397,7 @@ def main() -> None:
     report(_repeat(keys))
     for line in lines_of([*jobs_of(args.only.split(";"), keys, args)], workers=args.workers):
         report(line)
+    report(f"Optuna {version('optuna')}")
 
 
 _HEAD = """\

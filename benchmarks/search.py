@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -390,6 +391,7 @@ def main() -> None:
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         for plan in plans:
             table(plan, report, pool)
+    report(f"Optuna {version('optuna')}")
 
 
 _HEAD = """\

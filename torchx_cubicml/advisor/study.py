@@ -118,7 +118,7 @@ def best_known(
     A measured config is judged by its posterior, from prediction and measurements; outliers are passed over. A config
     that was never run is returned only if its whole 98 % interval is above the best measured one and it almost surely
     fits. The user's own config stays unless another has a predicted gain of a per cent, and is faster at all with a
-    probability of 97 %: see ``claims``. The best config that was measured again comes before each other one, unless
+    probability of 98 %: see ``claims``. The best config that was measured again comes before each other one, unless
     that is better with a probability of 90 %: a launch then takes what a tune has confirmed.
 
     Args:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.8
 """Share of the truth that a stated interval holds."""
-SURE = 0.97
+SURE = 0.98
 """Least probability to be faster at which a gain is claimed."""
 FEWEST_TO_CLAIM = 2
 """Measurements of each side of a claim: a single one has no spread."""

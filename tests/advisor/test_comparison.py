@@ -130,7 +130,7 @@ def test_repeats_need_a_measurement() -> None:
 
 @pytest.mark.parametrize(
     ("faster", "counts", "claimed"),
-    [(0.97, (2, 2), False), (0.971, (2, 2), True), (1.0, (1, 2), False), (1.0, (2, 1), False), (1.0, (3, 2), True)],
+    [(0.979, (2, 2), False), (0.981, (2, 2), True), (1.0, (1, 2), False), (1.0, (2, 1), False), (1.0, (3, 2), True)],
 )
 def test_a_gain_needs_two_measurements_on_each_side(faster: float, counts: tuple[int, int], claimed: bool) -> None:
     own, other = (repeats(*[100.0] * count) for count in counts)
@@ -158,3 +158,29 @@ def test_measurements_in_another_unit_are_no_repeats() -> None:
     assert found.middle == 12.0
     with pytest.raises(RecordError, match="at least one"):
         Repeats.of({}, trials[1:2], objective=OBJECTIVE)
+
+
+def test_launches_on_another_device_are_no_repeats() -> None:
+    """A cluster with faster devices is no gain of the config that ran there."""
+
+    def launch(number: int, batch: int, value: float, device: str) -> Trial:
+        return Trial(
+            trial_id=f"t{number}",
+            workload={},
+            config={"batch": batch},
+            state=State.COMPLETED,
+            measurement=Measurement(tokens_per_second=value),
+            observed={"device": device},
+            started_at=f"2026-01-01T00:{number:02d}:00+00:00",
+        )
+
+    here = [launch(at, 1 + at % 2, 100.0 + at, "A100") for at in range(6)]
+    faster = [launch(at, 2, 300.0 + at, "H100") for at in range(10, 14)]
+    ask = partial(compared, {"batch": 1}, {"batch": 2}, objective=OBJECTIVE)
+    found = ask([*faster, *here, launch(20, 1, 101.0, "A100")])
+    assert found is not None
+    assert not found.claims_gain
+    assert found.best.throughputs == (101.0, 103.0, 105.0)
+    assert ask([*here, *faster]) is None  # the own config has not run on the device of the latest
+    only_there = ask([each for each in here if each.config == {"batch": 1}] + faster)
+    assert only_there is not None  # the config may decide on the device

@@ -211,6 +211,13 @@ def test_a_store_where_nothing_was_measured(tmp_path: Path) -> None:
     assert "No config was measured" in text_of(page)
 
 
+def test_a_store_of_launches_without_a_space_file(tmp_path: Path) -> None:
+    TrialStore(str(tmp_path / "store")).add(Trial.completed(workload=WORKLOAD, config={}, tokens_per_second=5.0))
+    status, stderr, page = report("--store", tmp_path / "store", folder=tmp_path)
+    assert status == 0, stderr
+    assert "No measured launch had a space file" in text_of(page)
+
+
 def test_several_workloads_have_an_index_and_one_can_be_chosen(tuned: str, tmp_path: Path) -> None:
     other = {"program": "other.py", "world_size": 2}
     TrialStore(tuned).add(Trial.completed(workload=other, config={"a": 1}, samples_per_second=9.0))

@@ -229,7 +229,7 @@ def compared(
         objective: name of the throughput.
         elsewhere: trials of other workloads, which tell of the machine, too.
     """
-    trials = sorted((each for each in trials if each.config), key=by_time)
+    trials = sorted(_on_one_device(trials), key=by_time)
     launches, numbers = Launches.of(trials, objective=objective, key=lambda trial: config_key(trial.config))
     names = [config_key(each) for each in (own, best)]
     if not {*names} <= numbers.keys():
@@ -255,12 +255,25 @@ def fastest_measured(trials: Sequence[Trial], *, objective: str) -> Trial | None
         objective: name of the throughput.
     """
     groups: defaultdict[object, list[tuple[float, Trial]]] = defaultdict(list)
-    for trial in trials:
+    for trial in _on_one_device(trials):
         value = trial.throughput(objective)
-        if value is not None and trial.config:
+        if value is not None:
             groups[config_key(trial.config)].append((value, trial))
     best = max(groups.values(), key=lambda group: median(value for value, _ in group), default=None)
     return max(best, key=lambda pair: pair[1].started_at)[1] if best is not None else None
+
+
+def _on_one_device(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the launches of a config; where one config ran on several devices, those on the device of the latest."""
+    trials = [trial for trial in trials if trial.config]
+    devices: dict[object, set[object]] = {}
+    for trial in trials:
+        devices.setdefault(config_key(trial.config), set()).update({trial.observed.get("device")} - {None})
+    if all(len(each) < 2 for each in devices.values()):
+        return trials
+    told = [trial for trial in trials if trial.observed.get("device") is not None]
+    kept = {None, max(told, key=lambda trial: trial.ended_at or trial.started_at).observed["device"]}
+    return [trial for trial in trials if trial.observed.get("device") in kept]
 
 
 def recorded_comparison(

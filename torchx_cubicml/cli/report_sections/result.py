@@ -44,7 +44,9 @@ def headline_of(view: WorkloadView) -> Headline:
         return _of_tune(result, result.comparison, n_tunes=n_tunes, store=view.store, seen=view.unconfirmed)
     best = view.fastest
     if best is None:
-        return Headline(meaning="No config was measured", sentence=_ends_text(trials), facts=_launches(trials))
+        is_measured = any(trial.throughput(objective) for trial in trials)  # by launches that had no space file
+        what = "No measured launch had a space file" if is_measured else "No config was measured"
+        return Headline(meaning=what, sentence=_ends_text(trials), facts=_launches(trials))
     if view.comparison is None:
         return _without_own(best, trials, objective=objective, store=view.store)
     key = config_key(view.comparison.best.config)

@@ -110,7 +110,7 @@ def test_the_winner_of_a_tune_of_torchrun_is_a_command_that_runs(tmp_path: Path)
     nothing = dict.fromkeys(("throughput", "low", "high"))
     winner = Suggestion(config=WINNER, **nothing, probability_to_fit=1.0, reason="", n_trials=0)
     made = run_words("local_cwd", "", winning_command(prepared, winner), store=prepared.store_url)
-    assert made[-7:] == ["--nproc_per_node", "2", "train.py", "--workers", "4", "--buckets", "1"]
-    dry = subprocess.run([*made[:2], "--dryrun", *made[2:]], capture_output=True, text=True, check=False, timeout=300)
+    after = ["--nproc_per_node", "2", "train.py", "--workers", "4", "--buckets", "1"]
+    assert made == ["cubicrun", "--cubicml-store", prepared.store_url, *after]
+    dry = subprocess.run([made[0], "--cubicml-dryrun", *made[1:]], capture_output=True, text=True, check=False, timeout=300)
     assert dry.returncode == 0, dry.stderr
-    assert "torchrun -- torchrun" not in " ".join(made)

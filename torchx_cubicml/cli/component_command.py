@@ -103,7 +103,7 @@ def launch_words(typed: TypedCommand, launch: Launch, args: argparse.Namespace, 
 
 
 def run_words(scheduler: str, scheduler_args: str, words: Sequence[str], **ours: str) -> list[str]:
-    """Return the command of ``torchx run`` that starts and records a component.
+    """Return the command that starts and records a component: ``torchx run``, or ``cubicrun`` for a launcher here.
 
     Args:
         scheduler: its name; empty for the one that TorchX finds.
@@ -111,6 +111,10 @@ def run_words(scheduler: str, scheduler_args: str, words: Sequence[str], **ours:
         words: component and arguments.
         ours: our options by name, as they were given; those that are empty are left out.
     """
+    typed = words[2:] if [*words[:2]] == ["utils.sh", "--"] else words
+    if scheduler in {"", "local_cwd"} and not scheduler_args and is_launcher_command(typed[0] if typed else ""):
+        command = typed[1:] if typed[0] == "torchrun" else ["--", *typed]
+        return ["cubicrun", *option_words("--cubicml-", ours), *command]
     return ["torchx", "run", *scheduler_words(scheduler, scheduler_args), "cubicml", *option_words("--", ours), *words]
 
 

@@ -83,6 +83,7 @@ def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argp
     from torchx_cubicml.advisor import sensitivity
     from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
     from torchx_cubicml.cli.legality_text import legality_json, legality_lines
+    from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
@@ -92,7 +93,8 @@ def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argp
         proposals = _with_commands(typed, context, study.suggest(count=args.count, method=method_of(args)), args)
         sensitivities = sensitivity(study)
         ordinary = replace(typed.launch, submits=False)
-        rewritten = rewrite(ordinary, Options(space=args.space, store=args.store, mode="rewrite"))
+        flags = "--" if isinstance(typed, ComponentLaunch) else "--cubicml-"
+        rewritten = rewrite(ordinary, Options(space=args.space, store=args.store, mode="rewrite", flags=flags))
         next_command = _command(typed, rewritten.launch, args)
         breakdowns = _breakdowns(study, rewritten, [suggestion for suggestion, _, _ in proposals])
     if args.json:

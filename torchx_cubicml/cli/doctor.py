@@ -13,11 +13,15 @@ from torchx_cubicml.cli.base import (
     print_json,
     split_command,
 )
+from torchx_cubicml.errors import CubicMLError, LaunchError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from rich.console import Console
+
+    from torchx_cubicml.cli.checks.context import CheckContext, Finding
 
 _STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "wrong": "bold red"}
 _INDENT = " " * 9
@@ -32,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "submit a job of one second to the scheduler, which tells what it finds (default: submit nothing)"
     parser.add_argument("--job", action="store_true", help=text)
     text = "seconds to wait for that job, queue included (default: 600)"
-    parser.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help=text)
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help=text)
     text = "write nothing to the store (default: write a small file, read it back and remove it)"
     parser.add_argument("--no-probe", action="store_true", help=text)
     add_json(parser)
@@ -40,18 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one finding per check; the exit status is 1 if something is wrong."""
-    from torchx_cubicml.cli.checks import all_checks, finding_of
+    """Print one finding per check, in the order of the modules; the exit status is 1 if something is wrong."""
+    from torchx_cubicml.cli.checks import command_health, installation, job_environment, store_health
     from torchx_cubicml.cli.checks.context import CheckContext
     from torchx_cubicml.cli.terminal import open_console
-    from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.records.redaction import mask, printable
 
+    if not 0 < args.timeout <= _MAX_TIMEOUT_S:
+        raise LaunchError(f"--timeout must be above 0 s and at most {_MAX_TIMEOUT_S:g} s, got {args.timeout:g}")
     if args.command and split_command(args.command)[0] == "cubicml":
         raise LaunchError("give the command without `cubicml`, as in: doctor --space FILE -- dist.ddp -j 1x2 ...")
     context, console = CheckContext(args=args), open_console()
     rows: list[dict[str, str]] = []
-    for name, check in all_checks():
-        rows.append(finding_of(check, context).to_json(name))
+    modules = installation, store_health, command_health, job_environment
+    for name, check in [pair for module in modules for pair in module.CHECKS.items()]:
+        finding = _finding_of(check, context)
+        texts = {key: printable(mask(" ".join(getattr(finding, key).split()))) for key in ("found", "cure")}
+        rows.append({"check": name, "level": finding.level, **texts})
         if not args.json:
             _print(console, rows[-1])
     levels = [row["level"] for row in rows]
@@ -63,29 +72,23 @@ def run(args: argparse.Namespace) -> int:
     return int("wrong" in levels)
 
 
-def _print(console: Console, row: dict[str, str]) -> None:
-    from rich.text import Text
+def _finding_of(check: Callable[[CheckContext], Finding], context: CheckContext) -> Finding:
+    """Return the finding of a check; one that fails is itself a finding."""
+    from torchx_cubicml.cli.checks.context import skipped, warning
 
+    try:
+        return check(context)
+    except (CubicMLError, OSError) as error:
+        return skipped(str(error))  # another check tells the cure
+    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
+        return warning(f"the check failed: {type(error).__name__}: {error}", "report this line; the other checks count")
+
+
+def _print(console: Console, row: dict[str, str]) -> None:
     from torchx_cubicml.cli.terminal import wrapped
 
     level = row["level"]
     texts = [f"{row['check']}: {row['found']}", *([f"-> {row['cure']}"] if row["cure"] else [])]
     lines = [line for text in texts for line in wrapped(text, console.width, first=_INDENT, indent=_INDENT + "  ")]
-    shown = Text()
-    shown.append(f"{level:<9}", style=_STYLES[level])
-    shown.append("\n".join(lines)[len(_INDENT) :])
-    console.print(shown, soft_wrap=True)
-
-
-def _seconds(text: str) -> float:
-    import argparse
-
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _MAX_TIMEOUT_S:
-        raise argparse.ArgumentTypeError(
-            f"must be a number of seconds above 0, at most {_MAX_TIMEOUT_S:g}, got {text!r:.40}"
-        )
-    return seconds
+    console.print(f"{level:<9}", style=_STYLES[level], end="")
+    console.print("\n".join(lines)[len(_INDENT) :], soft_wrap=True)

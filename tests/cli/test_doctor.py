@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +27,7 @@ from torchx.specs import finder
 
 from torchx_cubicml import Trial, TrialStore
 from torchx_cubicml.cli import doctor
-from torchx_cubicml.cli.checks import store_health
+from torchx_cubicml.cli.checks import context, store_health
 from torchx_cubicml.cli.checks.context import CheckContext
 from torchx_cubicml.components.cubicml import cubicml
 from torchx_cubicml.errors import LaunchError
@@ -38,7 +39,9 @@ from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.rewrite.rewriter import Options, rewrite
 from torchx_cubicml.settings import COMPONENT_OPTIONS, PREFIX, USER_OPTIONS
 from torchx_cubicml.space.toml import load_space
+from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.deadline import read_with_deadline
+from torchx_cubicml.store.local import LocalBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -319,6 +322,10 @@ def an_unreadable_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     return config_of(folder, monkeypatch, "store = s3://team/cubicml\n")
 
 
+def an_illegal_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return config_of(folder, monkeypatch, "[component:cubicml]\nmode = rewirte\nkeep_command = maybe\n")
+
+
 def a_missing_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("TORCHXCONFIG", str(folder / "nowhere"))
     return []
@@ -443,7 +450,14 @@ BROKEN: list[tuple[Callable[[Path, pytest.MonkeyPatch], list[str]], str, str, st
     (a_command_of_no_training, "command", "wrong", "cannot be recorded: .*neither torchrun nor python", "messages.md"),
     (an_unknown_component, "command", "wrong", "dist.dpp", "correct the command"),
     (a_misspelled_option, ".torchxconfig", "wrong", "'stroe'; did you mean 'store'", "legal options .* space, store"),
-    (a_misspelled_section, ".torchxconfig", "wrong", ".component:cubcml. is ignored", "correct the names"),
+    (
+        an_illegal_option,
+        ".torchxconfig",
+        "wrong",
+        "mode must be one of .*'rewirte'; .*keep_command must .*'maybe'",
+        "le",
+    ),
+    (a_misspelled_section, ".torchxconfig", "wrong", ".component:cubcml. is ignored", "correct each"),
     (an_unreadable_config, ".torchxconfig", "wrong", "cannot be read: .* no section headers", "correct the file"),
     (a_missing_config, ".torchxconfig", "wrong", "nowhere` does not exist", "unset TORCHXCONFIG"),
     (a_misspelled_variable, "environment", "wrong", "did you mean 'TORCHX_CUBICML_STORE'", "correct or unset"),
@@ -555,7 +569,7 @@ def test_findings_are_lines_that_fit_and_have_no_colour_in_a_pipe(
     lines = out.splitlines()
     assert all(len(line) <= 60 or len(line.split()[-1]) > 40 for line in lines), out
     assert any(line.startswith("wrong    environment: ") for line in lines)
-    assert re.fullmatch(r"19 checks: \d+ ok, \d+ skipped, 1 wrong", lines[-1])
+    assert re.fullmatch(r"\d+ checks: \d+ ok, \d+ skipped, 1 wrong", lines[-1])
 
 
 def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -565,7 +579,7 @@ def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setitem(store_health.CHECKS, "store: space", fails)
     status, found = doctored(capsys=capsys)
     assert found["store: space"]["found"] == "the check failed: ZeroDivisionError: by design"
-    assert (status, len(found)) == (0, 19)
+    assert (status, found["job"]["level"]) == (0, "skipped")
 
 
 def test_the_component_itself_is_no_command() -> None:
@@ -573,6 +587,28 @@ def test_the_component_itself_is_no_command() -> None:
     doctor.add_arguments(parser)
     with pytest.raises(LaunchError, match="without `cubicml`"):
         doctor.run(parser.parse_args(["--", "cubicml", "dist.ddp"]))
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "86401", "soon"])
+def test_the_wait_for_a_job_is_bounded(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((LaunchError, SystemExit)) as error:
+        doctored("--timeout", seconds, capsys=capsys)
+    text = str(error.value) if isinstance(error.value, LaunchError) else capsys.readouterr().err
+    assert re.search(r"--timeout.*(above 0 s and at most 86400 s|invalid float value)", text)
+
+
+def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(context, "PROBE_DEADLINE_S", 0.01)
+    monkeypatch.setattr(LocalBackend, "presence", lambda _: answer.wait() and Presence.STORE)
+    status, found = doctored(capsys=capsys)
+    answer.set()
+    assert (status, found["store: write"]["level"]) == (1, "wrong")
+    assert found["store: write"]["found"] == "reaching the store took longer than 0.01 s"
+    assert found["store: write"]["cure"].startswith("check the network and the server")
+    unread = {"store: objects", "store: compaction", "trials: conflicts", "trials: ends", "trials: clocks"}
+    assert {found[name]["found"] for name in unread} == {"the store was not read: it cannot be reached"}
+    assert found["cache"]["level"] == "ok"
 
 
 def test_the_known_variables_are_those_of_the_page() -> None:
@@ -600,7 +636,9 @@ def test_the_version_of_torchx(
 ) -> None:
     distribution(folder / "packages", name, loaded)
     installed = [PathDistribution(path) for path in (folder / "packages").iterdir()]
-    monkeypatch.setattr(metadata, "distributions", lambda name: [each for each in installed if each.name == name])
+    monkeypatch.setattr(
+        metadata, "distributions", lambda name=None: [each for each in installed if name in {None, each.name}]
+    )
     monkeypatch.setattr("torchx.version.__version__", loaded)
     _, found = doctored(capsys=capsys)
     assert found["TorchX"]["level"] == level, found["TorchX"]

@@ -13,15 +13,12 @@ from torchx_cubicml.cli.base import (
     print_json,
     split_command,
 )
-from torchx_cubicml.errors import CubicMLError, LaunchError
+from torchx_cubicml.errors import LaunchError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
     from rich.console import Console
-
-    from torchx_cubicml.cli.checks.context import CheckContext, Finding
 
 _STYLES = {"ok": "green", "skipped": "dim", "warning": "yellow", "wrong": "bold red"}
 _INDENT = " " * 9
@@ -46,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one finding per check, in the order of the modules; the exit status is 1 if something is wrong."""
     from torchx_cubicml.cli.checks import command_health, installation, job_environment, store_health
-    from torchx_cubicml.cli.checks.context import CheckContext
+    from torchx_cubicml.cli.checks.context import CheckContext, finding_of
     from torchx_cubicml.cli.terminal import open_console
     from torchx_cubicml.records.redaction import mask, printable
 
@@ -58,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     rows: list[dict[str, str]] = []
     modules = installation, store_health, command_health, job_environment
     for name, check in [pair for module in modules for pair in module.CHECKS.items()]:
-        finding = _finding_of(check, context)
+        finding = finding_of(check, context)
         texts = {key: printable(mask(" ".join(getattr(finding, key).split()))) for key in ("found", "cure")}
         rows.append({"check": name, "level": finding.level, **texts})
         if not args.json:
@@ -70,18 +67,6 @@ def run(args: argparse.Namespace) -> int:
         counts = [f"{levels.count(level)} {level}" for level in _STYLES if level in levels]
         console.print(f"{len(levels)} checks: {', '.join(counts)}", soft_wrap=True)
     return int("wrong" in levels)
-
-
-def _finding_of(check: Callable[[CheckContext], Finding], context: CheckContext) -> Finding:
-    """Return the finding of a check; one that fails is itself a finding."""
-    from torchx_cubicml.cli.checks.context import skipped, warning
-
-    try:
-        return check(context)
-    except (CubicMLError, OSError) as error:
-        return skipped(str(error))  # another check tells the cure
-    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
-        return warning(f"the check failed: {type(error).__name__}: {error}", "report this line; the other checks count")
 
 
 def _print(console: Console, row: dict[str, str]) -> None:

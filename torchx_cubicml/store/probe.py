@@ -49,10 +49,8 @@ def probe_store(url: str, *, writes: bool = True) -> StoreProbe:
         if presence is Presence.FILE:
             return StoreProbe(presence=presence, obstacle=f"store {mask(url)} is not a folder but a file")
         # A put makes no folder in an object store: removing the probe leaves nothing.
-        leaves_nothing = {Presence.STORE, Presence.EMPTY}
-        if split_url(url)[0] in OBJECT_PROTOCOLS:
-            leaves_nothing.add(Presence.ABSENT)
-        if not writes or presence not in leaves_nothing:
+        leaves_nothing = presence is not Presence.ABSENT or split_url(url)[0] in OBJECT_PROTOCOLS
+        if not writes or presence is Presence.OTHER or not leaves_nothing:
             return StoreProbe(presence=presence)
         data, before = os.urandom(_BYTES), time.time()
         content, changed = folder.write_probe(f".doctor-{os.urandom(8).hex()}.tmp", data)

@@ -23,13 +23,14 @@ from torchx_cubicml.store.trial_store import TrialStore
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torchx_cubicml.cli.component_command import TypedCommand
     from torchx_cubicml.records.event import Event
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.store.event_groups import EventGroups
 
-READ_DEADLINE_S = 60.0
-_PROBE_DEADLINE_S = 30.0
+PROBE_DEADLINE_S, READ_DEADLINE_S = 30.0, 60.0
 _SILENT = "silent"  # presence of a store that did not answer in time
 
 
@@ -114,10 +115,10 @@ class CheckContext:
             StoreError: its URL cannot be used.
         """
         if self.address_problem:
-            raise StoreError("its URL cannot be used")
+            raise StoreError("the store's URL cannot be used")
         url, writes = self.url, not self.args.no_probe
         try:
-            return within(_PROBE_DEADLINE_S, lambda: probe_store(url, writes=writes), what="reaching the store")
+            return within(PROBE_DEADLINE_S, lambda: probe_store(url, writes=writes), what="reaching the store")
         except CubicMLError as error:
             return StoreProbe(presence=_SILENT, obstacle=str(error))
 
@@ -186,3 +187,13 @@ class CheckContext:
         if isinstance(self.typed, ComponentLaunch):
             return self.typed.launch.scheduler
         return self.args.scheduler or recorded_scheduler(self.trials, {}) or scheduler_of([])
+
+
+def finding_of(check: Callable[[CheckContext], Finding], context: CheckContext) -> Finding:
+    """Return the finding of a check; one that fails is itself a finding."""
+    try:
+        return check(context)
+    except (CubicMLError, OSError) as error:
+        return skipped(str(error))  # another check tells the cure
+    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
+        return warning(f"the check failed: {type(error).__name__}: {error}", "report this line; the other checks count")

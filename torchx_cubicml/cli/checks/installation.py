@@ -12,23 +12,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml import settings
 from torchx_cubicml.cli.checks.context import CheckContext, Finding, ok, some, warning, wrong
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.torchx_config import read_ini
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE
 from torchx_cubicml.records.standard_words import OFF_WORDS, ON_WORDS
 from torchx_cubicml.rewrite.rewriter import MODES
-from torchx_cubicml.settings import (
-    ATTEMPT_VARIABLE,
-    COMPONENT_OPTIONS,
-    KEEP_COMMAND,
-    PREFIX,
-    PRINT_TRIAL,
-    STARTER_VARIABLE,
-    USER_OPTIONS,
-    own_variables,
-    seconds_option,
-)
 from torchx_cubicml.space.toml.schema import closest
 
 if TYPE_CHECKING:
@@ -40,8 +30,8 @@ _LEAST_TORCHX, _NOT_TESTED = (0, 7), (0, 8)  # releases; the nightly build, whos
 _COMPONENT = Path(__file__).parents[2] / "components" / "cubicml.py"
 _PIP = f"{sys.executable} -m pip"
 _SECTION = "component:cubicml"
-_LEGAL = {f"{PREFIX}{name.upper()}": name for name in USER_OPTIONS}
-_OF_A_LAUNCH = frozenset({CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, ATTEMPT_VARIABLE, STARTER_VARIABLE})
+_VARIABLES = {f"{settings.PREFIX}{name.upper()}": name for name in settings.USER_OPTIONS}
+_OF_A_LAUNCH = CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, settings.ATTEMPT_VARIABLE, settings.STARTER_VARIABLE
 _SWITCH = (*ON_WORDS, *OFF_WORDS)
 
 
@@ -102,75 +92,65 @@ def _component(_: CheckContext) -> Finding:
     place = Path(inspect.unwrap(component).__code__.co_filename)
     if place.resolve() != _COMPONENT.resolve():
         owner = owners.get(component.__module__, f"module {component.__module__}")
-        return wrong(
-            f"another component is called cubicml: {place}",
-            f"uninstall or rename it ({owner}); or run {_COMPONENT}:cubicml",
-        )
-    try:
-        finder.get_component("dist.ddp")
-    except Exception:  # noqa: BLE001 - likewise
+        cure = f"uninstall or rename it ({owner}); or run {_COMPONENT}:cubicml"
+        return wrong(f"another component is called cubicml: {place}", cure)
+    if "dist.ddp" not in finder.get_components():
         cure = f"install this package again, which registers them too: {install}"
         return wrong("TorchX's own components are hidden: there is no dist.ddp", cure)
     return ok(f"torchx run cubicml is {place}")
 
 
 def _config(_: CheckContext) -> Finding:
-    """Check the sections of each file that TorchX reads."""
+    """Check the sections of each file that TorchX reads: ours, and those that are nearly called so."""
     from torchx.runner.config import find_configs
 
     try:
         files = {path: read_ini(path, configparser.RawConfigParser()) for path in find_configs()}
     except (FileNotFoundError, LaunchError) as error:
         return wrong(str(error), "correct the file, or unset TORCHXCONFIG, or let it name another file")
-    if problems := [f"{path}: {text}" for path, file in files.items() for text in _sections(file)]:
-        cure = f"correct the names; legal options of [{_SECTION}] are {', '.join(COMPONENT_OPTIONS)}"
-        return wrong(some(problems), cure)
-    has_section = any(file.has_section(_SECTION) for file in files.values())
-    return ok(f"{', '.join(files) or 'no file'}{'' if has_section else f' (no [{_SECTION}])'}")
-
-
-def _sections(file: configparser.RawConfigParser) -> list[str]:
-    """Return the problems of a file's sections: one that is nearly ours, and what is in ours."""
-    nearly = [
-        f"section [{section}] is ignored; it is [{_SECTION}]"
+    own = {path: dict(file.items(_SECTION)) for path, file in files.items() if file.has_section(_SECTION)}
+    problems = [
+        f"{path}: section [{section}] is ignored; it is [{_SECTION}]"
+        for path, file in files.items()
         for section in file.sections()
         if section != _SECTION and get_close_matches(section.rpartition(":")[2].strip(), ["cubicml"], cutoff=0.8)
     ]
-    own = dict(file.items(_SECTION)) if file.has_section(_SECTION) else {}
-    return [*nearly, *_problems(own, {name: name for name in COMPONENT_OPTIONS})]
+    legal = {name: name for name in settings.COMPONENT_OPTIONS}
+    problems += [f"{path}: {text}" for path, given in own.items() for text in _problems(given, legal)]
+    if problems:
+        return wrong(some(problems), f"correct each; legal options of [{_SECTION}] are {', '.join(legal)}")
+    return ok(f"{', '.join(files) or 'no file'}{'' if own else f' (no [{_SECTION}])'}")
 
 
 def _environment(_: CheckContext) -> Finding:
     """Check the variables of this process, which its launches inherit."""
-    variables = own_variables()
-    problems = [
-        f"{name} is set, which only a launch may set: unset {name}" for name in _OF_A_LAUNCH if name in variables
-    ]
-    problems += _problems({name: variables[name] for name in variables if name not in _OF_A_LAUNCH}, _LEGAL)
+    given = settings.own_variables()
+    problems = [f"{name} is set, which only a launch may set: unset {name}" for name in _OF_A_LAUNCH if name in given]
+    problems += _problems({name: given[name] for name in given if name not in _OF_A_LAUNCH}, _VARIABLES)
     if problems:
-        return wrong(some(problems), "correct or unset each; legal names: " + ", ".join(_LEGAL))
-    return ok(", ".join(variables) or f"no variable {PREFIX}* is set")
+        return wrong(some(problems), "correct or unset each; legal names: " + ", ".join(_VARIABLES))
+    return ok(", ".join(given) or f"no variable {settings.PREFIX}* is set")
 
 
 def _problems(given: Mapping[str, str], legal: Mapping[str, str]) -> list[str]:
     """Return what is wrong with options that were given.
 
     Args:
-        given: name -> value, as text.
+        given: name -> value, as text; an empty one counts as unset.
         legal: name -> option.
     """
     unknown = [f"unknown and ignored: {name!r}{closest(name, legal)}" for name in given if name not in legal]
-    illegal = {name: _illegal(legal[name], value) for name, value in given.items() if name in legal and value}
-    return [*unknown, *(f"{name} {why}, got {given[name]!r:.60}" for name, why in illegal.items() if why)]
+    rules = {name: _broken_rule(legal[name], value) for name, value in given.items() if name in legal and value}
+    return [*unknown, *(f"{name} {rule}, got {given[name]!r:.60}" for name, rule in rules.items() if rule)]
 
 
-def _illegal(option: str, value: str) -> str:
+def _broken_rule(option: str, value: str) -> str:
     """Return the rule that the value of an option breaks; empty if it is legal."""
     if option == "mode" and value not in MODES:
         return f"must be one of {', '.join(MODES)}"
-    if option.endswith("_deadline_s") and not seconds_option(option, 0.0):
+    if option.endswith("_deadline_s") and not settings.seconds_option(option, 0.0):
         return "must be a number of seconds above 0 and below 3600 (the default applies)"
-    if option in {KEEP_COMMAND, PRINT_TRIAL} and value.lower() not in _SWITCH:
+    if option in {settings.KEEP_COMMAND, settings.PRINT_TRIAL} and value.lower() not in _SWITCH:
         return f"must be one of {', '.join(_SWITCH)} (it counts as no)"
     if option == "public_prior" and value != "off" and not Path(value).is_file():
         return "must be off or name a file"

@@ -132,7 +132,7 @@ def _run(context: CheckContext) -> tuple[JobReport | None, str]:
             workspace=logs if context.scheduler == "ray" else "",  # Ray wants a folder to send, be it empty
         ) as jobs,
     ):
-        handle = jobs.submit(app, launch_id=f"doctor-{os.urandom(4).hex()}")
+        handle, role = jobs.submit(app, launch_id=f"doctor-{os.urandom(4).hex()}"), app.roles[0].name
         if not jobs.is_local:
             say(open_console(stderr=True), f"torchx-cubicml: waiting for job {handle}")
         try:
@@ -141,9 +141,7 @@ def _run(context: CheckContext) -> tuple[JobReport | None, str]:
             jobs.cancel(handle)
             raise
         end = time.monotonic() + (0.0 if jobs.is_local else _LOG_WAIT_S)
-        while (report := job_report(lines := jobs.last_lines(handle, app.roles[0].name))) is None:
-            if time.monotonic() > end:
-                break
+        while (report := job_report(lines := jobs.last_lines(handle, role))) is None and time.monotonic() < end:
             time.sleep(1.0)
     return report, next(filter(None, reversed(lines)), state.why)
 

@@ -61,7 +61,7 @@ def _url(context: CheckContext) -> Finding:
     problem, args = context.address_problem, context.args
     if problem:
         correct = "correct --store, `store` of .torchxconfig or TORCHX_CUBICML_STORE"
-        return wrong(problem, write_cure(problem) if " needs " in problem else correct)
+        return wrong(problem, _CURES[" needs "] if " needs " in problem else correct)
     doubt = folder_doubt(context.scheduler) if context.is_local else ""
     if doubt and (args.scheduler or args.command or args.job):  # else the scheduler is a guess, TorchX's default
         cure = "use an object store (--store s3://...), or mount the folder; --job tells for sure"
@@ -76,8 +76,8 @@ def _write(context: CheckContext) -> Finding:
         return wrong(probe.obstacle, write_cure(probe.obstacle))
     if probe.presence == Presence.ABSENT and not probe.is_written:
         return ok(f"{place} does not exist yet; the first launch can make it")
-    how = "a probe was written, read back and removed"
-    written = how if probe.is_written else "nothing known prevents writing (no probe was written)"
+    known = "nothing known prevents writing (no probe was written)"
+    written = "a probe was written, read back and removed" if probe.is_written else known
     if probe.presence == Presence.OTHER:
         cure = "check --store for a typing error; else the first launch makes a store among them"
         return warning(f"{place} holds other files and no store: {written}", cure)
@@ -133,12 +133,10 @@ def _objects(context: CheckContext) -> Finding:
         compact = follow_up("history", "compact", store=context.url)
         cure = f"check the network and the credentials; {compact} makes a large store quick to read"
         return wrong(str(reading), cure)
-    found = f"{len(context.trials)} trials in {len(context.events)} readable objects"
-    if unreadable := reading.skipped():
-        text = f"{len(unreadable)} unreadable object{'s' if len(unreadable) > 1 else ''}: {some(unreadable)}"
-        return warning(
-            f"{found}; {text}", "launches skip them; move them out of the store once you have seen what they are"
-        )
+    found, unreadable = f"{len(context.trials)} trials in {len(context.events)} readable objects", reading.skipped()
+    if unreadable:
+        found += f"; {len(unreadable)} unreadable object{'s' if len(unreadable) > 1 else ''}: {some(unreadable)}"
+        return warning(found, "launches skip them; move them out of the store once you have seen what they are")
     return ok(found)
 
 

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import (
-    LATEST_SCHEDULER,
-    add_json,
-    add_launch,
-    add_scheduler,
-    add_store,
-    print_json,
-    split_command,
-)
+from torchx_cubicml.cli import base
 from torchx_cubicml.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -27,17 +19,17 @@ _MAX_TIMEOUT_S = 86_400.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the store, the space file, the scheduler and the command that are checked."""
-    add_store(parser)
+    base.add_store(parser)
     parser.add_argument("--space", default="", metavar="FILE", help="space file (TOML)")
-    add_scheduler(parser, otherwise=LATEST_SCHEDULER)
+    base.add_scheduler(parser, otherwise=base.LATEST_SCHEDULER)
     text = "submit a job of one second to the scheduler, which tells what it finds (default: submit nothing)"
     parser.add_argument("--job", action="store_true", help=text)
     text = "seconds to wait for that job, queue included (default: 600)"
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help=text)
     text = "write nothing to the store (default: write a small file, read it back and remove it)"
     parser.add_argument("--no-probe", action="store_true", help=text)
-    add_json(parser)
-    add_launch(parser)
+    base.add_json(parser)
+    base.add_launch(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not 0 < args.timeout <= _MAX_TIMEOUT_S:
         raise LaunchError(f"--timeout must be above 0 s and at most {_MAX_TIMEOUT_S:g} s, got {args.timeout:g}")
-    if args.command and split_command(args.command)[0] == "cubicml":
+    if args.command and base.split_command(args.command)[0] == "cubicml":
         raise LaunchError("give the command without `cubicml`, as in: doctor --space FILE -- dist.ddp -j 1x2 ...")
     context, console = CheckContext(args=args), open_console()
     rows: list[dict[str, str]] = []
@@ -62,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             _print(console, rows[-1])
     levels = [row["level"] for row in rows]
     if args.json:
-        print_json(rows)
+        base.print_json(rows)
     else:
         counts = [f"{levels.count(level)} {level}" for level in _STYLES if level in levels]
         console.print(f"{len(levels)} checks: {', '.join(counts)}", soft_wrap=True)

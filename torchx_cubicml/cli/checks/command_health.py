@@ -68,13 +68,13 @@ def _rewrite(context: CheckContext) -> Finding:
         raise context.typed
     if options.mode in {"record", "off"}:
         return ok(f"not now: the mode is {options.mode}")
+    launch = replace(context.typed.launch, submits=False)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:  # of the cache, which a launch changes
+        folder = cache_folder() or Path(copy, "none")
         for name in OWN_FOLDERS:
             with suppress(OSError, shutil.Error):
-                shutil.copytree((cache_folder() or Path(copy)) / name, Path(copy, name))
-        rewritten = rewrite(
-            replace(context.typed.launch, submits=False), replace(options, store=context.url, cache=copy)
-        )
+                shutil.copytree(folder / name, Path(copy, name))
+        rewritten = rewrite(launch, replace(options, store=context.url, cache=copy))
     if rewritten.suggestion is not None:
         prints = follow_up("suggest", space=options.space, store=context.url)
         return ok(f"the next launch would be rewritten; {prints} -- YOUR COMMAND prints its command")

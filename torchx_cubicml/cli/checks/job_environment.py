@@ -30,14 +30,13 @@ from torchx_cubicml.records.json_fields import number_of, object_of
 from torchx_cubicml.settings import PREFIX
 from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.probe import StoreProbe, clock_offset
+from torchx_cubicml.tuner.scheduler.job_state import JobPhase
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from torchx.specs import AppDef
-
-    from torchx_cubicml.tuner.scheduler.job_state import JobState
-    from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 _POLL_S, _LONGEST_POLL_S, _POLL_GROWTH = 0.2, 10.0, 1.5
 _LOG_WAIT_S = 15.0  # for the log of a job that has ended: a shared file system shows it late
@@ -116,39 +115,34 @@ def _run(context: CheckContext) -> tuple[JobReport | None, str]:
     Raises:
         LaunchError: the scheduler rejects the job, or it does not end in time.
     """
-    from torchx_cubicml.tuner.scheduler.jobs import JobRunner
-
     args, typed = context.args, context.typed
     if args.command and isinstance(typed, LaunchError):
         raise typed
     component = typed if isinstance(typed, ComponentLaunch) else None
     app = job_probe(component, store=context.url, writes=not args.no_probe)
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as logs,
-        JobRunner(
-            context.scheduler,
-            scheduler_args=args.scheduler_args,
-            log_dir=logs,
-            workspace=logs if context.scheduler == "ray" else "",  # Ray wants a folder to send, be it empty
-        ) as jobs,
-    ):
-        handle, role = jobs.submit(app, launch_id=f"doctor-{os.urandom(4).hex()}"), app.roles[0].name
-        if not jobs.is_local:
-            say(open_console(stderr=True), f"torchx-cubicml: waiting for job {handle}")
-        try:
-            state = _ended(jobs, handle, timeout_s=args.timeout)
-        except BaseException:
-            jobs.cancel(handle)
-            raise
-        end = time.monotonic() + (0.0 if jobs.is_local else _LOG_WAIT_S)
-        while (report := job_report(lines := jobs.last_lines(handle, role))) is None and time.monotonic() < end:
-            time.sleep(1.0)
-    return report, next(filter(None, reversed(lines)), state.why)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as logs:
+        sent = logs if context.scheduler == "ray" else ""  # Ray wants a folder to send, be it empty
+        with JobRunner(context.scheduler, scheduler_args=args.scheduler_args, log_dir=logs, workspace=sent) as jobs:
+            handle, role = jobs.submit(app, launch_id=f"doctor-{os.urandom(4).hex()}"), app.roles[0].name
+            if not jobs.is_local:
+                say(open_console(stderr=True), f"torchx-cubicml: waiting for job {handle}")
+            try:
+                why = _wait(jobs, handle, timeout_s=args.timeout)
+            except BaseException:
+                jobs.cancel(handle)
+                raise
+            end = time.monotonic() + (0.0 if jobs.is_local else _LOG_WAIT_S)
+            while (report := job_report(lines := jobs.last_lines(handle, role))) is None and time.monotonic() < end:
+                time.sleep(1.0)
+    return report, next(filter(None, reversed(lines)), why)
 
 
-def _ended(jobs: JobRunner, handle: str, *, timeout_s: float) -> JobState:
-    from torchx_cubicml.tuner.scheduler.job_state import JobPhase
+def _wait(jobs: JobRunner, handle: str, *, timeout_s: float) -> str:
+    """Wait for the end of a job, and return the scheduler's explanation of it.
 
+    Raises:
+        LaunchError: it does not end in time.
+    """
     end, pause_s = time.monotonic() + timeout_s, _POLL_S
     while (state := jobs.look(handle)).phase is not JobPhase.ENDED:
         if time.monotonic() > end:
@@ -156,7 +150,7 @@ def _ended(jobs: JobRunner, handle: str, *, timeout_s: float) -> JobState:
             raise LaunchError(f"job {handle} is {state.phase} after {timeout_s:g} s, and was cancelled{why}")
         time.sleep(pause_s)
         pause_s = min(pause_s * _POLL_GROWTH, _LONGEST_POLL_S)
-    return state
+    return state.why
 
 
 def _findings(context: CheckContext, report: JobReport, offset_s: float) -> Iterator[Finding]:
@@ -218,11 +212,8 @@ def job_probe(component: ComponentLaunch | None, *, store: str, writes: bool) ->
     app = copy.deepcopy(made.source.app)
     role = app.roles[made.role]
     python = join(command.words[command.parts.python]) if command.parts.python is not None else None
-    found, words = job_python(
-        torchrun=command.words[0].text if python is None else None,
-        python=python,
-        honours_override=command.is_torchrun,
-    )
+    torchrun = command.words[0].text if python is None else None
+    found, words = job_python(torchrun=torchrun, python=python, honours_override=command.is_torchrun)
     script = f"exec({_SCRIPT.replace('WRITES', str(writes))!r})"  # one line: schedulers pass on newlines differently
     shell, option = command.shell or ("sh", "-c")
     role.entrypoint, role.args = shell, [option, f"{found}exec {words} -c {shlex.quote(script)}"]

@@ -21,15 +21,13 @@ from torchx_cubicml.settings import cache_folder
 from torchx_cubicml.store.backend import Presence
 from torchx_cubicml.store.event_groups import EventGroup
 from torchx_cubicml.store.file_cache import read_cache
-from torchx_cubicml.store.index_cache import cache_path, load_index
+from torchx_cubicml.store.index_cache import StoreIndex, cache_path, load_index
 from torchx_cubicml.store.obstacle import nearest_existing, place_obstacle
 from torchx_cubicml.store.segments import segment_of
 from torchx_cubicml.store.url import split_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from torchx_cubicml.store.index_cache import StoreIndex
 
 MAX_OFFSET_S = 60.0
 """Seconds by which two clocks may differ: far above a file system's ticks, far below what confuses a person."""

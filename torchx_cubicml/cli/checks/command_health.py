@@ -15,7 +15,7 @@ from torchx_cubicml.errors import LaunchError, RecordError, SpaceError
 from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.launch.messages import KEPT, NOT_RECORDED, message_line
 from torchx_cubicml.records.provenance import SPACE
-from torchx_cubicml.rewrite.rewriter import rewrite
+from torchx_cubicml.rewrite.rewriter import Options, rewrite
 from torchx_cubicml.settings import cache_folder
 from torchx_cubicml.space.toml import load_space
 
@@ -61,11 +61,11 @@ def _command(context: CheckContext) -> Finding:
 
 def _rewrite(context: CheckContext) -> Finding:
     """Decide as the launch would, and tell its reason; a launch that is not rewritten is no fault of the set-up."""
-    options = context.options
-    if not context.args.command or not options.space:
+    if not context.args.command or not context.options.space:
         return skipped("give --space FILE and your command to learn whether its next launch would be rewritten")
     if isinstance(context.typed, LaunchError):
         raise context.typed
+    options = Options.resolved(space=context.options.space, store=context.url)
     if options.mode in {"record", "off"}:
         return ok(f"not now: the mode is {options.mode}")
     launch = replace(context.typed.launch, submits=False)
@@ -74,9 +74,9 @@ def _rewrite(context: CheckContext) -> Finding:
         for name in OWN_FOLDERS:
             with suppress(OSError, shutil.Error):
                 shutil.copytree(folder / name, Path(copy, name))
-        rewritten = rewrite(launch, replace(options, store=context.url, cache=copy))
+        rewritten = rewrite(launch, replace(options, cache=copy))
     if rewritten.suggestion is not None:
-        prints = follow_up("suggest", space=options.space, store=context.url)
+        prints = follow_up("suggest", space=options.space, store=options.store)
         return ok(f"the next launch would be rewritten; {prints} -- YOUR COMMAND prints its command")
     starts = [message_line(f"{text}:") for text in (KEPT, NOT_RECORDED)]
     reasons = [line.removeprefix(start).strip() for start in starts for line in rewritten.lines if start in line]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch import ComponentLaunch, Launch, TorchrunLaunch
     from torchx_cubicml.launch.launchers.command_launch import CommandLaunch
+    from torchx_cubicml.records.trial import Trial
 
     TypedCommand = ComponentLaunch | TorchrunLaunch | CommandLaunch
 
@@ -60,6 +61,20 @@ def with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> Comp
     options = scheduler_options(scheduler, args.scheduler_args)
     launch = replace(component.launch, scheduler=scheduler, scheduler_options=options, submits=True)
     return replace(component, launch=launch)
+
+
+def on_latest_scheduler(typed: TypedCommand, args: argparse.Namespace, trials: Sequence[Trial]) -> TypedCommand:
+    """Return a component's launch on the scheduler of the options, else of the program's latest launch.
+
+    The scheduler that is found is noted in ``args``. The command of a launcher stays as it is.
+    """
+    from torchx_cubicml.launch import ComponentLaunch, workload_of
+    from torchx_cubicml.launch.scheduler import recorded_scheduler
+
+    if not isinstance(typed, ComponentLaunch):
+        return typed
+    args.scheduler = args.scheduler or recorded_scheduler(trials, workload_of(typed.launch))
+    return with_scheduler(typed, args)
 
 
 def typed_command(args: argparse.Namespace, *, env: Mapping[str, str] | None = None) -> TypedCommand:

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.base import (
-    LATEST_SCHEDULER,
-    add_json,
-    add_launch,
-    add_scheduler,
-    add_store,
-    print_json,
-    split_command,
-)
+from torchx_cubicml.cli import base
+from torchx_cubicml.errors import LaunchError
 
 if TYPE_CHECKING:
     import argparse
@@ -26,37 +19,42 @@ _MAX_TIMEOUT_S = 86_400.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the store, the space file, the scheduler and the command that are checked."""
-    add_store(parser)
+    base.add_store(parser)
     parser.add_argument("--space", default="", metavar="FILE", help="space file (TOML)")
-    add_scheduler(parser, otherwise=LATEST_SCHEDULER)
+    base.add_scheduler(parser, otherwise=base.LATEST_SCHEDULER)
     text = "submit a job of one second to the scheduler, which tells what it finds (default: submit nothing)"
     parser.add_argument("--job", action="store_true", help=text)
     text = "seconds to wait for that job, queue included (default: 600)"
-    parser.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help=text)
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help=text)
     text = "write nothing to the store (default: write a small file, read it back and remove it)"
     parser.add_argument("--no-probe", action="store_true", help=text)
-    add_json(parser)
-    add_launch(parser)
+    base.add_json(parser)
+    base.add_launch(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one finding per check; the exit status is 1 if something is wrong."""
-    from torchx_cubicml.cli.checks import all_checks, finding_of
-    from torchx_cubicml.cli.checks.context import CheckContext
+    """Print one finding per check, in the order of the modules; the exit status is 1 if something is wrong."""
+    from torchx_cubicml.cli.checks import command_health, installation, job_environment, store_health
+    from torchx_cubicml.cli.checks.context import CheckContext, finding_of
     from torchx_cubicml.cli.terminal import open_console
-    from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.records.redaction import mask, printable
 
-    if args.command and split_command(args.command)[0] == "cubicml":
+    if not 0 < args.timeout <= _MAX_TIMEOUT_S:
+        raise LaunchError(f"--timeout must be above 0 s and at most {_MAX_TIMEOUT_S:g} s, got {args.timeout:g}")
+    if args.command and base.split_command(args.command)[0] == "cubicml":
         raise LaunchError("give the command without `cubicml`, as in: doctor --space FILE -- dist.ddp -j 1x2 ...")
     context, console = CheckContext(args=args), open_console()
     rows: list[dict[str, str]] = []
-    for name, check in all_checks():
-        rows.append(finding_of(check, context).to_json(name))
+    modules = installation, store_health, command_health, job_environment
+    for name, check in [pair for module in modules for pair in module.CHECKS.items()]:
+        finding = finding_of(check, context)
+        texts = {key: printable(mask(" ".join(getattr(finding, key).split()))) for key in ("found", "cure")}
+        rows.append({"check": name, "level": finding.level, **texts})
         if not args.json:
             _print(console, rows[-1])
     levels = [row["level"] for row in rows]
     if args.json:
-        print_json(rows)
+        base.print_json(rows)
     else:
         counts = [f"{levels.count(level)} {level}" for level in _STYLES if level in levels]
         console.print(f"{len(levels)} checks: {', '.join(counts)}", soft_wrap=True)
@@ -64,28 +62,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(console: Console, row: dict[str, str]) -> None:
-    from rich.text import Text
-
     from torchx_cubicml.cli.terminal import wrapped
 
     level = row["level"]
     texts = [f"{row['check']}: {row['found']}", *([f"-> {row['cure']}"] if row["cure"] else [])]
     lines = [line for text in texts for line in wrapped(text, console.width, first=_INDENT, indent=_INDENT + "  ")]
-    shown = Text()
-    shown.append(f"{level:<9}", style=_STYLES[level])
-    shown.append("\n".join(lines)[len(_INDENT) :])
-    console.print(shown, soft_wrap=True)
-
-
-def _seconds(text: str) -> float:
-    import argparse
-
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _MAX_TIMEOUT_S:
-        raise argparse.ArgumentTypeError(
-            f"must be a number of seconds above 0, at most {_MAX_TIMEOUT_S:g}, got {text!r:.40}"
-        )
-    return seconds
+    console.print(f"{level:<9}", style=_STYLES[level], end="")
+    console.print("\n".join(lines)[len(_INDENT) :], soft_wrap=True)

@@ -18,7 +18,7 @@ from torchx_cubicml.cli.base import (
     print_json,
     store_url,
 )
-from torchx_cubicml.cli.component_command import launch_words, typed_command, with_scheduler
+from torchx_cubicml.cli.component_command import launch_words, on_latest_scheduler, typed_command
 from torchx_cubicml.cli.progress_bar import progress, read_store
 from torchx_cubicml.cli.terminal import command_lines, fitted, open_console, say
 from torchx_cubicml.records.trial import short_id
@@ -58,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the next ordinary launch and configs worth trying, or with ``--frontier`` the frontier."""
     from torchx_cubicml.errors import LaunchError
-    from torchx_cubicml.launch import ComponentLaunch, workload_of
-    from torchx_cubicml.launch.scheduler import recorded_scheduler
     from torchx_cubicml.store import absolute_url
 
     if args.count < 1:
@@ -69,9 +67,7 @@ def run(args: argparse.Namespace) -> int:
     is_named, args.store = bool(args.store), absolute_url(store_url(args))
     recorded, _ = read_store(args.store, is_json=args.json, may_be_absent=not is_named)
     with progress("comparing the launches", is_json=args.json):
-        if isinstance(typed, ComponentLaunch):
-            args.scheduler = args.scheduler or recorded_scheduler(recorded, workload_of(typed.launch))
-            typed = with_scheduler(typed, args)
+        typed = on_latest_scheduler(typed, args, recorded)
         context = _read_context(typed.launch, args, recorded)
     if args.frontier:
         return _print_frontier(context, args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,7 +37,7 @@ def path_sort_key(place: str) -> tuple[str, str]:
     return place.rsplit("/", 1)[-1], place
 
 
-class Presence(Enum):
+class Presence(StrEnum):
     """Presence of a store at a place."""
 
     STORE = auto()  # a folder with at least one of ``STORE_FOLDERS``

@@ -21,7 +21,7 @@ class StoreProbe:
     """Result of a probe.
 
     Args:
-        presence: presence of a store at its place, in lower case as in ``Presence``; empty where it cannot be reached.
+        presence: presence of a store at its place, one of ``Presence``; empty where it cannot be reached.
         obstacle: reason why this process cannot write to it; empty if it can, as far as is known.
         is_written: whether a probe was written, read back and removed.
         clock_offset_s: seconds by which the store's clock is ahead of this machine's; ``None`` where unknown.
@@ -46,23 +46,20 @@ def probe_store(url: str, *, writes: bool = True) -> StoreProbe:
             return StoreProbe(presence="", obstacle=why)
         folder = open_backend(url)
         presence = folder.presence()
-        name = presence.name.lower()
         if presence is Presence.FILE:
-            return StoreProbe(presence=name, obstacle=f"store {mask(url)} is not a folder but a file")
+            return StoreProbe(presence=presence, obstacle=f"store {mask(url)} is not a folder but a file")
         # A put makes no folder in an object store: removing the probe leaves nothing.
-        leaves_nothing = {Presence.STORE, Presence.EMPTY}
-        if split_url(url)[0] in OBJECT_PROTOCOLS:
-            leaves_nothing.add(Presence.ABSENT)
-        if not writes or presence not in leaves_nothing:
-            return StoreProbe(presence=name)
+        leaves_nothing = presence is not Presence.ABSENT or split_url(url)[0] in OBJECT_PROTOCOLS
+        if not writes or presence is Presence.OTHER or not leaves_nothing:
+            return StoreProbe(presence=presence)
         data, before = os.urandom(_BYTES), time.time()
         content, changed = folder.write_probe(f".doctor-{os.urandom(8).hex()}.tmp", data)
         after = time.time()
     except StoreError as error:
         return StoreProbe(presence="", obstacle=mask(str(error)))
     if content != data:
-        return StoreProbe(presence=name, obstacle=f"store {mask(url)} returns other bytes than were written")
-    return StoreProbe(presence=name, is_written=True, clock_offset_s=clock_offset(changed, before, after))
+        return StoreProbe(presence=presence, obstacle=f"store {mask(url)} returns other bytes than were written")
+    return StoreProbe(presence=presence, is_written=True, clock_offset_s=clock_offset(changed, before, after))
 
 
 def clock_offset(changed: float | None, before: float, after: float) -> float | None:

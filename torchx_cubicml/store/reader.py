@@ -78,11 +78,9 @@ def read_store(
             + (f", with {len(listing.unopened)} segments unread" if listing.unopened else "")
             + ("; the next launch continues from there" if path is not None else "")
         )
-    skipped = [*listing.problems, *(f"{place} ({TOO_LARGE})" for place in sorted(listing.too_large))]
-    skipped += [f"{place} ({why})" for place, why in sorted((index.refused | reader.failed).items())]
     return StoreSnapshot(
         trials=index.groups.trials(),
-        warnings=skipped_warnings(store.url, skipped),
+        warnings=skipped_warnings(store.url, reader.skipped()),
         directories=index.objects.directories,
         last_events=index.groups.last_events(),
     )
@@ -101,6 +99,7 @@ class StoreReader:
         report: likewise.
 
     Attributes:
+        index: the index.
         listing: listing of the last reading.
         failed: path of an object that could not be read by the last reading -> cause.
         n_changes: number of unread objects that the last reading found, and of cached groups that had lost an object.
@@ -115,7 +114,7 @@ class StoreReader:
         report: Callable[[int, int], None] = unheard,
     ) -> None:
         self._folder = store.folder
-        self._index = index
+        self.index = index
         self._out_of_time = out_of_time
         self._report = report
         self.listing = Listing(directories={})
@@ -131,7 +130,7 @@ class StoreReader:
             StoreError: the store cannot be reached or read.
         """
         self.failed, self.n_left_out = {}, 0
-        index = self._index
+        index = self.index
         self.listing = self._folder.list_objects(index.objects.directories, self._out_of_time)
         unread, removed = index.objects.update(self.listing)
         if REFUSED in removed:
@@ -152,6 +151,12 @@ class StoreReader:
             )
             index.objects.assign(numbers)
 
+    def skipped(self) -> list[str]:
+        """Return what the last reading skipped: the path of each, with the cause in brackets."""
+        listing, refused = self.listing, self.index.refused | self.failed
+        causes = [*((place, TOO_LARGE) for place in sorted(listing.too_large)), *sorted(refused.items())]
+        return [*listing.problems, *(f"{place} ({why})" for place, why in causes)]
+
     def _read(
         self, places: Sequence[str], *, until: Callable[[], bool], report: Callable[[int], None] = lambda _done: None
     ) -> Iterator[tuple[str, Event]]:
@@ -170,7 +175,7 @@ class StoreReader:
                 event = decode_event(content)
             except RecordError as error:
                 failed = isinstance(content, Exception)
-                self._index.objects.assign({place: UNREAD if failed else REFUSED})
-                (self.failed if failed else self._index.refused)[place] = str(error)
+                self.index.objects.assign({place: UNREAD if failed else REFUSED})
+                (self.failed if failed else self.index.refused)[place] = str(error)
             else:
                 yield place, event

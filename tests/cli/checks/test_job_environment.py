@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from torchx.specs.api import macros
 
+from torchx_cubicml.cli.checks.job_environment import job_probe, job_report
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import ComponentLaunch
-from torchx_cubicml.launch.job_probe import job_probe, job_report
+from torchx_cubicml.store.probe import StoreProbe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,11 +68,11 @@ def test_a_component_of_no_training_has_no_job() -> None:
 
 
 def test_a_report_is_read() -> None:
-    report = job_report(["noise", line(torch="2.5.0", presence="store", obstacle="", clock_offset_s=0.0), "more"])
+    store = {"presence": "store", "obstacle": "", "is_written": True}
+    report = job_report(["noise", line(versions={"torch": "2.5.0"}, store=store), "more"])
     assert report is not None
     assert (report.time, report.versions, report.contract) == (1.5, {"torch": "2.5.0"}, 1)
-    assert report.store is not None
-    assert (report.store.presence, report.store.clock_offset_s, report.store.is_written) == ("store", 0.0, False)
+    assert report.store == StoreProbe(presence="store", is_written=True)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,9 @@ def test_a_report_is_read() -> None:
         line()[:-9],
         line(time=None),
         line(time=float("nan")),
-        line(presence="store", clock_offset_s="late"),
+        line(store="late"),
+        line(store={"presence": "store", "age": 1}),
+        line(unknown=1),
     ],
 )
 def test_what_is_no_report(text: str) -> None:

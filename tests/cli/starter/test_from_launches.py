@@ -9,6 +9,7 @@ import pytest
 from torchx_cubicml.cli.starter import RecordedLaunches, is_nothing_found, starter_space
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.records.arguments import digested_arguments
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -27,6 +28,7 @@ def trial(command: str, *, program: str = PROGRAM, **observed: str | int) -> Tri
         config={},
         state=State.COMPLETED,
         observed=observed,
+        measurement=Measurement(samples_per_second=1.0),
         arguments=digested_arguments(command.split(), KEY),
     )
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.cli.starter import script, script_help, starter_space, unredirected_outputs
-from torchx_cubicml.cli.starter.from_help import parse_help
+from torchx_cubicml.cli.starter.script import parse_help
 from torchx_cubicml.launch import Launch, change_for_profiling, read_config
 from torchx_cubicml.space.toml import parse_space
 
@@ -337,8 +337,8 @@ def test_help_of_other_tools() -> None:
         [sys.executable, "-m", "pip", "install", "--help"], capture_output=True, text=True, check=True
     ).stdout
     flags = {flag.name: flag for flag in parse_help(text)}
-    assert flags["--requirement"].takes_value
-    assert not flags["--no-deps"].takes_value
+    assert not flags["--requirement"].is_switch
+    assert flags["--no-deps"].is_switch
 
 
 class TestTrainers:

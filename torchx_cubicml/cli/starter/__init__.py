@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.cli.starter.checkpoints import is_redirected, recorded_saving, saving_call
 from torchx_cubicml.cli.starter.from_launches import RecordedLaunches
-from torchx_cubicml.cli.starter.outputs import unredirected_outputs
+from torchx_cubicml.cli.starter.outputs import is_redirected, recorded_saving, saving_call, unredirected_outputs
 from torchx_cubicml.cli.starter.script import script_help
 from torchx_cubicml.cli.starter.starter import starter_space
 from torchx_cubicml.cli.starter.toml_text import is_nothing_found

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.flags import ScriptFlag, is_path_key, meaning_of
+from torchx_cubicml.cli.starter.meanings import ScriptFlag, is_path_key, meaning_of
 from torchx_cubicml.cli.starter.toml_text import one_line
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.facts.named_places import named_values

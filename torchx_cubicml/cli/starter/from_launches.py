@@ -23,7 +23,7 @@ from torchx_cubicml.records.workload import is_same_program, recency
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.cli.starter.flags import ScriptFlag
+    from torchx_cubicml.cli.starter.meanings import ScriptFlag
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Value

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.flags import ScriptFlag, may_change_speed_alone
+from torchx_cubicml.cli.starter.meanings import ScriptFlag, may_change_speed_alone
 from torchx_cubicml.cli.starter.toml_text import NO_FLAG, listed, parameter_table, switch_choices
 from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.local_device import local_device

@@ -10,8 +10,8 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.flags import WRITTEN, ScriptFlag, is_offered_destination, is_path_key
 from torchx_cubicml.cli.starter.from_keys import keys_in_files
+from torchx_cubicml.cli.starter.meanings import WRITTEN, ScriptFlag, is_offered_destination, is_path_key
 from torchx_cubicml.cli.starter.script import parse_help
 from torchx_cubicml.cli.starter.toml_text import one_line, toml
 from torchx_cubicml.facts.named_places import NamedPlace, named_values, place_of

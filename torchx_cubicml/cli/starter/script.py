@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.flags import ScriptFlag
 from torchx_cubicml.cli.starter.from_keys import is_hydra
+from torchx_cubicml.cli.starter.meanings import ScriptFlag
 from torchx_cubicml.launch.command_facts.source_literals import bare_name
 from torchx_cubicml.launch.command_texts import program_path
 from torchx_cubicml.launch.source_files import source_files

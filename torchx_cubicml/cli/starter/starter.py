@@ -8,13 +8,6 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.flags import (
-    ScriptFlag,
-    is_destination,
-    is_offered_destination,
-    is_path_key,
-    meaning_of,
-)
 from torchx_cubicml.cli.starter.from_keys import (
     hydra_remarks,
     is_hydra,
@@ -25,6 +18,13 @@ from torchx_cubicml.cli.starter.from_keys import (
 )
 from torchx_cubicml.cli.starter.from_launches import RecordedLaunches, with_launch_meanings
 from torchx_cubicml.cli.starter.from_trainer import rules_comment, trainer_text
+from torchx_cubicml.cli.starter.meanings import (
+    ScriptFlag,
+    is_destination,
+    is_offered_destination,
+    is_path_key,
+    meaning_of,
+)
 from torchx_cubicml.cli.starter.offers import hook_lines, log_lines, offer_lines, variable_lines
 from torchx_cubicml.cli.starter.outputs import output_variables, saving_call, tune_lines, typed_value, variables_read
 from torchx_cubicml.cli.starter.script import described_flags

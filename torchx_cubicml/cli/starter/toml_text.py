@@ -16,7 +16,7 @@ from torchx_cubicml.space.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.cli.starter.flags import ScriptFlag
+    from torchx_cubicml.cli.starter.meanings import ScriptFlag
     from torchx_cubicml.records.values import Scalar
 
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)

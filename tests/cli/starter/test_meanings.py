@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchx_cubicml.cli.starter.flags import may_change_speed_alone, meaning_of
+from torchx_cubicml.cli.starter.meanings import may_change_speed_alone, meaning_of
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.meanings import ScriptFlag, is_path_key, meaning_of
+from torchx_cubicml.cli.starter.meanings import ScriptFlag, is_destination, is_path_key, meaning_of
 from torchx_cubicml.cli.starter.toml_text import one_line
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.facts.named_places import named_values
+from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.command_facts.stated_settings import read_document
 from torchx_cubicml.launch.config_text import flat_keys, is_document, parse_document, value_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torchx_cubicml.launch import Launch
 
@@ -64,6 +65,30 @@ def listed_keys(help_text: str, args: Sequence[str]) -> dict[str, str]:
     return {f"{key}=": text for key, text in leaves(document) if "," not in text}
 
 
+def key_flags(args: Sequence[str], help_text: str, *, is_of_hydra: bool) -> list[ScriptFlag]:
+    """Return the ``key=value`` arguments, typed or listed by a Hydra program's help, and the place of Hydra's outputs.
+
+    Args:
+        args: of the program.
+        help_text: output of its ``--help``; may be empty.
+        is_of_hydra: whether Hydra reads the arguments.
+    """
+    typed, listed = typed_keys(args), listed_keys(help_text, args) if is_of_hydra else {}
+    output = "hydra.sweep.dir=" if is_sweep(args) else "hydra.run.dir="
+    has_output = is_of_hydra or any(key.startswith("hydra.") for key in typed)
+    outputs = [ScriptFlag(name=output, present=typed.get(output), destination=True)] if has_output else []
+    names = [name for name in {**typed, **listed} if not (has_output and name == output)]
+    return [*outputs, *(_key_flag(name, typed.get(name), listed.get(name)) for name in names)]
+
+
+def _key_flag(name: str, present: str | None, default: str | None) -> ScriptFlag:
+    destination = is_destination(name, present) if present is not None else is_path_key(name, default or "")
+    has_value = present is None or is_one_value(present)
+    meaning = meaning_of(name) if has_value and not name.startswith("hydra.") else ""
+    present = unquoted(present) if present is not None else None
+    return ScriptFlag(name=name, meaning=meaning, present=present, default=default, destination=destination)
+
+
 def hydra_remarks(help_text: str, args: Sequence[str]) -> list[str]:
     """Return the comments on a Hydra command whose keys are not offered, or that starts several runs."""
     chosen = _chosen_config(help_text, args)
@@ -108,7 +133,7 @@ def _named_files(launch: Launch) -> list[tuple[str, str]]:
     return named + [(f"${name}", path) for name, path in launch.env.items() if is_document(path)]
 
 
-def leaves(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def leaves(document: dict[str, object]) -> Iterator[tuple[str, str]]:
     """Yield dotted key and text of each leaf of a document: scalars and flat lists."""
     for key, value in islice(flat_keys(document), MAX_KEYS):
         entries = value if isinstance(value, list) else [value]

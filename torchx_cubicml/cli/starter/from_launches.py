@@ -192,33 +192,32 @@ def _is_told(pairs: Sequence[Pair], fact: str) -> bool:
 
 def _pairs(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> list[Pair]:
     """Return the values of a flag and of a fact in each launch that tells both."""
-    name = with_underscores(flag.name)
     pairs: list[Pair] = []
     for words, observed in launches:
-        shown = observed.get(fact)
-        typed = words.get(name, flag.default)
-        if fact in _COUNTS:
-            value: Hashable = number(typed) if typed else None
-            value = value if isinstance(value, int) and not isinstance(value, bool) else None
-        elif _is_switch(flag, fact):
-            is_absent = typed is None and not flag.is_switch  # its default is unknown
-            value = None if is_absent else _is_on(words.get(name) if flag.is_switch else typed)
-            shown = None if shown is None else shown not in {False, "none"}
-        else:
-            value = typed or None
+        value, shown = _typed(flag, fact, words), observed.get(fact)
+        if shown is not None and _is_switch(flag, fact):
+            shown = shown not in {False, "none"}
         if value is not None and shown is not None and not isinstance(shown, tuple):
             pairs.append((value, shown))
     return pairs
 
 
+def _typed(flag: ScriptFlag, fact: str, words: Mapping[str, str]) -> Hashable | None:
+    """Return the value of a flag in one launch, of the kind of a fact; ``None`` where it is unknown."""
+    text = words.get(with_underscores(flag.name), None if flag.is_switch else flag.default)
+    if fact in _COUNTS:
+        value = number(text) if text else None
+        return value if isinstance(value, int) else None
+    if not _is_switch(flag, fact):
+        return text or None
+    if text is None and not flag.is_switch:
+        return None  # its default is unknown
+    return switch_value(text) if text else text is not None
+
+
 def _is_switch(flag: ScriptFlag, fact: str) -> bool:
     value = flag.value
     return fact in _SWITCHES and (flag.is_switch or value is None or switch_value(value) is not None)
-
-
-def _is_on(typed: str | None) -> bool | None:
-    """Return whether a launch switched a flag on: an absent flag is off, and one without a value is on."""
-    return typed is not None if not typed else switch_value(typed)
 
 
 def _with_meaning(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> ScriptFlag:

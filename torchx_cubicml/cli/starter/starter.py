@@ -8,21 +8,13 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.from_keys import (
-    hydra_remarks,
-    is_hydra,
-    is_sweep,
-    keys_in_files,
-    listed_keys,
-    typed_keys,
-)
+from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, key_flags, keys_in_files
 from torchx_cubicml.cli.starter.from_launches import RecordedLaunches, with_launch_meanings
 from torchx_cubicml.cli.starter.from_trainer import rules_comment, trainer_text
 from torchx_cubicml.cli.starter.meanings import (
     ScriptFlag,
     is_destination,
     is_offered_destination,
-    is_path_key,
     meaning_of,
 )
 from torchx_cubicml.cli.starter.offers import hook_lines, log_lines, offer_lines, variable_lines
@@ -31,7 +23,6 @@ from torchx_cubicml.cli.starter.script import described_flags
 from torchx_cubicml.cli.starter.toml_text import one_line, parameter_sections, toml, with_heading
 from torchx_cubicml.facts.named_places import words_of
 from torchx_cubicml.launch.bindings.argv import flags_in
-from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
 from torchx_cubicml.launch.command_facts.argument_files import with_file_arguments
 from torchx_cubicml.launch.command_facts.source_literals import declared_flags, parser_flags
 from torchx_cubicml.launch.scheduler import program_environment
@@ -60,7 +51,7 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
     trees = [file.tree for file in files if file.tree is not None]
     flags = _with_other_sources(_script_flags(launch, help_text, files[0]), launch, files)
     keys, variables = keys_in_files(launch), output_variables(launch)
-    words = (*flags_in(launch.script_args), *typed_keys(launch.script_args), *launch.env)
+    words = (*launch.script_args, *launch.env)
     names = frozenset(name for tree in trees for name in names_in(tree))
     uses_wandb = any(re.match(r"wandb\b", name) for name in names) or any("wandb" in word.lower() for word in words)
     tune = partial(tune_lines, uses_wandb=uses_wandb, saving=saving_call(launch))
@@ -95,20 +86,15 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
 
 def _script_flags(launch: Launch, help_text: str, script: SourceFile) -> list[ScriptFlag]:
     """Return the flags and the ``key=value`` arguments of the command and of its script, no two of one meaning."""
-    is_hydra_program = is_hydra(script.text)
+    is_of_hydra = is_hydra(script.text)
     # Without a help the script alone counts: a module beside it may have a parser for itself.
     declared = declared_flags(launch) if help_text or script.tree is None else parser_flags(script.tree)
-    described = {} if is_hydra_program else {flag.name: flag for flag in described_flags(help_text, declared)}
-    keys = typed_keys(launch.script_args)
-    listed = listed_keys(help_text, launch.script_args) if is_hydra_program else {}
-    flags = _hydra_outputs(launch, keys) if is_hydra_program or any(key.startswith("hydra.") for key in keys) else []
-    known = {flag.name for flag in flags}
-    flags += [
+    described = {} if is_of_hydra else {flag.name: flag for flag in described_flags(help_text, declared)}
+    flags = [
         _known_flag(described.get(name, ScriptFlag(name=name)), launch.script_args, is_described=name in described)
         for name in dict.fromkeys([*flags_in(launch.script_args), *described])
     ]
-    flags += [_key(name, keys.get(name), listed.get(name)) for name in {**keys, **listed} if name not in known]
-    return _without_repeats(flags)
+    return _without_repeats([*flags, *key_flags(launch.script_args, help_text, is_of_hydra=is_of_hydra)])
 
 
 def _with_other_sources(flags: Sequence[ScriptFlag], launch: Launch, files: Sequence[SourceFile]) -> list[ScriptFlag]:
@@ -126,11 +112,6 @@ def _with_other_sources(flags: Sequence[ScriptFlag], launch: Launch, files: Sequ
         return typed_value(flag.name, read.script_args) or (None if may_differ else flag.default)
 
     return [flag if flag.present is not None else replace(flag, default=default_of(flag)) for flag in flags]
-
-
-def _hydra_outputs(launch: Launch, keys: dict[str, str]) -> list[ScriptFlag]:
-    name = "hydra.sweep.dir=" if is_sweep(launch.script_args) else "hydra.run.dir="
-    return [ScriptFlag(name=name, present=keys.get(name), destination=True)]
 
 
 def _without_repeats(flags: Sequence[ScriptFlag]) -> list[ScriptFlag]:
@@ -155,15 +136,6 @@ def _known_flag(flag: ScriptFlag, args: Sequence[str], *, is_described: bool) ->
         default=of_switch if is_switch else flag.default,
         destination=is_destination(flag.name, present) or (is_offered and is_offered_destination(flag.name)),
     )
-
-
-def _key(name: str, present: str | None, default: str | None) -> ScriptFlag:
-    """Return a ``key=value`` argument, typed or listed by the help; keys of Hydra itself have no meaning."""
-    destination = is_destination(name, present) if present is not None else is_path_key(name, default or "")
-    has_value = present is None or is_one_value(present)
-    meaning = meaning_of(name) if has_value and not name.startswith("hydra.") else ""
-    present = unquoted(present) if present is not None else None
-    return ScriptFlag(name=name, meaning=meaning, present=present, default=default, destination=destination)
 
 
 def _as_trainer_spells(flags: list[ScriptFlag], trainer: Trainer) -> list[ScriptFlag]:

@@ -139,12 +139,10 @@ def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
     choices = list(flag.choices or named or SHARDING_STRATEGIES[:3])
     if not set(entries) <= set(choices):
         return []
-    per_layer: str | int | None = None
-    if len(entries) > 1 or _PER_LAYER.search(flag.text):
-        layers = command.count("n_layers")
-        counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
-        per_layer = "n_layers" if counted else len(entries)
-    if per_layer is None or per_layer == 1:
+    layers = command.count("n_layers")
+    is_counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
+    per_layer = "n_layers" if is_counted else len(entries)
+    if per_layer == 1 or not (len(entries) > 1 or _PER_LAYER.search(flag.text)):
         return parameter_table(flag, choices=choices)
     lines = [f"per_layer = {toml(per_layer)} # or groups = 4: one value for each of four blocks of layers"]
     return parameter_table(flag, choices=choices, lines=lines, remark="one choice per layer")

@@ -13,7 +13,7 @@ from torchx_cubicml.launch.command_texts import program_path
 from torchx_cubicml.user_files import read_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torchx_cubicml.launch.launch import Launch
 
@@ -91,6 +91,12 @@ def imported_names(tree: ast.Module) -> dict[str, str]:
     return names
 
 
+def full_name(node: ast.expr, imported: Mapping[str, str]) -> str:
+    """Return the dotted name that an expression is, with what ``imported_names`` tells of its first part."""
+    first, dot, rest = dotted(node).partition(".")
+    return f"{imported.get(first, first)}{dot}{rest}"
+
+
 def names_in(tree: ast.Module) -> Iterator[str]:
     """Yield the full names that a module imports or mentions."""
     imported = imported_names(tree)
@@ -101,8 +107,7 @@ def names_in(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield str(node.module)
         elif isinstance(node, ast.Name | ast.Attribute):
-            first, dot, rest = dotted(node).partition(".")
-            yield f"{imported.get(first, first)}{dot}{rest}"
+            yield full_name(node, imported)
 
 
 def dotted(node: ast.expr) -> str:

@@ -140,8 +140,9 @@ def hook_lines(
         "parallelize_module": ((AS_PLANNED, "replicated"), [modules]),
         "sequence_parallel": (HOOKS["sequence_parallel"][0], []),
     }
+    sharding = HOOKED_FACTS["fsdp"]
     places = {hook: ScriptFlag(name=hook, meaning=HOOKED_FACTS.get(hook, hook), is_hook=True) for hook in blocks}
-    stated = next((flag for flag in flags if flag.value in HOOKS["torchrec"][0]), None)
+    stated = next((each for each in flags if each.meaning == sharding and each.value in HOOKS["torchrec"][0]), None)
     if stated is not None:
         places["torchrec"] = replace(stated, meaning=places["torchrec"].meaning)
     called = _called(names, has_tables=bool(tables))

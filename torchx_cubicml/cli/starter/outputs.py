@@ -16,7 +16,7 @@ from torchx_cubicml.cli.starter.script import parse_help
 from torchx_cubicml.cli.starter.toml_text import one_line, toml
 from torchx_cubicml.facts.named_places import NamedPlace, named_values, place_of
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
-from torchx_cubicml.launch.source_files import dotted, imported_names, nodes_of, parsed_modules
+from torchx_cubicml.launch.source_files import dotted, full_name, imported_names, nodes_of, parsed_modules
 from torchx_cubicml.recorder.steps.checkpoint_calls import saving_names
 from torchx_cubicml.records.workload import is_same_program
 
@@ -144,8 +144,6 @@ def saving_call(launch: Launch) -> str:
     for path, tree in parsed_modules(launch):
         imported = imported_names(tree)
         for node in (node for node in nodes_of(tree) if isinstance(node, ast.Call)):
-            name = dotted(node.func)
-            first, dot, rest = name.partition(".")
-            if f"{imported.get(first, first)}{dot}{rest}" in functions or getattr(node.func, "attr", "") in methods:
-                return f"{name or ast.unparse(node.func)} in {path}"
+            if full_name(node.func, imported) in functions or getattr(node.func, "attr", "") in methods:
+                return f"{ast.unparse(node.func)} in {path}"
     return ""

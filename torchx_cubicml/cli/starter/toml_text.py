@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.values import MAX_ITEMS
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.cli.starter.meanings import ScriptFlag
     from torchx_cubicml.records.values import Scalar
 
+Counts: TypeAlias = "Mapping[str, int]"
+"""Numbers above 0 of a command by standard name."""
+_IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps"})
+"""Factors of the global batch that a script needs for it to stay."""
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
 _CHECKPOINTING = ("none", "selective", "full")
 _FACTS = WORKLOAD_NAMES | {"n_kv_heads", "n_experts"}  # which rules of legality read, too
@@ -47,19 +50,21 @@ def parameter_sections(flags: Sequence[ScriptFlag], world_size: int | None) -> l
     named = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
     guesses = {name for name, flag in named.items() if flag.is_guess and name in _PARAMETERS}
     guesses |= {"gradient_accumulation_steps"} if "micro_batch_size" in guesses else set()
-    sure = _Command({name: flag for name, flag in named.items() if name not in guesses}, world_size)
-    perhaps = replace(sure, meanings=named)
+    values = {name: number(flag.value or "") for name, flag in named.items()}
+    perhaps = {name: value for name, value in values.items() if isinstance(value, int) and value > 0}
+    sure = {name: value for name, value in perhaps.items() if name not in guesses}
     blocks = [
-        _guessed(named[name], write(named[name], perhaps))
+        _guessed(named[name], write(named[name], perhaps, world_size))
         if name in guesses
-        else [*_evidence(named[name]), *write(named[name], sure)]
+        else [*_evidence(named[name]), *write(named[name], sure, world_size)]
         for name, write in _PARAMETERS.items()
         if name in named
     ]
-    facts = [_fact(name, flag) for name, flag in sure.meanings.items() if name in _FACTS and sure.count(name)]
+    facts = [_fact(name, named[name]) for name in sure if name in _FACTS]
     facts = ["[workload] # read from the command, never changed", *facts] if facts else []
     other_evidence = [line for flag in flags if flag.meaning not in _PARAMETERS for line in _evidence(flag)]
-    return [facts, *blocks, other_evidence, _constraints(sure)]
+    stages = ["[[constraints]]", 'require = "n_layers % pp_degree == 0" # remove it if stages may differ']
+    return [facts, *blocks, other_evidence, stages if {"n_layers", "pp_degree"} <= sure.keys() else []]
 
 
 def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence[str]]) -> str:
@@ -81,38 +86,14 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
 
 
-def is_nothing_found(text: str) -> bool:
-    """Return whether a starter file tunes none of the command's own settings."""
-    return NO_FLAG in text.splitlines()
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """Flags of a command by standard name, and its world size."""
-
-    meanings: Mapping[str, ScriptFlag]
-    world_size: int | None
-
-    def count(self, name: str) -> int | None:
-        """Return the value of a flag if it is a whole number above 0, else ``None``."""
-        value = number(self.meanings[name].value or "") if name in self.meanings else None
-        return value if isinstance(value, int) and value > 0 else None
-
-    @property
-    def keeps_global_batch(self) -> bool:
-        """Return whether accumulation can compensate for another micro batch."""
-        return self.count("micro_batch_size") is not None and self.count("gradient_accumulation_steps") is not None
-
-
-def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
-    present = command.count(flag.meaning)
+def _micro_batch(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
+    present = counts.get(flag.meaning)
     if present is None:
         return []
-    if not command.keeps_global_batch and not flag.kept:
-        unseen = [] if "gradient_accumulation_steps" in command.meanings else _UNSEEN_ACCUMULATION
-        return [*parameter_table(flag, choices=[present], remark=_FIXED_BATCH), *unseen]
-    total = (flag.kept or 0) // (command.world_size or 1)
-    largest = max(total, present * (command.count("gradient_accumulation_steps") or 1))
+    if not (counts.keys() >= _IN_BATCH or flag.kept):
+        return [*parameter_table(flag, choices=[present], remark=_FIXED_BATCH), *_UNSEEN_ACCUMULATION]
+    total = (flag.kept or 0) // (world_size or 1)
+    largest = max(total, present * counts.get("gradient_accumulation_steps", 1))
     nearby = [
         size for size in _powers(min(largest, present * _MAX_BATCH_FACTOR)) if size * _MAX_BATCH_FACTOR >= present
     ]
@@ -125,21 +106,18 @@ def _powers(largest: int) -> list[int]:
     return [2**power for power in range(largest.bit_length())]
 
 
-def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:
-    if not command.keeps_global_batch:
-        return []
-    return parameter_table(
-        flag, lines=[_DERIVED_ACCUMULATION], remark="keeps the global batch, and thus the training, the same"
-    )
+def _accumulation(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
+    remark = "keeps the global batch, and thus the training, the same"
+    return parameter_table(flag, lines=[_DERIVED_ACCUMULATION], remark=remark) if counts.keys() >= _IN_BATCH else []
 
 
-def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
+def _sharding(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
     entries = (flag.value or "").split(",")
     named = [name for name in SHARDING_STRATEGIES if re.search(rf"\b{name}\b", flag.text)]
     choices = list(flag.choices or named or SHARDING_STRATEGIES[:3])
     if not set(entries) <= set(choices):
         return []
-    layers = command.count("n_layers")
+    layers = counts.get("n_layers")
     is_counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
     per_layer = "n_layers" if is_counted else len(entries)
     if per_layer == 1 or not (len(entries) > 1 or _PER_LAYER.search(flag.text)):
@@ -148,31 +126,31 @@ def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
     return parameter_table(flag, choices=choices, lines=lines, remark="one choice per layer")
 
 
-def _checkpointing(flag: ScriptFlag, command: _Command) -> list[str]:
+def _checkpointing(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
     choices = _words(flag, [name for name in _CHECKPOINTING if name in {flag.value, "none", "full"}])
     is_known = flag.value in choices or not isinstance(choices[0], str)
     remark = "trades time for memory; numerics unchanged"
     return parameter_table(flag, choices=choices, remark=remark) if is_known else []
 
 
-def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
-    present = command.count(flag.meaning)
+def _degree(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
+    present = counts.get(flag.meaning)
     if present is None:
         return []
-    if not command.keeps_global_batch:
+    if not counts.keys() >= _IN_BATCH:
         return parameter_table(flag, choices=[present], remark=_FIXED_BATCH)
-    largest = min(command.world_size or present, max(_MAX_DEGREE, present))
+    largest = min(world_size or present, max(_MAX_DEGREE, present))
     return parameter_table(flag, choices=sorted({present, *_powers(largest)}))
 
 
-def _workers(flag: ScriptFlag, command: _Command) -> list[str]:
+def _workers(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
     value = number(flag.value or "")
     if not isinstance(value, int) or value < 0:
         return []
     return parameter_table(flag, choices=sorted({value, 1, 2, 4, 8}), remark="processes that load data, for each rank")
 
 
-def _numerics(flag: ScriptFlag, command: _Command) -> list[str]:
+def _numerics(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
     effect = "takes minutes at each start and may change" if flag.meaning == "compile" else "changes"
     remark = f"{effect} the numerics of the training: uncomment it only on purpose"
     return [f"# {line}" for line in parameter_table(flag, choices=_words(flag), remark=remark)]
@@ -191,7 +169,7 @@ def switch_choices(flag: ScriptFlag) -> list[Scalar]:
     return [False, True] if number(flag.value or "") is None else [0, 1]
 
 
-_PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
+_PARAMETERS: dict[str, Callable[[ScriptFlag, Counts, int | None], list[str]]] = {
     "micro_batch_size": _micro_batch,
     "gradient_accumulation_steps": _accumulation,
     "sharding_strategy": _sharding,
@@ -249,12 +227,6 @@ def _fact(name: str, flag: ScriptFlag) -> str:
     default = _default(flag.default, "a number")
     stated = "" if default is None else f", default = {toml(default)}"
     return f"{name} = {{ {', '.join(_binding(flag))}{stated} }}"
-
-
-def _constraints(command: _Command) -> list[str]:
-    if command.count("pp_degree") is None or command.count("n_layers") is None:
-        return []
-    return ["[[constraints]]", 'require = "n_layers % pp_degree == 0" # remove it if stages may differ']
 
 
 def _default(text: str | None, value_kind: str) -> Scalar | None:

@@ -1,4 +1,4 @@
-"""What a program tells of its flags: its source, its ``--help`` as argparse and similar libraries print it."""
+"""Flags that a program describes: in its ``--help``, as argparse and similar libraries print it, or in its source."""
 
 from __future__ import annotations
 

@@ -63,7 +63,12 @@ def test_layers_have_a_value_each_where_a_fact_counts_them(source: str, args: tu
         (FSDP2 + COMPILED, (), ["fsdp"]),
         (FSDP1, ("--sharding", "FULL_SHARD"), ["activation_checkpointing"]),
         (FSDP1 + OWN, ("--sharding", "FULL_SHARD"), []),
-        (PLAN, (), ["parallelize_module", "sequence_parallel"]),
+        (PLAN, (), ["sequence_parallel"]),
+        (
+            PLAN + "parallelize_module(m, mesh, {'a': ColwiseParallel()})\n",
+            (),
+            ["parallelize_module", "sequence_parallel"],
+        ),
         (TABLES, (), ["torchrec"]),
         ("from .torchrec import x\nimport torchrecords\n", (), []),
     ],
@@ -82,7 +87,7 @@ def test_all_hooks_of_a_script_with_mesh_and_plans_make_a_space() -> None:
     assert (config["tp_degree"], config["dp_degree"]) == (1, 4)
     assert (config["parallelize_module"], config["sequence_parallel"]) == ("plan", True)
     assert "write the script's own sizes here" in block
-    assert "write modules of the script's plan that go together here" in block
+    assert 'modules = ["embedding", "head"] # keep those that go together' in block
 
 
 @pytest.mark.parametrize(
@@ -118,6 +123,15 @@ def test_a_mesh_has_the_axes_of_the_source(source: str, mesh: tuple[str, str], t
 )
 def test_a_mesh_of_unknown_axes_is_not_offered(source: str, tmp_path: Path) -> None:
     assert not offered_to(tmp_path, f"{MESH}{source}\n")
+
+
+def test_a_recorded_launch_tells_the_sizes_of_a_mesh(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f'{MESH}make("cpu", sizes(), mesh_dim_names=("dp", "tp"))\n')
+    first = Trial.completed(workload={}, config={}, tokens_per_second=1.0)
+    trials = tuple(replace(first, observed={"tp_degree": size}) for size in (4, 2))
+    block = offered(tmp_path / "train.py", trials=trials)
+    assert "default = { tp = 2 } # as recorded" in block
+    assert read(block)[1]["tp_degree"] == 2
 
 
 def test_a_mesh_with_a_flag_for_an_axis_is_not_offered(tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ class TestTune:
 
     def test_wandb_is_kept_out(self) -> None:
         assert started("--wandb_project p", "").tune.env == {"WANDB_MODE": "disabled"}
+        assert started("--tracker wandb", "").tune.env == {"WANDB_MODE": "disabled"}
         assert started("", "", env={"WANDB_PROJECT": "p"}).tune.env == {"WANDB_MODE": "disabled"}
 
 

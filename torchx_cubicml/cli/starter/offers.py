@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.local_device import local_device
 from torchx_cubicml.launch.command_facts.source_literals import call_keywords
 from torchx_cubicml.launch.scheduler import is_on_this_machine
+from torchx_cubicml.launch.source_files import dotted, nodes_of
 from torchx_cubicml.records.axis_names import mesh_axis
 from torchx_cubicml.records.hook_table import AS_PLANNED, HOOK_CALLS, HOOK_RIVALS, HOOKED_FACTS, HOOKS
 from torchx_cubicml.records.log_pattern import THROUGHPUT_READINGS
@@ -20,7 +22,6 @@ from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space.expression import is_name
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Collection, Iterable, Sequence
 
     from torchx_cubicml.cli.starter.from_launches import RecordedLaunches
@@ -115,7 +116,7 @@ def _n_threads(launch: Launch, recorded: RecordedLaunches) -> int | None:
 
 
 def hook_lines(
-    trees: Sequence[ast.Module], names: Collection[str], flags: Sequence[ScriptFlag], trials: Iterable[Trial] = ()
+    trees: Sequence[ast.Module], names: Collection[str], flags: Sequence[ScriptFlag], trials: Sequence[Trial] = ()
 ) -> list[str]:
     """Return the commented parameters that hooks can set; none for a script without calls that a hook changes.
 
@@ -131,13 +132,13 @@ def hook_lines(
     n_strategies = 3 if any(name.endswith("FullyShardedDataParallel") for name in names) else 2  # FSDP2 has no NO_SHARD
     asked = "number of tables" if tables else "write the number of tables here"
     per_table = f"per_table = {[1, *tables][-1]} # {asked}; with groups = 2, one choice for each half of them"
-    modules = 'modules = ["layers.*.up", "layers.*.down"] # write modules of the script\'s plan that go together here'
+    modules = _modules(trees)
     blocks: dict[str, tuple[Sequence[Scalar], list[str]]] = {
         "fsdp": (HOOKS["fsdp"][0][:n_strategies], per_layer),
         _RECOMPUTES: (HOOKS[_RECOMPUTES][0], per_layer),
         "torchrec": (HOOKS["torchrec"][0][:5], [per_table]),
-        "mesh": ((), _mesh(trees, taken)),
-        "parallelize_module": ((AS_PLANNED, "replicated"), [modules]),
+        "mesh": ((), _mesh(trees, taken, trials)),
+        "parallelize_module": ((AS_PLANNED, "replicated") if modules else (), modules),
         "sequence_parallel": (HOOKS["sequence_parallel"][0], []),
     }
     sharding = HOOKED_FACTS["fsdp"]
@@ -165,7 +166,7 @@ def _called(names: Collection[str], *, has_tables: bool) -> set[str]:
     return called | {_RECOMPUTES} if "fsdp" in called and not is_rivalled else called
 
 
-def _mesh(trees: Iterable[ast.Module], taken: Collection[str]) -> list[str]:
+def _mesh(trees: Iterable[ast.Module], taken: Collection[str], trials: Iterable[Trial]) -> list[str]:
     """Return the axes of the only mesh of several axes in a source; nothing where names do not tell what they are."""
     found = {given.get("mesh_dim_names") for tree in trees for _, given in call_keywords(tree)}
     names = [each for each in found if isinstance(each, tuple) and len(each) > 1]
@@ -173,8 +174,25 @@ def _mesh(trees: Iterable[ast.Module], taken: Collection[str]) -> list[str]:
     if "" in axes or len({*axes}) < len(axes) or any(f"{axis}_degree" in taken for axis in axes):
         return []
     rest = next((axis for axis in ("dp_shard", "dp", "dp_replicate") if axis in axes), "")
-    sizes = ", ".join(f"{axis} = 1" for axis in axes if axis != rest)
-    return [f"mesh = [{listed(axes)}]", f"default = {{ {sizes} }} # write the script's own sizes here"]
+    known = {axis: size for trial in trials for axis in axes if (size := trial.fact(f"{axis}_degree")) is not None}
+    sizes = {axis: known.get(axis, 1) for axis in axes if axis != rest}
+    asked = "as recorded" if sizes.keys() <= known.keys() else "write the script's own sizes here"
+    default = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
+    return [f"mesh = [{listed(axes)}]", f"default = {{ {default} }} # {asked}"]
+
+
+def _modules(trees: Iterable[ast.Module]) -> list[str]:
+    """Return the column- and row-wise modules of the largest tensor-parallel plan in a source; nothing without one."""
+    plans = [
+        [
+            str(key.value)
+            for key, style in zip(plan.keys, plan.values, strict=True)
+            if isinstance(key, ast.Constant) and dotted(getattr(style, "func", style)).endswith("wiseParallel")
+        ]
+        for plan in (node for tree in trees for node in nodes_of(tree) if isinstance(node, ast.Dict))
+    ]
+    largest = max(plans, key=len, default=[])
+    return [f"modules = [{listed(largest)}] # keep those that go together"] if largest else []
 
 
 def log_lines(trials: Iterable[Trial]) -> list[str]:

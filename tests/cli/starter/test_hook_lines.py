@@ -87,7 +87,7 @@ def test_all_hooks_of_a_script_with_mesh_and_plans_make_a_space() -> None:
     assert (config["tp_degree"], config["dp_degree"]) == (1, 4)
     assert (config["parallelize_module"], config["sequence_parallel"]) == ("plan", True)
     assert "write the script's own sizes here" in block
-    assert 'modules = ["embedding", "head"] # keep those that go together' in block
+    assert 'modules = ["embedding", "layers.*.up", "layers.*.down", "head"] # keep those that go together' in block
 
 
 @pytest.mark.parametrize(

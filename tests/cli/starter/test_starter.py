@@ -266,11 +266,12 @@ class TestScriptHelp:
         ("text", "reason"),
         [
             ("import sys\nopen('trained', 'w')", "no argument parser found in"),
+            ("import argparse\nx =", "train.py cannot be read as Python, so its --help was not read"),
             ("import argparse\nraise ValueError('no GPU')", "exit code 1: ValueError: no GPU"),
             ("import argparse, time\ntime.sleep(60)", "timed out"),
             ("import argparse\ninput()", "exit code 1: EOFError"),
         ],
-        ids=["no parser", "raises", "hangs", "asks"],
+        ids=["no parser", "no Python", "raises", "hangs", "asks"],
     )
     def test_missing_help_has_a_reason(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str

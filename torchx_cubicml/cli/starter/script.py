@@ -69,8 +69,11 @@ def script_help(launch: Launch, *, report: Callable[[str], object] = lambda reas
 def _help_obstacle(launch: Launch) -> str:
     if program_path(launch.program, is_module=launch.is_module) is None:
         return f"{launch.program or 'the program'} not found here"
-    source = next(source_files(launch)).text
-    return "" if _PARSER.search(source) or is_hydra(source) else f"no argument parser found in {launch.program}"
+    source = next(source_files(launch))
+    if source.tree is None:
+        return f"{launch.program} cannot be read as Python"
+    is_parsing = _PARSER.search(source.text) or is_hydra(source.text)
+    return "" if is_parsing else f"no argument parser found in {launch.program}"
 
 
 def parse_help(text: str) -> list[ScriptFlag]:

@@ -69,10 +69,8 @@ class RecordedLaunches:
     def kept_batch(self, name: str) -> int | None:
         """Return the global batch size that the script keeps whatever a flag, the micro batch; see ``kept_batch``."""
         settings = RecordedSettings(PresentCommand(declared=frozenset(argument_words([name]))), self.keys)
-        ranks = [each.fact("world_size") or 0 for each in self.trials]
-        trials = [
-            replace(each, config={**settings.of(each), "": n}) for each, n in zip(self.trials, ranks, strict=True)
-        ]
+        configs = ({**settings.of(each), "": each.fact("world_size") or 0} for each in self.trials)
+        trials = [replace(each, config=config) for each, config in zip(self.trials, configs, strict=True)]
         return next(iter(kept_batch(trials, current={MICRO_BATCH: 1}).values()), None)
 
 
@@ -91,7 +89,7 @@ def with_launch_meanings(
     """
     if not launches.trials:
         return list(flags)
-    shown = _shown(launches, _texts_of(flags) | _texts_in(trees))
+    shown = _shown(launches, _texts(flags, trees))
     checked = [_without_refuted(_without_resizing(flag, shown), shown) for flag in flags]
     checked = [
         replace(each, kept=launches.kept_batch(each.name)) if each.meaning == MICRO_BATCH else each for each in checked
@@ -109,15 +107,12 @@ def with_launch_meanings(
     return checked
 
 
-def _texts_of(flags: Sequence[ScriptFlag]) -> set[str]:
-    """Return the words that flags may have: the listed, the typed and the standard ones."""
+def _texts(flags: Sequence[ScriptFlag], trees: Iterable[ast.Module]) -> set[str]:
+    """Return the words that flags may have: the listed, the typed and the standard ones, and those in the source."""
     texts = {text for flag in flags for text in (*flag.choices, flag.value) if text}
+    nodes = (node.value for tree in trees for node in nodes_of(tree) if isinstance(node, ast.Constant))
+    texts |= {text for text in nodes if isinstance(text, str) and 0 < len(text) <= _LONGEST_WORD}
     return texts.union(*(STANDARD_WORDS[fact] for fact in _WORDS))
-
-
-def _texts_in(trees: Iterable[ast.Module]) -> set[str]:
-    nodes = (node for tree in trees for node in nodes_of(tree) if isinstance(node, ast.Constant))
-    return {node.value for node in nodes if isinstance(node.value, str) and 0 < len(node.value) <= _LONGEST_WORD}
 
 
 def _shown(launches: RecordedLaunches, texts: Collection[str]) -> list[Shown]:
@@ -159,7 +154,7 @@ def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: Sequence[Shown]) 
     """Return the index of the one flag that fits a fact, by the most values; ``None`` where none or several do."""
     fitting: dict[int, int] = {}
     for index, flag in enumerate(flags):
-        if not (flag.meaning or flag.destination or flag.file or flag.is_variable):
+        if not (flag.meaning or flag.destination or flag.file):
             fitting[index] = _n_values(_pairs(flag, fact, launches), fact)
     best = [index for index, count in fitting.items() if count and count == max(fitting.values())]
     return best[0] if len(best) == 1 and _is_told(_pairs(flags[best[0]], fact, launches), fact) else None

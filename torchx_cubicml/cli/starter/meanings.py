@@ -39,8 +39,7 @@ class ScriptFlag:
         text: description from the script.
         file: label of the key's config file (see ``from_keys``); empty for a flag.
         destination: whether it names an output, which a profiling launch redirects.
-        is_variable: whether it is an environment variable.
-        is_hook: whether it is a hook.
+        place: key of a space file for it: ``flag``, ``env`` for a variable, or ``hook``.
         evidence: what recorded launches tell of its meaning, in words; empty where the name alone tells it.
         is_guess: whether the evidence leaves doubt, such as one value alone.
         kept: global batch size that the script keeps whatever its value, as recorded launches tell.
@@ -55,8 +54,7 @@ class ScriptFlag:
     text: str = ""
     file: str = ""
     destination: bool = False
-    is_variable: bool = False
-    is_hook: bool = False
+    place: str = "flag"
     evidence: str = ""
     is_guess: bool = False
     kept: int | None = None

@@ -142,7 +142,7 @@ def hook_lines(
         "sequence_parallel": (HOOKS["sequence_parallel"][0], []),
     }
     sharding = HOOKED_FACTS["fsdp"]
-    places = {hook: ScriptFlag(name=hook, meaning=HOOKED_FACTS.get(hook, hook), is_hook=True) for hook in blocks}
+    places = {hook: ScriptFlag(name=hook, meaning=HOOKED_FACTS.get(hook, hook), place="hook") for hook in blocks}
     stated = next((each for each in flags if each.meaning == sharding and each.value in HOOKS["torchrec"][0]), None)
     if stated is not None:
         places["torchrec"] = replace(stated, meaning=places["torchrec"].meaning)

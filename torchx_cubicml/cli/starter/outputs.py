@@ -44,7 +44,7 @@ def output_variables(launch: Launch) -> list[ScriptFlag]:
     for _, tree in parsed_modules(launch):
         names |= {name: "" for name in variables_read(tree) if name not in launch.env and is_offered_destination(name)}
     return [
-        ScriptFlag(name=name, present=value or None, is_variable=True, destination=True)
+        ScriptFlag(name=name, present=value or None, place="env", destination=True)
         for name, value in names.items()
         if "wandb" not in name.lower()
     ]
@@ -86,18 +86,19 @@ def variables_read(tree: ast.Module) -> Iterator[str]:
             yield name.value
 
 
-def tune_lines(destinations: Sequence[ScriptFlag], *, uses_wandb: bool, saving: str = "") -> list[str]:
+def tune_lines(flags: Iterable[ScriptFlag], *, uses_wandb: bool, saving: str = "") -> list[str]:
     """Return the lines of ``[tune]``; none where nothing is known to be written.
 
     Args:
-        destinations: flags, keys and variables that name an output.
+        flags: flags, keys and variables, some of which name an output.
         uses_wandb: whether the training logs to Weights & Biases, which profiling launches turn off.
         saving: call that saves checkpoints and its file, as ``saving_call`` returns it; empty if none was found.
     """
     tables: dict[str, list[str]] = {}
+    destinations = [flag for flag in flags if flag.destination]
     for flag, place in zip(destinations, _PLACES, strict=False):
-        table = f"files.{toml(flag.file)}" if flag.file else "env" if flag.is_variable else "args"
-        key = flag.name if flag.is_variable else toml(flag.name)
+        table = f"files.{toml(flag.file)}" if flag.file else "env" if flag.place == "env" else "args"
+        key = flag.name if flag.place == "env" else toml(flag.name)
         tables.setdefault(table, []).append(f"{key} = {toml(_redirected(flag, place))}")
     if uses_wandb:
         tables.setdefault("env", []).append('WANDB_MODE = "disabled"')

@@ -84,10 +84,8 @@ def parse_help(text: str) -> list[ScriptFlag]:
     [('--precision', ('fp32', 'bf16'), 'fp32', 'number format')]
     """
     found: dict[str, ScriptFlag] = {}
-    for invocation, description in _entries(text[:MAX_HELP]):
-        flag = _flag(invocation, description)
-        if flag is not None:
-            found.setdefault(flag.name, flag)
+    for flag in filter(None, (_flag(*entry) for entry in _entries(text[:MAX_HELP]))):
+        found.setdefault(flag.name, flag)
     return list(found.values())
 
 

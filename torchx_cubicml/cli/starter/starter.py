@@ -60,9 +60,8 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
     logged = log_lines(recorded.trials)
     if trainer is not None:
         flags = _as_trainer_spells(flags, trainer)
-        outputs = [*(flag for flag in flags if flag.destination), *(key for key in keys if key.destination), *variables]
         variable = variable_lines(launch, recorded, is_needed=False)
-        text, remarks = trainer_text(trainer, launch, sections=[variable, logged, tune(outputs)])
+        text, remarks = trainer_text(trainer, launch, sections=[variable, logged, tune([*flags, *keys, *variables])])
         if text:
             return text + rules_comment(text, launch)
     flags = _without_repeats([*with_launch_meanings(flags, recorded, trees[:1]), *keys])
@@ -75,7 +74,7 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         offer_lines(flags),
         hook_lines(trees, names, flags, recorded.trials),
         logged,
-        tune([*(flag for flag in flags if flag.destination), *variables]),
+        tune([*flags, *variables]),
     ]
     told = "\n".join(chain(*sections))
     others = [flag.name for flag in flags if flag.present is not None and not flag.file and toml(flag.name) not in told]
@@ -91,7 +90,7 @@ def _script_flags(launch: Launch, help_text: str, script: SourceFile) -> list[Sc
     declared = declared_flags(launch) if help_text or script.tree is None else parser_flags(script.tree)
     described = {} if is_of_hydra else {flag.name: flag for flag in described_flags(help_text, declared)}
     flags = [
-        _known_flag(described.get(name, ScriptFlag(name=name)), launch.script_args, is_described=name in described)
+        _known_flag(name, launch.script_args, described.get(name))
         for name in dict.fromkeys([*flags_in(launch.script_args), *described])
     ]
     return _without_repeats([*flags, *key_flags(launch.script_args, help_text, is_of_hydra=is_of_hydra)])
@@ -122,19 +121,18 @@ def _without_repeats(flags: Sequence[ScriptFlag]) -> list[ScriptFlag]:
     return [flag if first[flag.meaning] is flag else replace(flag, meaning="") for flag in flags]
 
 
-def _known_flag(flag: ScriptFlag, args: Sequence[str], *, is_described: bool) -> ScriptFlag:
-    """Return a flag as the program describes it, with its value in a command and its meaning."""
-    present = typed_value(flag.name, args)
-    is_switch = flag.is_switch if is_described else present == ""
-    is_offered = is_described and present is None and not (is_switch or flag.choices)
-    of_switch = None if flag.default == "True" or not is_described else "false"  # it may have a --no- form
+def _known_flag(name: str, args: Sequence[str], described: ScriptFlag | None) -> ScriptFlag:
+    """Return a flag as the program describes it, if it does, with its value in a command and its meaning."""
+    present = typed_value(name, args)
+    flag = described or ScriptFlag(name=name, is_switch=present == "")
+    is_offered = present is None and not (flag.is_switch or flag.choices)
+    of_switch = "false" if described and flag.default != "True" else None  # it may have a --no- form
     return replace(
         flag,
-        meaning=meaning_of(flag.name),
+        meaning=meaning_of(name),
         present=present,
-        is_switch=is_switch,
-        default=of_switch if is_switch else flag.default,
-        destination=is_destination(flag.name, present) or (is_offered and is_offered_destination(flag.name)),
+        default=of_switch if flag.is_switch else flag.default,
+        destination=is_destination(name, present) or (is_offered and is_offered_destination(name)),
     )
 
 

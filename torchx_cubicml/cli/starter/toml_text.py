@@ -219,8 +219,8 @@ def parameter_table(
 
 
 def _binding(flag: ScriptFlag) -> list[str]:
-    kind_of_place = "key" if flag.file else "env" if flag.is_variable else "hook" if flag.is_hook else "flag"
-    return [*([f"file = {toml(flag.file)}"] if flag.file else []), f"{kind_of_place} = {toml(flag.name)}"]
+    name = toml(flag.name)
+    return [f"file = {toml(flag.file)}", f"key = {name}"] if flag.file else [f"{flag.place} = {name}"]
 
 
 def _fact(name: str, flag: ScriptFlag) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchx_cubicml.cli.legality_text import legality_json, legality_lines
-from torchx_cubicml.cli.starter.rules_comment import rules_comment
+from torchx_cubicml.cli.starter.from_trainer import rules_comment
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.space.toml import parse_space
 

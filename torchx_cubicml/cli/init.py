@@ -58,14 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the starter space file."""
-    from torchx_cubicml.cli.starter import is_nothing_found, script_help, starter_space
+    from torchx_cubicml.cli.starter import NO_FLAG, script_help, starter_space
     from torchx_cubicml.errors import SpaceError
 
     name, words = split_command(args.command)
     launch = _launch(name, words)
     recorded = _recorded(launch, args)
     text = starter_space(launch, script_help(launch, report=_report), recorded)
-    nothing_found = _nothing_found_text(len(recorded.trials)) if is_nothing_found(text) else ""
+    nothing_found = _nothing_found_text(len(recorded.trials)) if NO_FLAG in text else ""
     if args.output in {"", "-"}:
         sys.stdout.write(text)
         _report(nothing_found)

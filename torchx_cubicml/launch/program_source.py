@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.scheduler import sees_this_file_system
-from torchx_cubicml.launch.source_files import dotted, imported_names, source_files
+from torchx_cubicml.launch.source_files import dotted, imported_names, names_in, source_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -96,7 +96,7 @@ def _doubt_of_file(file: SourceFile) -> str:
     unknown = next((name for name in file.elsewhere if not _is_known(name)), "")
     if unknown:
         return f"imports {unknown.lstrip('.')}, which may"
-    chosen = next((name for name in _names(file.tree) if _CHOSEN_AT_RUN_TIME.fullmatch(name)), "")
+    chosen = next((name for name in names_in(file.tree) if _CHOSEN_AT_RUN_TIME.fullmatch(name)), "")
     chosen = chosen or next(_dynamic_accesses(file.tree), "")
     return f"chooses code while it runs ({chosen} in {file.path})" if chosen else ""
 
@@ -104,20 +104,6 @@ def _doubt_of_file(file: SourceFile) -> str:
 def _is_known(module: str) -> bool:
     top = module.partition(".")[0]
     return top in _LIBRARIES or top in sys.stdlib_module_names
-
-
-def _names(tree: ast.Module) -> Iterator[str]:
-    """Yield the full names that a module imports or mentions."""
-    imported = imported_names(tree)
-    yield from imported.values()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield str(node.module)
-        elif isinstance(node, ast.Name | ast.Attribute):
-            first, dot, rest = dotted(node).partition(".")
-            yield f"{imported.get(first, first)}{dot}{rest}"
 
 
 def _dynamic_accesses(tree: ast.Module) -> Iterator[str]:

@@ -13,7 +13,7 @@ from torchx_cubicml.launch.command_texts import program_path
 from torchx_cubicml.user_files import read_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torchx_cubicml.launch.launch import Launch
 
@@ -91,19 +91,23 @@ def imported_names(tree: ast.Module) -> dict[str, str]:
     return names
 
 
-def imports_package(launch: Launch, package: str) -> bool:
-    """Return whether the program's source imports a package.
+def full_name(node: ast.expr, imported: Mapping[str, str]) -> str:
+    """Return the dotted name that an expression is, with what ``imported_names`` tells of its first part."""
+    first, dot, rest = dotted(node).partition(".")
+    return f"{imported.get(first, first)}{dot}{rest}"
 
-    >>> from torchx_cubicml.launch import Launch
-    >>> imports_package(Launch(program="not/here.py"), "torch")
-    False
-    """
-    for node in (node for _, tree in parsed_modules(launch) for node in nodes_of(tree)):
-        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-        if any(name.partition(".")[0] == package for name in names):
-            return True
-    return False
+
+def names_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the full names that a module imports or mentions."""
+    imported = imported_names(tree)
+    yield from imported.values()
+    for node in nodes_of(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            yield full_name(node, imported)
 
 
 def dotted(node: ast.expr) -> str:

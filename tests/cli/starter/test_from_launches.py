@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.cli.starter import RecordedLaunches, is_nothing_found, starter_space
+from torchx_cubicml.cli.starter import NO_FLAG, RecordedLaunches, starter_space
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.records.arguments import digested_arguments
+from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -27,6 +28,7 @@ def trial(command: str, *, program: str = PROGRAM, **observed: str | int) -> Tri
         config={},
         state=State.COMPLETED,
         observed=observed,
+        measurement=Measurement(samples_per_second=1.0),
         arguments=digested_arguments(command.split(), KEY),
     )
 
@@ -59,12 +61,12 @@ class TestCounts:
         assert bindings(text) == {"micro_batch_size": "--chunk", "gradient_accumulation_steps": "--fold"}
         assert parse_space(text, where="starter").parameters[0].choices == (1, 2, 4, 8)
         assert "# In 2 recorded launches, --chunk was the observed micro batch size (4, 8).\n" in text
-        assert not is_nothing_found(text)
+        assert NO_FLAG not in text
 
     def test_one_value_gives_a_guess_that_is_no_parameter_yet(self) -> None:
         text = starter("--chunk 4 --fold 2", batch("--chunk 4 --fold 2", 4, 2), batch("--chunk 4 --fold 2", 4, 2))
         assert bindings(text) == {}
-        assert is_nothing_found(text)
+        assert NO_FLAG in text
         lines = text.splitlines()
         at = lines.index("# In 2 recorded launches, --chunk was the observed micro batch size (4).")
         assert lines[at + 1].startswith("# That is a guess.")

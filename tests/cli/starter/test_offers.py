@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from torchx_cubicml.cli.starter import RecordedLaunches, offers
-from torchx_cubicml.cli.starter.offers import variable_lines
+from torchx_cubicml.cli.starter import RecordedLaunches, offers, starter_space
+from torchx_cubicml.cli.starter.offers import log_lines, variable_lines
 from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.launch.command_facts.stated_settings import Setting
 from torchx_cubicml.records.trial import State, Trial
@@ -89,3 +89,36 @@ def test_on_a_device_the_allocator_is_offered(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("launches", [ALONE, recorded(device="cpu", n_threads=2)], ids=["none", "recorded"])
 def test_elsewhere_nothing_is_offered_unless_it_is_needed(launches: RecordedLaunches) -> None:
     assert variable_lines(HERE, launches, is_needed=False) == []
+
+
+class TestLogLines:
+    UNMEASURED = replace(recorded().trials[0], measurement=None)
+    MEASURED = Trial.completed(workload={}, config={}, samples_per_second=2.0)
+
+    def test_a_program_without_a_throughput_is_told_how_to_declare_its_lines(self) -> None:
+        text = "\n".join(line.removeprefix("# ") for line in log_lines([self.UNMEASURED]))
+        head, _, section = text.partition("[log]")
+        assert "No recorded launch of this program has a throughput" in head
+        space = parse_space(f'[parameters.a]\nchoices = [1]\nenv = "A"\n[log]{section}\n', where="x")
+        assert space.log is not None
+        assert space.log.groups or "samples_per_second" in space.log.pattern
+
+    @pytest.mark.parametrize(
+        "trials",
+        [
+            [],
+            [UNMEASURED, MEASURED],
+            [replace(UNMEASURED, state=State.USER_ERROR)],
+        ],
+        ids=["no launch", "one was measured", "none ended well"],
+    )
+    def test_nothing_is_said_without_cause(self, trials: list[Trial]) -> None:
+        assert log_lines(trials) == []
+
+    @pytest.mark.parametrize("words", [(), ("--micro-batch-size=2", "--global-batch-size=8", "--num-layers=4")])
+    def test_the_file_says_it(self, words: tuple[str, ...]) -> None:
+        launch = replace(HERE, script_args=(*words, "--num-attention-heads=4") if words else ())
+        text = starter_space(launch, "", RecordedLaunches(trials=(self.UNMEASURED,)))
+        assert ('trainer = "megatron-lm"' in text) == bool(words)
+        assert "# [log]\n" in text
+        assert "# [log]\n" not in starter_space(launch, "", RecordedLaunches(trials=(self.UNMEASURED, self.MEASURED)))

@@ -73,3 +73,13 @@ def test_a_variable_that_a_parser_may_read_leaves_the_flag_open(
     launch = Launch(program="train.py", world_size=1)
     assert "[parameters.micro_batch_size]" in starter_space(launch, HELP)
     assert "[parameters.micro_batch_size]" not in starter_space(replace(launch, env={"APP_BATCH_SIZE": "8"}), HELP)
+
+
+def test_a_name_with_a_dot_in_a_config_file_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch\n")
+    Path("run.json").write_text('{"a.batch_size": 4, "b": {"batch_size": 8, "accum": 2}, "sizes": [1, {"n": 2}]}')
+    launch = Launch(program="train.py", script_args=("--cfg", "run.json"), world_size=1)
+    space = parse_space(starter_space(launch, ""), where="starter")
+    assert [item.binding.key for item in space.parameters if item.binding] == [("b", "batch_size"), ("b", "accum")]
+    assert read_config(launch, space)[1] == {"micro_batch_size": 8, "gradient_accumulation_steps": 2}

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.cli.starter import script, script_help, starter_space, unredirected_outputs
-from torchx_cubicml.cli.starter.from_help import parse_help
+from torchx_cubicml.cli.starter.script import parse_help
 from torchx_cubicml.launch import Launch, change_for_profiling, read_config
 from torchx_cubicml.space.toml import parse_space
 
@@ -190,6 +190,7 @@ class TestTune:
 
     def test_wandb_is_kept_out(self) -> None:
         assert started("--wandb_project p", "").tune.env == {"WANDB_MODE": "disabled"}
+        assert started("--tracker wandb", "").tune.env == {"WANDB_MODE": "disabled"}
         assert started("", "", env={"WANDB_PROJECT": "p"}).tune.env == {"WANDB_MODE": "disabled"}
 
 
@@ -265,11 +266,12 @@ class TestScriptHelp:
         ("text", "reason"),
         [
             ("import sys\nopen('trained', 'w')", "no argument parser found in"),
+            ("import argparse\nx =", "train.py cannot be read as Python, so its --help was not read"),
             ("import argparse\nraise ValueError('no GPU')", "exit code 1: ValueError: no GPU"),
             ("import argparse, time\ntime.sleep(60)", "timed out"),
             ("import argparse\ninput()", "exit code 1: EOFError"),
         ],
-        ids=["no parser", "raises", "hangs", "asks"],
+        ids=["no parser", "no Python", "raises", "hangs", "asks"],
     )
     def test_missing_help_has_a_reason(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
@@ -337,8 +339,8 @@ def test_help_of_other_tools() -> None:
         [sys.executable, "-m", "pip", "install", "--help"], capture_output=True, text=True, check=True
     ).stdout
     flags = {flag.name: flag for flag in parse_help(text)}
-    assert flags["--requirement"].takes_value
-    assert not flags["--no-deps"].takes_value
+    assert not flags["--requirement"].is_switch
+    assert flags["--no-deps"].is_switch
 
 
 class TestTrainers:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.cli.starter.checkpoints import is_redirected, recorded_saving, saving_call
 from torchx_cubicml.cli.starter.from_launches import RecordedLaunches
-from torchx_cubicml.cli.starter.outputs import unredirected_outputs
+from torchx_cubicml.cli.starter.outputs import is_redirected, recorded_saving, saving_call, unredirected_outputs
 from torchx_cubicml.cli.starter.script import script_help
 from torchx_cubicml.cli.starter.starter import starter_space
-from torchx_cubicml.cli.starter.toml_text import is_nothing_found
+from torchx_cubicml.cli.starter.toml_text import NO_FLAG
 
 __all__ = [
+    "NO_FLAG",
     "RecordedLaunches",
-    "is_nothing_found",
     "is_redirected",
     "recorded_saving",
     "saving_call",

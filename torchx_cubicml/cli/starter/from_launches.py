@@ -14,6 +14,7 @@ from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.launch.launch import workload_of
 from torchx_cubicml.launch.present_command import PresentCommand, RecordedSettings
 from torchx_cubicml.launch.same_training import kept_batch
+from torchx_cubicml.launch.source_files import nodes_of
 from torchx_cubicml.records.argument_words import argument_words, with_underscores
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, STANDARD_WORDS
@@ -22,7 +23,7 @@ from torchx_cubicml.records.workload import is_same_program, recency
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
+    from torchx_cubicml.cli.starter.meanings import ScriptFlag
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Value
@@ -68,14 +69,14 @@ class RecordedLaunches:
     def kept_batch(self, name: str) -> int | None:
         """Return the global batch size that the script keeps whatever a flag, the micro batch; see ``kept_batch``."""
         settings = RecordedSettings(PresentCommand(declared=frozenset(argument_words([name]))), self.keys)
-        ranks = [each.fact("world_size") or 0 for each in self.trials]
-        trials = [
-            replace(each, config={**settings.of(each), "": n}) for each, n in zip(self.trials, ranks, strict=True)
-        ]
+        configs = ({**settings.of(each), "": each.fact("world_size") or 0} for each in self.trials)
+        trials = [replace(each, config=config) for each, config in zip(self.trials, configs, strict=True)]
         return next(iter(kept_batch(trials, current={MICRO_BATCH: 1}).values()), None)
 
 
-def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches, source: str) -> list[ScriptFlag]:
+def with_launch_meanings(
+    flags: Sequence[ScriptFlag], launches: RecordedLaunches, trees: Iterable[ast.Module]
+) -> list[ScriptFlag]:
     """Return the flags, those without a meaning with the one that launches show.
 
     A name that tells the micro batch or the accumulation counts for nothing where each launch shows a smaller number,
@@ -84,47 +85,34 @@ def with_launch_meanings(flags: Sequence[ScriptFlag], launches: RecordedLaunches
     Args:
         flags: of the command and its script.
         launches: of the same program.
-        source: of the program; its texts tell recorded words.
+        trees: of the program's source; its texts tell recorded words.
     """
     if not launches.trials:
         return list(flags)
-    shown = _shown(launches, _texts_of(flags) | _texts_in(source))
+    shown = _shown(launches, _texts(flags, trees))
     checked = [_without_refuted(_without_resizing(flag, shown), shown) for flag in flags]
     checked = [
         replace(each, kept=launches.kept_batch(each.name)) if each.meaning == MICRO_BATCH else each for each in checked
     ]
     taken = {flag.meaning for flag in checked if flag.meaning}
+    # Of launches on one rank without accumulation, the micro batch is the global batch.
+    is_global = all(observed.get(MICRO_BATCH) == observed.get(GLOBAL_BATCH) for _, observed in shown)
     for fact in (*_COUNTS, *_WORDS, *_SWITCHES):
         if fact not in taken and (index := _carrier(checked, fact, shown)) is not None:
             flag = _with_meaning(checked[index], fact, shown)
-            may_be_global = fact == MICRO_BATCH and not launches.is_alone and _have_one_batch(shown)
-            checked[index] = _perhaps_global(flag) if may_be_global else flag
+            if fact == MICRO_BATCH and not launches.is_alone and is_global:
+                flag = replace(flag, evidence=f"{flag.evidence}, and the global batch size, too", is_guess=True)
+            checked[index] = flag
             taken.add(fact)
     return checked
 
 
-def _have_one_batch(launches: Sequence[Shown]) -> bool:
-    """Return whether the micro batch was the global batch in all launches, as on one rank without accumulation."""
-    return all(observed.get(MICRO_BATCH) == observed.get(GLOBAL_BATCH) for _, observed in launches)
-
-
-def _perhaps_global(flag: ScriptFlag) -> ScriptFlag:
-    return replace(flag, evidence=f"{flag.evidence}, and the global batch size, too", is_guess=True)
-
-
-def _texts_of(flags: Sequence[ScriptFlag]) -> set[str]:
-    """Return the words that flags may have: the listed, the typed and the standard ones."""
+def _texts(flags: Sequence[ScriptFlag], trees: Iterable[ast.Module]) -> set[str]:
+    """Return the words that flags may have: the listed, the typed and the standard ones, and those in the source."""
     texts = {text for flag in flags for text in (*flag.choices, flag.value) if text}
+    nodes = (node.value for tree in trees for node in nodes_of(tree) if isinstance(node, ast.Constant))
+    texts |= {text for text in nodes if isinstance(text, str) and 0 < len(text) <= _LONGEST_WORD}
     return texts.union(*(STANDARD_WORDS[fact] for fact in _WORDS))
-
-
-def _texts_in(source: str) -> set[str]:
-    try:
-        nodes = ast.walk(ast.parse(source))
-        texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-    return {text for text in texts if 0 < len(text) <= _LONGEST_WORD}
 
 
 def _shown(launches: RecordedLaunches, texts: Collection[str]) -> list[Shown]:
@@ -166,13 +154,10 @@ def _carrier(flags: Sequence[ScriptFlag], fact: str, launches: Sequence[Shown]) 
     """Return the index of the one flag that fits a fact, by the most values; ``None`` where none or several do."""
     fitting: dict[int, int] = {}
     for index, flag in enumerate(flags):
-        if not (flag.meaning or flag.destination or flag.file or flag.is_variable):
+        if not (flag.meaning or flag.destination or flag.file):
             fitting[index] = _n_values(_pairs(flag, fact, launches), fact)
-    most = max(fitting.values(), default=0)
-    best = [index for index, count in fitting.items() if count == most]
-    if not most or len(best) > 1 or not _is_told(_pairs(flags[best[0]], fact, launches), fact):
-        return None
-    return best[0]
+    best = [index for index, count in fitting.items() if count and count == max(fitting.values())]
+    return best[0] if len(best) == 1 and _is_told(_pairs(flags[best[0]], fact, launches), fact) else None
 
 
 def _n_values(pairs: Sequence[Pair], fact: str) -> int:
@@ -202,33 +187,32 @@ def _is_told(pairs: Sequence[Pair], fact: str) -> bool:
 
 def _pairs(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> list[Pair]:
     """Return the values of a flag and of a fact in each launch that tells both."""
-    name = with_underscores(flag.name)
     pairs: list[Pair] = []
     for words, observed in launches:
-        shown = observed.get(fact)
-        typed = words.get(name, flag.default)
-        if fact in _COUNTS:
-            value: Hashable = number(typed) if typed else None
-            value = value if isinstance(value, int) and not isinstance(value, bool) else None
-        elif _is_switch(flag, fact):
-            is_absent = typed is None and not flag.is_switch  # its default is unknown
-            value = None if is_absent else _is_on(words.get(name) if flag.is_switch else typed)
-            shown = None if shown is None else shown not in {False, "none"}
-        else:
-            value = typed or None
+        value, shown = _typed(flag, fact, words), observed.get(fact)
+        if shown is not None and _is_switch(flag, fact):
+            shown = shown not in {False, "none"}
         if value is not None and shown is not None and not isinstance(shown, tuple):
             pairs.append((value, shown))
     return pairs
 
 
+def _typed(flag: ScriptFlag, fact: str, words: Mapping[str, str]) -> Hashable | None:
+    """Return the value of a flag in one launch, of the kind of a fact; ``None`` where it is unknown."""
+    text = words.get(with_underscores(flag.name), None if flag.is_switch else flag.default)
+    if fact in _COUNTS:
+        value = number(text) if text else None
+        return value if isinstance(value, int) else None
+    if not _is_switch(flag, fact):
+        return text or None
+    if text is None and not flag.is_switch:
+        return None  # its default is unknown
+    return switch_value(text) if text else text is not None
+
+
 def _is_switch(flag: ScriptFlag, fact: str) -> bool:
     value = flag.value
     return fact in _SWITCHES and (flag.is_switch or value is None or switch_value(value) is not None)
-
-
-def _is_on(typed: str | None) -> bool | None:
-    """Return whether a launch switched a flag on: an absent flag is off, and one without a value is on."""
-    return typed is not None if not typed else switch_value(typed)
 
 
 def _with_meaning(flag: ScriptFlag, fact: str, launches: Sequence[Shown]) -> ScriptFlag:

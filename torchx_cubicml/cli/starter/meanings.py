@@ -1,20 +1,19 @@
-"""Standard names of a program's flags and keys, and which unknown ones may change the speed alone."""
+"""Flags and keys of a program, and what a name tells: a meaning, an output, or an effect on the speed alone."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from torchx_cubicml.facts.named_places import word_set
+from torchx_cubicml.facts.named_places import NamedPlace, place_of, word_set
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
 
 DATA_WORKERS = "data_workers"
-_WORKERS = word_set(
-    "num_workers n_workers nworkers workers data_workers dataloader_workers loader_workers data_loader_workers "
-    "dataloader_num_workers num_data_workers num_dataloader_workers"
-)
+WRITTEN = frozenset({NamedPlace.OUTPUT, NamedPlace.LABEL})
+_WORKERS = word_set("num n data loader dataloader workers nworkers")
 _EVALUATION = word_set("eval evaluation evaluator val valid validation test inference")
 _TRAINED = word_set("model network net data dataset optim optimizer scheduler loss hydra")
 _SPEED = word_set(
@@ -24,6 +23,46 @@ _SPEED = word_set(
 """Parts of a name that tell of speed; a key of a listed config is offered only with one of them."""
 _OF_MODEL = word_set("classes depth width dim hidden heads layers vocab patch img chans")
 """Parts of a name that tell of the model or its input, unless another part tells of speed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFlag:
+    """Flag of a command or of its script, or key of a config file of the command.
+
+    Args:
+        name: name of the flag with its dashes, or dotted key.
+        meaning: standard name; empty where unknown.
+        present: value in the command as typed, empty for a switch; ``None`` where absent.
+        is_switch: whether the flag takes no value.
+        choices: legal values that the script lists.
+        default: value where the command has none; ``None`` where unknown.
+        text: description from the script.
+        file: label of the key's config file (see ``from_keys``); empty for a flag.
+        destination: whether it names an output, which a profiling launch redirects.
+        place: key of a space file for it: ``flag``, ``env`` for a variable, or ``hook``.
+        evidence: what recorded launches tell of its meaning, in words; empty where the name alone tells it.
+        is_guess: whether the evidence leaves doubt, such as one value alone.
+        kept: global batch size that the script keeps whatever its value, as recorded launches tell.
+    """
+
+    name: str
+    meaning: str = ""
+    present: str | None = None
+    is_switch: bool = False
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    text: str = ""
+    file: str = ""
+    destination: bool = False
+    place: str = "flag"
+    evidence: str = ""
+    is_guess: bool = False
+    kept: int | None = None
+
+    @property
+    def value(self) -> str | None:
+        """Value under this command, else the default; ``None`` where unknown."""
+        return self.present if self.present is not None else self.default
 
 
 def normalized(name: str) -> str:
@@ -46,7 +85,7 @@ def meaning_of(name: str) -> str:
     if not _EVALUATION.isdisjoint(normalized(section).split("_")):
         return ""
     for known in (normalized(name), normalized(last)):
-        if known in FLAG_ALIASES or known in _WORKERS:
+        if known in FLAG_ALIASES or (known.endswith("workers") and _WORKERS.issuperset(known.split("_"))):
             return FLAG_ALIASES.get(known, DATA_WORKERS)
     return ""
 
@@ -73,3 +112,18 @@ def may_change_speed_alone(name: str, value: str, *, is_typed: bool) -> bool:
     is_switch = switch_value(value) is not None and number(value) is None
     may_tell = (is_typed and _OF_MODEL.isdisjoint(parts)) or not _SPEED.isdisjoint(parts)
     return may_tell and (is_count or is_switch)
+
+
+def is_destination(name: str, value: str | None) -> bool:
+    """Return whether a typed flag or key with this value names an output of its own, and nothing that is read."""
+    return bool(value) and switch_value(value or "") is None and place_of(name, value) in WRITTEN
+
+
+def is_offered_destination(name: str) -> bool:
+    """Return whether a flag that is not typed surely names an output, whatever its default."""
+    return place_of(name) is NamedPlace.OUTPUT
+
+
+def is_path_key(name: str, text: str) -> bool:
+    """Return whether a key with this value names an output, but not as ``save: true`` or ``save_strategy: epoch``."""
+    return is_destination(name, text) and ("/" in text or is_offered_destination(name))

@@ -5,47 +5,35 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.checkpoints import saving_call
-from torchx_cubicml.cli.starter.embedding_tables import table_lines
-from torchx_cubicml.cli.starter.from_files import keys_in_files
-from torchx_cubicml.cli.starter.from_help import described_flags
-from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, is_sweep, listed_keys, typed_keys
+from torchx_cubicml.cli.starter.from_keys import hydra_remarks, is_hydra, key_flags, keys_in_files
 from torchx_cubicml.cli.starter.from_launches import RecordedLaunches, with_launch_meanings
-from torchx_cubicml.cli.starter.from_trainer import trainer_text
-from torchx_cubicml.cli.starter.hook_offers import hook_lines
-from torchx_cubicml.cli.starter.meanings import meaning_of
-from torchx_cubicml.cli.starter.mesh_offers import mesh_lines
-from torchx_cubicml.cli.starter.offers import offer_lines, offered_flags, variable_lines
-from torchx_cubicml.cli.starter.outputs import (
+from torchx_cubicml.cli.starter.from_trainer import rules_comment, trainer_text
+from torchx_cubicml.cli.starter.meanings import (
+    ScriptFlag,
     is_destination,
     is_offered_destination,
-    is_path_key,
-    output_keys,
-    output_variables,
-    typed_value,
-    variables_read,
+    meaning_of,
 )
-from torchx_cubicml.cli.starter.rules_comment import rules_comment
-from torchx_cubicml.cli.starter.script import source_of
-from torchx_cubicml.cli.starter.script_flag import ScriptFlag
-from torchx_cubicml.cli.starter.toml_text import starter_text
-from torchx_cubicml.cli.starter.tune_text import tune_lines
+from torchx_cubicml.cli.starter.offers import hook_lines, log_lines, offer_lines, variable_lines
+from torchx_cubicml.cli.starter.outputs import output_variables, saving_call, tune_lines, typed_value, variables_read
+from torchx_cubicml.cli.starter.script import described_flags
+from torchx_cubicml.cli.starter.toml_text import one_line, parameter_sections, toml, with_heading
 from torchx_cubicml.facts.named_places import words_of
 from torchx_cubicml.launch.bindings.argv import flags_in
-from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
 from torchx_cubicml.launch.command_facts.argument_files import with_file_arguments
 from torchx_cubicml.launch.command_facts.source_literals import declared_flags, parser_flags
 from torchx_cubicml.launch.scheduler import program_environment
-from torchx_cubicml.launch.source_files import imports_package, source_files
+from torchx_cubicml.launch.source_files import names_in, source_files
 from torchx_cubicml.launch.trainer_of_command import detect_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.cli.starter.from_help import FlagHelp
     from torchx_cubicml.launch import Launch
+    from torchx_cubicml.launch.source_files import SourceFile
     from torchx_cubicml.space.trainers import Trainer
 
 _VARIABLES = re.compile(r"default_env|env_var|auto_env")  # parsers that take the value of a flag from a variable
@@ -59,75 +47,57 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
         help_text: output of the script's ``--help``; may be empty.
         recorded: launches of the same program; where names tell nothing, they may.
     """
-    source, recorded = source_of(launch)[0], recorded or RecordedLaunches()
-    flags = _with_other_sources(_script_flags(launch, help_text, source), launch)
-    variables = output_variables(launch)
-    words = (*flags_in(launch.script_args), *typed_keys(launch.script_args), *launch.env)
-    uses_wandb = any("wandb" in word.lower() for word in words) or imports_package(launch, "wandb")
-    saving = saving_call(launch)
-    trainer = detect_trainer(launch, source)
-    remarks = hydra_remarks(help_text, launch.script_args) if is_hydra(source) else []
+    files, recorded = list(source_files(launch)), recorded or RecordedLaunches()
+    trees = [file.tree for file in files if file.tree is not None]
+    flags = _with_other_sources(_script_flags(launch, help_text, files[0]), launch, files)
+    keys, variables = keys_in_files(launch), output_variables(launch)
+    words = (*launch.script_args, *launch.env)
+    names = frozenset(name for tree in trees for name in names_in(tree))
+    uses_wandb = any(re.match(r"wandb\b", name) for name in names) or any("wandb" in word.lower() for word in words)
+    tune = partial(tune_lines, uses_wandb=uses_wandb, saving=saving_call(launch))
+    trainer = detect_trainer(launch, files[0].text)
+    remarks = hydra_remarks(help_text, launch.script_args) if is_hydra(files[0].text) else []
+    logged = log_lines(recorded.trials)
     if trainer is not None:
         flags = _as_trainer_spells(flags, trainer)
-        outputs = [*(flag for flag in flags if flag.destination), *output_keys(launch), *variables]
-        tune = tune_lines(outputs, uses_wandb=uses_wandb, saving=saving)
         variable = variable_lines(launch, recorded, is_needed=False)
-        text, remarks = trainer_text(trainer, launch, sections=[variable, tune])
+        text, remarks = trainer_text(trainer, launch, sections=[variable, logged, tune([*flags, *keys, *variables])])
         if text:
             return text + rules_comment(text, launch)
-    flags = with_launch_meanings(flags, recorded, source)
-    meanings = {flag.meaning for flag in flags if flag.present is not None}
-    keys = keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
-    in_files = {key.meaning for key in keys}  # a config file counts for more than a default
-    flags = [replace(flag, meaning="") if flag.present is None and flag.meaning in in_files else flag for flag in flags]
-    flags += keys
-    outputs = [*(flag for flag in flags if flag.destination), *variables]
-    offered = offered_flags(flags)
-    text = starter_text(
-        flags,
-        program=launch.program,
-        world_size=launch.world_size,
-        offered=offered,
-        variable=partial(variable_lines, launch, recorded),
-        sections=[
-            remarks,
-            table_lines(launch, flags, recorded.trials),
-            offer_lines(offered, taken={flag.meaning for flag in flags}),
-            hook_lines(launch, taken={flag.meaning for flag in flags}, has_n_layers=_counts_layers(flags)),
-            mesh_lines(launch, taken={flag.meaning for flag in flags}),
-            tune_lines(outputs, uses_wandb=uses_wandb, saving=saving),
-        ],
-    )
+    flags = _without_repeats([*with_launch_meanings(flags, recorded, trees[:1]), *keys])
+    parameters = parameter_sections(flags, launch.world_size)
+    is_free = any(line.startswith("choices") and "," in line for lines in parameters for line in lines)
+    sections = [
+        *parameters,
+        variable_lines(launch, recorded, is_needed=not is_free),
+        remarks,
+        offer_lines(flags),
+        hook_lines(trees, names, flags, recorded.trials),
+        logged,
+        tune([*flags, *variables]),
+    ]
+    told = "\n".join(chain(*sections))
+    others = [flag.name for flag in flags if flag.present is not None and not flag.file and toml(flag.name) not in told]
+    not_tuned = [f"# Not tuned: {', '.join(map(one_line, others))}"] if others else []
+    text = with_heading(launch.program, [], [*sections, not_tuned])
     return text + rules_comment(text, launch)
 
 
-def _counts_layers(flags: Sequence[ScriptFlag]) -> bool:
-    """Return whether a flag with a value counts the layers, which the file then states as a workload fact."""
-    return any(flag.meaning == "n_layers" and (flag.value or "").isdecimal() for flag in flags)
-
-
-def _script_flags(launch: Launch, help_text: str, source: str) -> list[ScriptFlag]:
+def _script_flags(launch: Launch, help_text: str, script: SourceFile) -> list[ScriptFlag]:
     """Return the flags and the ``key=value`` arguments of the command and of its script, no two of one meaning."""
-    is_hydra_program = is_hydra(source)
+    is_of_hydra = is_hydra(script.text)
     # Without a help the script alone counts: a module beside it may have a parser for itself.
-    tree = None if help_text else next(source_files(launch)).tree
-    declared = declared_flags(launch) if tree is None else parser_flags(tree)
-    described = {} if is_hydra_program else {flag.name: flag for flag in described_flags(help_text, declared)}
-    keys = typed_keys(launch.script_args)
-    listed = listed_keys(help_text, launch.script_args) if is_hydra_program else {}
-    flags = _hydra_outputs(launch, keys) if is_hydra_program or any(key.startswith("hydra.") for key in keys) else []
-    known = {flag.name for flag in flags}
-    flags += [
+    declared = declared_flags(launch) if help_text or script.tree is None else parser_flags(script.tree)
+    described = {} if is_of_hydra else {flag.name: flag for flag in described_flags(help_text, declared)}
+    flags = [
         _known_flag(name, launch.script_args, described.get(name))
         for name in dict.fromkeys([*flags_in(launch.script_args), *described])
     ]
-    flags += [_key(name, keys.get(name), listed.get(name)) for name in {**keys, **listed} if name not in known]
-    return _without_repeats(flags)
+    return _without_repeats([*flags, *key_flags(launch.script_args, help_text, is_of_hydra=is_of_hydra)])
 
 
-def _with_other_sources(flags: Sequence[ScriptFlag], launch: Launch) -> list[ScriptFlag]:
+def _with_other_sources(flags: Sequence[ScriptFlag], launch: Launch, files: Sequence[SourceFile]) -> list[ScriptFlag]:
     """Return the flags with the defaults that argument files state, and without those that may come from elsewhere."""
-    files = list(source_files(launch))
     read, unread = with_file_arguments(launch, files)
     variables = {name for file in files if file.tree is not None for name in variables_read(file.tree)}
     if any(_VARIABLES.search(file.text) for file in files):
@@ -143,56 +113,27 @@ def _with_other_sources(flags: Sequence[ScriptFlag], launch: Launch) -> list[Scr
     return [flag if flag.present is not None else replace(flag, default=default_of(flag)) for flag in flags]
 
 
-def _hydra_outputs(launch: Launch, keys: dict[str, str]) -> list[ScriptFlag]:
-    name = "hydra.sweep.dir=" if is_sweep(launch.script_args) else "hydra.run.dir="
-    return [ScriptFlag(name=name, present=keys.get(name), destination=True)]
-
-
 def _without_repeats(flags: Sequence[ScriptFlag]) -> list[ScriptFlag]:
-    """Return the flags, of which only the first keeps its meaning, with typed flags before others."""
+    """Return the flags and keys, of which only the first of a meaning keeps it; stated ones count before defaults."""
     first: dict[str, ScriptFlag] = {}
     for flag in sorted(flags, key=lambda flag: flag.present is None):
         first.setdefault(flag.meaning, flag)
     return [flag if first[flag.meaning] is flag else replace(flag, meaning="") for flag in flags]
 
 
-def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None) -> ScriptFlag:
+def _known_flag(name: str, args: Sequence[str], described: ScriptFlag | None) -> ScriptFlag:
+    """Return a flag as the program describes it, if it does, with its value in a command and its meaning."""
     present = typed_value(name, args)
-    destination = is_destination(name, present)
-    if described is None:
-        return ScriptFlag(
-            name=name, meaning=meaning_of(name), present=present, is_switch=present == "", destination=destination
-        )
-    offered = present is None and described.takes_value and not described.choices
-    of_switch = None if described.default == "True" else "false"  # it may have a --no- form
-    return ScriptFlag(
-        name=name,
+    flag = described or ScriptFlag(name=name, is_switch=present == "")
+    is_offered = present is None and not (flag.is_switch or flag.choices)
+    of_switch = "false" if described and flag.default != "True" else None  # it may have a --no- form
+    return replace(
+        flag,
         meaning=meaning_of(name),
         present=present,
-        is_switch=not described.takes_value,
-        choices=described.choices,
-        default=described.default if described.takes_value else of_switch,
-        text=described.text,
-        destination=destination or (offered and is_offered_destination(name)),
+        default=of_switch if flag.is_switch else flag.default,
+        destination=is_destination(name, present) or (is_offered and is_offered_destination(name)),
     )
-
-
-def _key(name: str, present: str | None, default: str | None) -> ScriptFlag:
-    """Return a ``key=value`` argument, typed or listed by the help; keys of Hydra itself have no meaning."""
-    destination = is_destination(name, present) if present is not None else is_path_key(name, default or "")
-    has_value = present is None or is_one_value(present)
-    meaning = meaning_of(name) if has_value and not name.startswith("hydra.") else ""
-    present = unquoted(present) if present is not None else None
-    return ScriptFlag(name=name, meaning=meaning, present=present, default=default, destination=destination)
-
-
-def _known_key(file: str, key: str, text: str, *, used_meanings: set[str]) -> ScriptFlag | None:
-    """Return a key of a config file by its meaning; ``None`` for an unknown or repeated meaning."""
-    meaning = meaning_of(key)
-    if meaning and meaning not in used_meanings:
-        used_meanings.add(meaning)
-        return ScriptFlag(name=key, file=file, meaning=meaning, present=text)
-    return ScriptFlag(name=key, file=file, present=text, destination=True) if is_path_key(key, text) else None
 
 
 def _as_trainer_spells(flags: list[ScriptFlag], trainer: Trainer) -> list[ScriptFlag]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.values import MAX_ITEMS
@@ -16,9 +15,13 @@ from torchx_cubicml.space.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.cli.starter.script_flag import ScriptFlag
+    from torchx_cubicml.cli.starter.meanings import ScriptFlag
     from torchx_cubicml.records.values import Scalar
 
+Counts: TypeAlias = "Mapping[str, int]"
+"""Numbers above 0 of a command by standard name."""
+_IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps"})
+"""Factors of the global batch that a script needs for it to stay."""
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
 _CHECKPOINTING = ("none", "selective", "full")
 _FACTS = WORKLOAD_NAMES | {"n_kv_heads", "n_experts"}  # which rules of legality read, too
@@ -37,54 +40,31 @@ _UNSEEN_ACCUMULATION = (
 _MAX_DEGREE = 8  # ranks that share a model; a node rarely has more
 
 
-def starter_text(
-    flags: Sequence[ScriptFlag],
-    *,
-    program: str,
-    world_size: int | None,
-    offered: Sequence[ScriptFlag],
-    variable: Callable[..., Sequence[str]],
-    sections: Sequence[Sequence[str]],
-) -> str:
-    """Return the starter space file: TOML with comments.
+def parameter_sections(flags: Sequence[ScriptFlag], world_size: int | None) -> list[list[str]]:
+    """Return the lines of workload facts, of each parameter whose meaning is known, and of their constraints.
 
     Args:
         flags: flags of the command and of the script, no two of one meaning.
-        program: program of the command, for the heading.
         world_size: processes of the job, where known.
-        offered: flags that a further section offers as parameters.
-        variable: returns the lines of a parameter that is a variable; it may have none unless it ``is_needed``.
-        sections: lines of each further section.
     """
     named = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
-    guesses = _guesses(named)
-    meanings = {name: flag for name, flag in named.items() if name not in guesses}
-    facts = {name: flag for name, flag in meanings.items() if name in _FACTS and _count(flag)}
-    command = _Command(meanings=meanings, facts=facts, world_size=world_size)
-    blocks = {
-        name: _with_evidence(meanings[name], write(meanings[name], command))
+    guesses = {name for name, flag in named.items() if flag.is_guess and name in _PARAMETERS}
+    guesses |= {"gradient_accumulation_steps"} if "micro_batch_size" in guesses else set()
+    values = {name: number(flag.value or "") for name, flag in named.items()}
+    perhaps = {name: value for name, value in values.items() if isinstance(value, int) and value > 0}
+    sure = {name: value for name, value in perhaps.items() if name not in guesses}
+    blocks = [
+        _guessed(named[name], write(named[name], perhaps, world_size))
+        if name in guesses
+        else [*_evidence(named[name]), *write(named[name], sure, world_size)]
         for name, write in _PARAMETERS.items()
-        if name in meanings
-    }
-    written = {name: lines for name, lines in blocks.items() if lines}
-    guessed = _guessed(guesses, replace(command, meanings=named))
-    active = any(not line.startswith("#") for lines in written.values() for line in lines)
-    is_free = any(line.startswith("choices") and "," in line for lines in written.values() for line in lines)
-    destinations = [flag for flag in flags if flag.destination]
-    found = [named[name] for name in (*written, *guessed)]
-    told = [flag for flag in flags if flag.evidence and flag.meaning not in _PARAMETERS]
-    used = {*facts.values(), *found, *told, *destinations, *offered}
-    parts = [
-        ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
-        *written.values(),
-        variable(is_needed=not is_free),
-        *guessed.values(),
-        _not_these_meanings(flags),
-        _constraints(command) if active else [],
-        *sections,
-        _unchanged_flags(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
+        if name in named
     ]
-    return with_heading(program, [], parts)
+    facts = [_fact(name, named[name]) for name in sure if name in _FACTS]
+    facts = ["[workload] # read from the command, never changed", *facts] if facts else []
+    other_evidence = [line for flag in flags if flag.meaning not in _PARAMETERS for line in _evidence(flag)]
+    stages = ["[[constraints]]", 'require = "n_layers % pp_degree == 0" # remove it if stages may differ']
+    return [facts, *blocks, other_evidence, stages if {"n_layers", "pp_degree"} <= sure.keys() else []]
 
 
 def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence[str]]) -> str:
@@ -106,109 +86,80 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
 
 
-def is_nothing_found(text: str) -> bool:
-    """Return whether a starter file tunes none of the command's own settings."""
-    return NO_FLAG in text.splitlines()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Command:
-    """Facts of a command: its flags by standard name, those that are workload facts, and the world size."""
-
-    meanings: Mapping[str, ScriptFlag]
-    facts: Mapping[str, ScriptFlag]
-    world_size: int | None
-
-    def count(self, name: str) -> int | None:
-        """Return the value of a flag if it is a whole number above 0, else ``None``."""
-        return _count(self.meanings[name]) if name in self.meanings else None
-
-    @property
-    def keeps_global_batch(self) -> bool:
-        """Return whether accumulation can compensate for another micro batch."""
-        return self.count("micro_batch_size") is not None and self.count("gradient_accumulation_steps") is not None
-
-
-def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
-    present = command.count(flag.meaning)
+def _micro_batch(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
+    present = counts.get(flag.meaning)
     if present is None:
         return []
-    if not command.keeps_global_batch and not flag.kept:
-        unseen = [] if "gradient_accumulation_steps" in command.meanings else _UNSEEN_ACCUMULATION
-        return [*parameter_table(flag, choices=[present], remark=_FIXED_BATCH), *unseen]
-    total = (flag.kept or 0) // (command.world_size or 1)
-    largest = max(total, present * (command.count("gradient_accumulation_steps") or 1))
-    powers = [2**power for power in range(largest.bit_length())]
+    if not (counts.keys() >= _IN_BATCH or flag.kept):
+        return [*parameter_table(flag, choices=[present], remark=_FIXED_BATCH), *_UNSEEN_ACCUMULATION]
+    total = (flag.kept or 0) // (world_size or 1)
+    largest = max(total, present * counts.get("gradient_accumulation_steps", 1))
     nearby = [
-        size for size in powers if present / _MAX_BATCH_FACTOR <= size <= min(largest, present * _MAX_BATCH_FACTOR)
+        size for size in _powers(min(largest, present * _MAX_BATCH_FACTOR)) if size * _MAX_BATCH_FACTOR >= present
     ]
     remark = f"the script derives its accumulation: launches of several had one global batch, {flag.kept}"
     remark = remark if flag.kept else "samples per forward pass on each rank"
     return parameter_table(flag, choices=sorted({present, *nearby}), remark=remark)
 
 
-def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:
-    if not command.keeps_global_batch:
-        return []
-    return parameter_table(
-        flag, lines=[_DERIVED_ACCUMULATION], remark="keeps the global batch, and thus the training, the same"
-    )
+def _powers(largest: int) -> list[int]:
+    return [2**power for power in range(largest.bit_length())]
 
 
-def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
+def _accumulation(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
+    remark = "keeps the global batch, and thus the training, the same"
+    return parameter_table(flag, lines=[_DERIVED_ACCUMULATION], remark=remark) if counts.keys() >= _IN_BATCH else []
+
+
+def _sharding(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
     entries = (flag.value or "").split(",")
     named = [name for name in SHARDING_STRATEGIES if re.search(rf"\b{name}\b", flag.text)]
     choices = list(flag.choices or named or SHARDING_STRATEGIES[:3])
     if not set(entries) <= set(choices):
         return []
-    per_layer: str | int | None = None
-    if len(entries) > 1 or _PER_LAYER.search(flag.text):
-        layers = command.count("n_layers")
-        counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
-        per_layer = "n_layers" if counted else len(entries)
-    if per_layer is None or per_layer == 1:
+    layers = counts.get("n_layers")
+    is_counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
+    per_layer = "n_layers" if is_counted else len(entries)
+    if per_layer == 1 or not (len(entries) > 1 or _PER_LAYER.search(flag.text)):
         return parameter_table(flag, choices=choices)
     lines = [f"per_layer = {toml(per_layer)} # or groups = 4: one value for each of four blocks of layers"]
     return parameter_table(flag, choices=choices, lines=lines, remark="one choice per layer")
 
 
-def _checkpointing(flag: ScriptFlag, command: _Command) -> list[str]:
+def _checkpointing(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
+    choices = _words(flag, [name for name in _CHECKPOINTING if name in {flag.value, "none", "full"}])
+    is_known = flag.value in choices or not isinstance(choices[0], str)
     remark = "trades time for memory; numerics unchanged"
-    if flag.is_switch or switch_value(flag.value or "") is not None:
-        return parameter_table(flag, choices=switch_choices(flag), remark=remark)
-    choices = list(flag.choices) or [name for name in _CHECKPOINTING if name in {flag.value, "none", "full"}]
-    return parameter_table(flag, choices=choices, remark=remark) if flag.value in choices else []
+    return parameter_table(flag, choices=choices, remark=remark) if is_known else []
 
 
-def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
-    present = command.count(flag.meaning)
+def _degree(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
+    present = counts.get(flag.meaning)
     if present is None:
         return []
-    if not command.keeps_global_batch:
+    if not counts.keys() >= _IN_BATCH:
         return parameter_table(flag, choices=[present], remark=_FIXED_BATCH)
-    largest = min(command.world_size or present, max(_MAX_DEGREE, present))
-    powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
-    return parameter_table(flag, choices=sorted({present, *powers}))
+    largest = min(world_size or present, max(_MAX_DEGREE, present))
+    return parameter_table(flag, choices=sorted({present, *_powers(largest)}))
 
 
-def _workers(flag: ScriptFlag, command: _Command) -> list[str]:
+def _workers(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
     value = number(flag.value or "")
     if not isinstance(value, int) or value < 0:
         return []
     return parameter_table(flag, choices=sorted({value, 1, 2, 4, 8}), remark="processes that load data, for each rank")
 
 
-def _precision(flag: ScriptFlag, command: _Command) -> list[str]:
-    remark = "changes the numerics of the training: uncomment it only on purpose"
-    choices: list[Scalar] = list(flag.choices) or [flag.value or ""]
-    return [f"# {line}" for line in parameter_table(flag, choices=choices, remark=remark)]
+def _numerics(flag: ScriptFlag, counts: Counts, world_size: int | None) -> list[str]:
+    effect = "takes minutes at each start and may change" if flag.meaning == "compile" else "changes"
+    remark = f"{effect} the numerics of the training: uncomment it only on purpose"
+    return [f"# {line}" for line in parameter_table(flag, choices=_words(flag), remark=remark)]
 
 
-def _compile(flag: ScriptFlag, command: _Command) -> list[str]:
-    if not flag.is_switch and switch_value(flag.value or "") is None:
-        return []
-    remark = "takes minutes at each start and may change the numerics slightly: uncomment it only on purpose"
-    return [f"# {line}" for line in parameter_table(flag, choices=switch_choices(flag), remark=remark)]
+def _words(flag: ScriptFlag, usual: Sequence[Scalar] = ()) -> list[Scalar]:
+    """Return the values of a switch, or the words that the script lists, else the usual ones, else the present one."""
+    is_switch = flag.is_switch or switch_value(flag.value or "") is not None
+    return switch_choices(flag) if is_switch else list(flag.choices or usual or [flag.value or ""])
 
 
 def switch_choices(flag: ScriptFlag) -> list[Scalar]:
@@ -218,7 +169,7 @@ def switch_choices(flag: ScriptFlag) -> list[Scalar]:
     return [False, True] if number(flag.value or "") is None else [0, 1]
 
 
-_PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
+_PARAMETERS: dict[str, Callable[[ScriptFlag, Counts, int | None], list[str]]] = {
     "micro_batch_size": _micro_batch,
     "gradient_accumulation_steps": _accumulation,
     "sharding_strategy": _sharding,
@@ -227,48 +178,25 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
     "pp_degree": _degree,
     "cp_degree": _degree,
     "data_workers": _workers,
-    "precision": _precision,
-    "compile": _compile,
+    "precision": _numerics,
+    "compile": _numerics,
 }
 
 NO_FLAG = "# No flag of this command is known to change only the speed. Add a table for each that does. Until then:"
 
 
-def _guesses(named: Mapping[str, ScriptFlag]) -> dict[str, ScriptFlag]:
-    """Return the flags of a guessed meaning; with a guessed micro batch, the accumulation is one, too."""
-    guesses = {name: flag for name, flag in named.items() if flag.is_guess and name in _PARAMETERS}
-    if "micro_batch_size" in guesses and (flag := named.get("gradient_accumulation_steps")):
-        guesses["gradient_accumulation_steps"] = flag
-    return guesses
+def _guessed(flag: ScriptFlag, lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table as a comment, below what tells of the guess."""
+    evidence = _evidence(flag) or [f"# {one_line(flag.name)} goes with the micro batch."]
+    commented = [f"# {line}" for line in lines if not line.startswith("#")]
+    return [*evidence, *commented] if commented else []
 
 
-def _guessed(guesses: Mapping[str, ScriptFlag], command: _Command) -> dict[str, list[str]]:
-    """Return the commented tables of guessed meanings."""
-    blocks: dict[str, list[str]] = {}
-    for name, flag in guesses.items():
-        lines = [line for line in _PARAMETERS[name](flag, command) if not line.startswith("#")]
-        if lines:
-            blocks[name] = [f"# {line}" for line in lines]
-            evidence = _with_evidence(flag, []) or [f"# {one_line(flag.name)} goes with the micro batch."]
-            blocks[name] = [*evidence, *blocks[name]]
-    return blocks
-
-
-def _with_evidence(flag: ScriptFlag, lines: list[str]) -> list[str]:
-    """Return the lines of a table below what recorded launches tell of its flag."""
-    if not flag.evidence:
-        return lines
-    lines_of_evidence = [f"# {one_line(flag.evidence)}."]
-    if flag.is_guess:
-        lines_of_evidence.append(
-            "# That is a guess. Uncomment it if it is true. To know, launch with other values and ranks, then run init:"
-        )
-    return [*lines_of_evidence, *lines]
-
-
-def _not_these_meanings(flags: Sequence[ScriptFlag]) -> list[str]:
-    """Return the comments on flags whose recorded meaning is not tuned."""
-    return [line for flag in flags if flag.meaning not in _PARAMETERS for line in _with_evidence(flag, [])]
+def _evidence(flag: ScriptFlag) -> list[str]:
+    """Return what recorded launches tell of a flag, as a comment."""
+    told = [f"# {one_line(flag.evidence)}."] if flag.evidence else []
+    doubt = "# That is a guess. Uncomment it if it is true. To know, launch with other values and ranks, then run init:"
+    return [*told, doubt] if flag.is_guess else told
 
 
 def parameter_table(
@@ -284,36 +212,21 @@ def parameter_table(
     """
     table = [f"[parameters.{flag.meaning}]" + (f" # {remark}" if remark else "")]
     if choices:
-        table.append(f"choices = [{', '.join(map(toml, choices))}]")
+        table.append(f"choices = [{listed(choices)}]")
     table += [*lines, *_binding(flag)]
     default = _default(flag.default, kind(choices[0]) if choices else "a number")
     return table if default is None else [*table, f"default = {toml(default)} # if the command does not set it"]
 
 
 def _binding(flag: ScriptFlag) -> list[str]:
-    return [f"file = {toml(flag.file)}", f"key = {toml(flag.name)}"] if flag.file else [f"flag = {toml(flag.name)}"]
+    name = toml(flag.name)
+    return [f"file = {toml(flag.file)}", f"key = {name}"] if flag.file else [f"{flag.place} = {name}"]
 
 
 def _fact(name: str, flag: ScriptFlag) -> str:
     default = _default(flag.default, "a number")
     stated = "" if default is None else f", default = {toml(default)}"
     return f"{name} = {{ {', '.join(_binding(flag))}{stated} }}"
-
-
-def _constraints(command: _Command) -> list[str]:
-    if command.count("pp_degree") is None or "n_layers" not in command.facts:
-        return []
-    return ["[[constraints]]", 'require = "n_layers % pp_degree == 0" # remove it if stages may differ']
-
-
-def _unchanged_flags(flags: Iterable[ScriptFlag]) -> list[str]:
-    names = ", ".join(one_line(flag.name) for flag in flags)
-    return [f"# Not tuned: {names}"] if names else []
-
-
-def _count(flag: ScriptFlag) -> int | None:
-    value = number(flag.value or "")
-    return value if isinstance(value, int) and value > 0 else None
 
 
 def _default(text: str | None, value_kind: str) -> Scalar | None:
@@ -329,6 +242,11 @@ def toml(value: Scalar) -> str:
     if isinstance(value, int | float):
         return repr(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F").encode(errors="replace").decode()
+
+
+def listed(values: Iterable[Scalar]) -> str:
+    """Encode values as the entries of a TOML array."""
+    return ", ".join(map(toml, values))
 
 
 def one_line(text: str, *, max_length: int = 200) -> str:

@@ -158,7 +158,7 @@ def _last_values(arguments: Sequence[str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if value != joined[name]}
 
 
-def read_document(path: Path) -> Mapping[str, object]:
+def read_document(path: Path) -> dict[str, object]:
     """Return the content of a JSON, TOML or YAML file; empty if it cannot be read."""
     try:
         document = parse_document(read_text(path), path=str(path))

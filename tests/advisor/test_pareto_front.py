@@ -74,6 +74,19 @@ def test_repeats_are_one_point_of_less_doubt_and_unmeasured_trials_none() -> Non
     assert second.doubt == pytest.approx(0.1)
 
 
+def test_a_point_carries_the_global_batch_of_its_launches() -> None:
+    config = {"world_size": 2}
+    seen = [
+        replace(each, observed={**each.observed, "global_batch_size": batch})
+        for each, batch in zip([trial(config, 100.0, number) for number in range(3)], (32, 32, 16), strict=True)
+    ]
+    told = trial({"world_size": 1, "micro_batch_size": 4, "gradient_accumulation_steps": 2}, 100.0, 3)
+    assert [each.global_batch for each in measured_points([*seen[:2], told], PAIR)] == [32, 8]
+    assert [each.global_batch for each in measured_points([*seen, trial({"a": 1, **config}, 9.0, 4)], PAIR)] == [
+        None
+    ] * 2
+
+
 SPACE = """
 objective = ["tokens_per_second", "tokens_per_device_hour"]
 [parameters.nproc_per_node]

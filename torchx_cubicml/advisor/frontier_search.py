@@ -16,6 +16,7 @@ import numpy as np
 from torchx_cubicml.advisor.acquisition import weighted_by_fit
 from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.advisor.study import Study
+from torchx_cubicml.launch.same_training import global_batch
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers import searcher_named
@@ -62,9 +63,10 @@ def predicted_frontier(
     first, second = (study_of(name) for name in objectives)
     own = [trial for trial in trials if is_same_workload(trial, first.posterior.data.workload)]
     points = measured_points(own, objectives, noise=first.posterior.noise)
-    if points:
-        points += _predicted(first, second, _untried(first, second))
-    return frontier_of(points, objectives, current=first.current)
+    predicted = _predicted(first, second, _untried(first, second)) if points else []
+    if all(each.global_batch in {None, global_batch(workload, each.config)} for each in points):  # configs tell it
+        predicted = [replace(each, global_batch=global_batch(workload, each.config)) for each in predicted]
+    return frontier_of([*points, *predicted], objectives, current=first.current)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ class WorkloadView:
 
         if self.unconfirmed is not None:
             return self.unconfirmed.comparison
-        if self.result is not None and self.result.comparison is not None:
+        if self.result and self.result.comparison and self.result.comparison.claims_gain:
             return self.result.comparison
         return recorded_comparison(
             self.trials, objective=self.objective, baselines=self.notes.baselines, elsewhere=self.elsewhere

@@ -124,6 +124,7 @@ def test_the_result_is_that_of_the_tune(tuned: str, tmp_path: Path) -> None:
     assert re.search(r"\b(1\.9|2\.0)\dx the throughput of your own config", text)
     assert re.search(r"Gain 2\.\d\dx \(80 % interval: 1\.\d\dx to 2\.\d\dx\)", text)
     assert 'class="gain"' in page
+    assert "confirmed 203 tokens/s" in text
     assert "5 launches 1.25 device hours" in text
     assert "97% that no other measured config is more than 1 % faster" in text
     assert "micro_batch_size 2 16 The other one stays as in yours." in text
@@ -152,7 +153,7 @@ def test_a_tune_that_confirmed_nothing_shows_the_fastest_seen_and_why(tmp_path: 
     assert status == 0, stderr
     text = text_of((tmp_path / f"report.{kind}").read_text(encoding="utf-8")).replace("\\", "")
     assert "No gain confirmed yet" in text
-    assert "Your own config is the best found" not in text
+    assert "No config was confirmed" not in text
     assert "Fastest seen: batch 2 -> 16: 1.32x your config. Not confirmed: your config is known only" in text
     assert "6 of 6 launches were crowded (at worst, other processes kept 1.7 of 2 processors busy)" in text
     assert "each within a factor of 5.2" in text
@@ -188,7 +189,9 @@ def test_without_a_finished_tune_the_records_are_compared_with_their_doubt(tmp_p
     text = text_of(page)
     assert 'class="gain muted"' in page
     assert "no gain is claimed: too few measurements (it takes at least 1 more launch)" in text
-    assert "No finished tune has confirmed this" in text
+    assert "It was chosen by the same measurements that are compared here. A tune measures both again." in text
+    assert "fastest seen 205 tokens/s" in text
+    assert "confirmed" not in text
 
 
 def test_a_value_of_thousands_of_letters_is_cut_and_says_so_and_secrets_are_masked(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_tune_says_beforehand_what_launches_as_crowded_as_the_latest_can_confi
     later = [replace(each, started_at="2026-02-01T00:00:00+00:00") for each in crowded]
     least = least_confirmed(crowded[0], 3, objective=RATE)
     assert crowding_forecast([*quiet, *later], 3, objective=RATE) == (
-        "the latest launch of this workload was crowded: other processes kept 1.7 of 2 processors busy; "
+        "the latest launch was crowded: other processes kept 1.7 of 2 processors busy; "
         f"3 launches of each config, as crowded as this one, are likely to confirm gains above {least:.2f}x only"
     )
     assert crowding_forecast(quiet, 3, objective=RATE) == ""

@@ -240,12 +240,8 @@ def waiting_table(step: Waiting, statistic: str, current: Config, without: Colle
     if step.best is not None:
         value = f"{worth_text(step.best, step.objective)} {_unit(step.objective, statistic)}"
         best = f"{best_word(step.objective)} seen {value}"
-    left = (
-        [step.budget_left]
-        if step.time_left_s is None
-        else [step.budget_left, f"about {_duration_text(step.time_left_s)}"]
-    )
-    table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
+    about = f", about {_duration_text(step.time_left_s)}" if step.time_left_s is not None else ""
+    table = Table(box=None, caption=f"{best}; {step.budget_left}{about}", caption_justify="left")
     names = [name for name in _COLUMNS if name not in without]
     for name in names:
         side: JustifyMethod = "right" if name in {"time", "predicted"} else "left"

@@ -86,8 +86,7 @@ def crowding_forecast(trials: Iterable[Trial], repeats: int, *, objective: str) 
     latest = max(measured, key=lambda trial: trial.started_at, default=None)
     if latest is None or not crowded_share(latest):
         return ""
-    least = least_gain_text(latest, repeats, objective=objective)
-    return f"the latest launch of this workload was {crowding_text(latest)}; {least}"
+    return f"the latest launch was {crowding_text(latest)}; {least_gain_text(latest, repeats, objective=objective)}"
 
 
 def unconfirmed_of(

@@ -161,6 +161,37 @@ def test_a_tune_that_confirmed_nothing_shows_the_fastest_seen_and_why(tmp_path: 
     assert "0.17 device hours" in text
 
 
+@pytest.mark.parametrize("config", [OWN, BEST], ids=["the own one", "another one"])
+def test_after_a_tune_whose_winner_is_slower_the_own_config_is_the_fastest_seen(
+    tmp_path: Path, config: dict[str, int]
+) -> None:
+    url, rates = str(tmp_path / "store"), {"own": (100.0, 101.0), "best": (90.0, 91.0)}
+    for number, (each, rate) in enumerate([*((OWN, r) for r in rates["own"]), *((BEST, r) for r in rates["best"])], 1):
+        TrialStore(url).add(launched(number, each, rate))
+    own = Repeats(config=OWN, throughputs=rates["own"])
+    winner = own if config is OWN else Repeats(config=BEST, throughputs=rates["best"])
+    found = TuneResult(
+        comparison=compare(own, winner, objective="tokens_per_second"),
+        best=None,
+        launches=4,
+        device_hours=0.1,
+        command=(),
+        tune_id=TUNE,
+        others_measured=1,
+    )
+    Journal(url).write(Note(kind=NoteKind.FINISHED, tune_id=TUNE, facts={"result": found.to_json()}))
+    assert report("--store", url, "--format", "json", "--out", "report.json", folder=tmp_path)[0] == 0
+    (workload,) = json.loads((tmp_path / "report.json").read_text())["workloads"]
+    assert workload["best"] == workload["own"] == OWN
+    facts = {label: value for label, value, _ in workload["headline"]["facts"]}
+    if config is OWN:
+        assert workload["headline"]["meaning"] == "No config was confirmed faster than yours"
+        assert facts["your config"] == "100 tokens/s"
+    else:
+        assert facts["not confirmed"] == "90.5 tokens/s"
+        assert workload["headline"]["is_claimed"] is False
+
+
 def test_secrets_of_the_command_are_masked(tuned: str, tmp_path: Path) -> None:
     page = report("--store", tuned, folder=tmp_path)[2]
     assert "hunter2" not in page

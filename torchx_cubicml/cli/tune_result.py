@@ -65,8 +65,7 @@ def _print_none_confirmed(console: Console, result: TuneResult, prepared: Prepar
         lack = "no config besides your own was measured, so nothing was compared"
     shown, label = (seen.comparison, seen.label) if seen is not None else (result.comparison, "")
     if shown is not None:
-        statistic = prepared.space.statistic
-        console.print(comparison_table(shown, statistic=statistic, best_label=label, prepared=prepared))
+        console.print(comparison_table(shown, statistic=prepared.space.statistic, best_label=label, prepared=prepared))
     if shown is not None and result.compares:
         say(console, f"No config was confirmed {better_word(shown.objective)} than yours.")
     for text in (seen.seen, seen.why, seen.advice) if seen is not None else ():

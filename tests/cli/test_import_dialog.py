@@ -200,6 +200,19 @@ def test_steps_alone_are_counted_where_no_column_tells_the_micro_batches(named: 
     assert found == [(0.25, None), (0.5, None)]
 
 
+def test_an_open_question_on_the_batch_comes_before_steps(folder: Path) -> None:
+    (folder / "jobs.csv").write_text("nGPUs,batch size,step time (s)\n8,2,2\n8,4,4\n")
+    proposed = importing()
+    assert "'batch size'" in proposed.out
+    assert "gives steps per second" not in proposed.out
+
+
+def test_a_fact_may_tell_of_micro_batches(folder: Path) -> None:
+    (folder / "jobs.csv").write_text("nGPUs,micro batch,Iteration time (s)\n8,2,2\n")
+    done = importing("--throughput", "Iteration time (s)", "--fact", "gradient_accumulation_steps=4", "--yes")
+    assert "one of its micro batches: give --unit seconds_per_step or --unit seconds_per_micro_batch" in done.err
+
+
 def test_the_last_row_may_tell_of_micro_batches(folder: Path) -> None:
     rows = [*("8,2,1,2" for _ in range(2500)), "8,2,4,2"]
     (folder / "jobs.csv").write_text("\n".join(["nGPUs,micro batch,accumulation steps,Iteration time (s)", *rows]))

@@ -173,7 +173,7 @@ def _step_lines(plans: Sequence[ColumnPlan], given: GivenMapping) -> list[str]:
     """Return the line that steps alone are counted, where no column or fact tells the batch of a step."""
     names = {plan.name for plan in plans if plan.name} | {*given.facts}
     counted = next((plan for plan in plans if plan.name in (*MICRO_BATCH_TIMES, "steps_per_second")), None)
-    if counted is None or not (missing := missing_for_steps(names)):
+    if counted is None or any(plan.choices for plan in plans) or not (missing := missing_for_steps(names)):
         return []
     cure = "name one with --map, or give --fact gradient_accumulation_steps=1 or the like"
     return [f"{counted.heading.text!r} gives steps per second, and no samples: no column is {missing}; {cure}"]

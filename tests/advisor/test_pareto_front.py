@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from torchx_cubicml.advisor.frontier_search import predicted_frontier
 from torchx_cubicml.advisor.pareto_front import FrontierPoint, frontier_of, measured_points
+from torchx_cubicml.cli.frontier_table import frontier_lines
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -74,6 +76,19 @@ def test_repeats_are_one_point_of_less_doubt_and_unmeasured_trials_none() -> Non
     assert second.doubt == pytest.approx(0.1)
 
 
+def test_a_point_carries_the_global_batch_of_its_launches() -> None:
+    config = {"world_size": 2}
+    seen = [
+        replace(each, observed={**each.observed, "global_batch_size": batch})
+        for each, batch in zip([trial(config, 100.0, number) for number in range(3)], (32, 32, 16), strict=True)
+    ]
+    told = trial({"world_size": 1, "micro_batch_size": 4, "gradient_accumulation_steps": 2}, 100.0, 3)
+    assert [each.global_batch for each in measured_points([*seen[:2], told], PAIR)] == [32, 8]
+    assert [each.global_batch for each in measured_points([*seen, trial({"a": 1, **config}, 9.0, 4)], PAIR)] == [
+        None
+    ] * 2
+
+
 SPACE = """
 objective = ["tokens_per_second", "tokens_per_device_hour"]
 [parameters.nproc_per_node]
@@ -115,3 +130,22 @@ def test_untried_configs_are_shown_as_predicted() -> None:
     assert not predicted_frontier(
         space, workload=workload, current=current, trials=[], seed=0, predictor="greybox"
     ).points
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_untried_configs_have_the_batch_that_launches_tell(tells: bool) -> None:
+    workload, current = {"program": "train.py", "world_size": 2}, {"micro_batch_size": 1, "kernel": "a"}
+    text = SPACE.replace("parameters.batch", "parameters.micro_batch_size").replace("nproc_per_node", "kernel")
+    text = text.replace("choices = [1, 2, 4, 8]\ntorchrun", 'choices = ["a", "b"]\nflag').replace("torchrun", "flag")
+    trials = []
+    for number, (kernel, batch) in enumerate(product("ab", (1, 2, 4))):
+        made = trial({"world_size": 2}, 100.0 * batch, number)
+        seen = {"world_size": 2, "global_batch_size": 6 * batch if tells or batch < 4 else 8}
+        trials.append(
+            replace(made, workload=workload, config={"kernel": kernel, "micro_batch_size": batch}, observed=seen)
+        )
+    space = parse_space(text, where="x.toml")
+    found = predicted_frontier(space, workload=workload, current=current, trials=trials, seed=0, predictor="greybox")
+    predicted = {(each.config["micro_batch_size"], each.global_batch) for each in found.points if not each.launches}
+    assert predicted == {(8, 48 if tells else None)}
+    assert ("different global batch sizes: 6, 48" in " ".join(frontier_lines(found))) is tells

@@ -165,6 +165,61 @@ def test_the_time_of_an_iteration_beside_micro_batches_is_asked_for(folder: Path
     assert importing("--throughput", "Iteration time (s)", "--unit", "seconds_per_step", "--yes").status == 0
 
 
+@pytest.mark.parametrize(
+    ("table", "fact", "samples"),
+    [
+        ("nGPUs,micro batch,accumulation steps,{}\n8,2,1,2\n8,4,1,4\n", "", 8.0),
+        ("nGPUs,micro batch,{}\n8,2,2\n8,4,4\n", "gradient_accumulation_steps=1", 8.0),
+        ("nGPUs,global batch,{}\n8,16,2\n8,32,4\n", "", 8.0),
+    ],
+    ids=["one micro batch in every row", "one by a fact", "no micro batches"],
+)
+def test_the_time_of_an_iteration_of_one_micro_batch_is_that_of_a_step(
+    table: str, fact: str, samples: float, folder: Path
+) -> None:
+    (folder / "jobs.csv").write_text(table.format("Iteration time (s)"))
+    done = importing("--throughput", "Iteration time (s)", *(("--fact", fact) if fact else ()), "--yes")
+    assert done.status == 0, done.err
+    rates = [each.measurement.samples_per_second for each in TrialStore(str(folder / "store")) if each.measurement]
+    assert rates == [samples, samples]
+
+
+@pytest.mark.parametrize("named", [(), ("--throughput", "Iteration time (s)")])
+def test_steps_alone_are_counted_where_no_column_tells_the_micro_batches(named: tuple[str, ...], folder: Path) -> None:
+    (folder / "jobs.csv").write_text("nGPUs,micro batch,Iteration time (s)\n8,2,2\n8,4,4\n")
+    line = (
+        "'Iteration time (s)' gives steps per second, and no samples: no column is global_batch_size, or "
+        "gradient_accumulation_steps; name one with --map, or give --fact gradient_accumulation_steps=1 or the like"
+    )
+    proposed = importing(*named)
+    assert (proposed.status, line in " ".join(proposed.out.split())) == (1, True)
+    done = importing(*named, "--yes")
+    assert (done.status, line in " ".join(done.err.split())) == (0, True)
+    measured = [each.measurement for each in TrialStore(str(folder / "store"))]
+    found = sorted((each.steps_per_second, each.samples_per_second) for each in measured if each is not None)
+    assert found == [(0.25, None), (0.5, None)]
+
+
+def test_an_open_question_on_the_batch_comes_before_steps(folder: Path) -> None:
+    (folder / "jobs.csv").write_text("nGPUs,batch size,step time (s)\n8,2,2\n8,4,4\n")
+    proposed = importing()
+    assert "'batch size'" in proposed.out
+    assert "gives steps per second" not in proposed.out
+
+
+def test_a_fact_may_tell_of_micro_batches(folder: Path) -> None:
+    (folder / "jobs.csv").write_text("nGPUs,micro batch,Iteration time (s)\n8,2,2\n")
+    done = importing("--throughput", "Iteration time (s)", "--fact", "gradient_accumulation_steps=4", "--yes")
+    assert "one of its micro batches: give --unit seconds_per_step or --unit seconds_per_micro_batch" in done.err
+
+
+def test_the_last_row_may_tell_of_micro_batches(folder: Path) -> None:
+    rows = [*("8,2,1,2" for _ in range(2500)), "8,2,4,2"]
+    (folder / "jobs.csv").write_text("\n".join(["nGPUs,micro batch,accumulation steps,Iteration time (s)", *rows]))
+    done = importing("--throughput", "Iteration time (s)", "--yes")
+    assert "one of its micro batches: give --unit seconds_per_step or --unit seconds_per_micro_batch" in done.err
+
+
 OLD = ("--workload", "nGPUs,Layers", "--parameters", "TP", "--throughput", "Throughput (tok/s/GPU)")
 
 
@@ -201,11 +256,6 @@ REFUSED = {
     "unit": (("--unit", "furlongs"), "argument --unit: invalid choice: 'furlongs' (choose from "),
     "outcome": (("--map", "MFU (%)=mfu", *ANSWERED, "--yes"), "is an outcome of a run"),
     "no-rate": (("--map", "Throughput (tok/s/GPU)="), "no column is a throughput or the time of a step"),
-    "time": (
-        ("--map", "Throughput (tok/s/GPU)=", "--map", "gbz=", "--map", "note=seconds_per_step", *ANSWERED, "--yes"),
-        "'note' needs the batch of a step to become a throughput: no column is global_batch_size, or "
-        "gradient_accumulation_steps",
-    ),
     "status": (("--status", "note", *ANSWERED, "--yes"), "no status in column 'note' says that a job ran"),
     "fact": (("--fact", "seq_len"), "--fact must be NAME=VALUE"),
     "map": (("--map", "seq_len"), "--map must be COLUMN=NAME"),

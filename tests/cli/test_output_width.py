@@ -198,7 +198,7 @@ def test_the_result_of_a_tune_fits(
     text = capsys.readouterr().out
     parts = (
         "Frontier:",
-        "your command",
+        "your config",
         "Gain ",
         "Probability that",
         "Changing one",
@@ -299,4 +299,5 @@ def test_the_list_cuts_no_word_that_differs(tmp_path: Path, monkeypatch: pytest.
     assert [text.count(word) for word in ("train.py", "other.py", "batch8(observed4)")] == [2, 1, 1]
     assert text.count("parameter_0avalue") == 1
     alike = "".join(printed("history", "list", "--program", "train.py").split())
-    assert "program" not in alike
+    assert alike.count("train.py") == 1
+    assert "thenewestfirst;programtrain.pytrial" in alike

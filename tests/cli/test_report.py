@@ -124,6 +124,7 @@ def test_the_result_is_that_of_the_tune(tuned: str, tmp_path: Path) -> None:
     assert re.search(r"\b(1\.9|2\.0)\dx the throughput of your own config", text)
     assert re.search(r"Gain 2\.\d\dx \(80 % interval: 1\.\d\dx to 2\.\d\dx\)", text)
     assert 'class="gain"' in page
+    assert "confirmed 203 tokens/s" in text
     assert "5 launches 1.25 device hours" in text
     assert "97% that no other measured config is more than 1 % faster" in text
     assert "micro_batch_size 2 16 The other one stays as in yours." in text
@@ -152,12 +153,43 @@ def test_a_tune_that_confirmed_nothing_shows_the_fastest_seen_and_why(tmp_path: 
     assert status == 0, stderr
     text = text_of((tmp_path / f"report.{kind}").read_text(encoding="utf-8")).replace("\\", "")
     assert "No gain confirmed yet" in text
-    assert "Your own config is the best found" not in text
+    assert "No config was confirmed" not in text
     assert "Fastest seen: batch 2 -> 16: 1.32x your config. Not confirmed: your config is known only" in text
     assert "6 of 6 launches were crowded (at worst, other processes kept 1.7 of 2 processors busy)" in text
     assert "each within a factor of 5.2" in text
     assert "?a?" not in text
     assert "0.17 device hours" in text
+
+
+@pytest.mark.parametrize("config", [OWN, BEST], ids=["the own one", "another one"])
+def test_after_a_tune_whose_winner_is_slower_the_own_config_is_the_fastest_seen(
+    tmp_path: Path, config: dict[str, int]
+) -> None:
+    url, rates = str(tmp_path / "store"), {"own": (100.0, 101.0), "best": (90.0, 91.0)}
+    for number, (each, rate) in enumerate([*((OWN, r) for r in rates["own"]), *((BEST, r) for r in rates["best"])], 1):
+        TrialStore(url).add(launched(number, each, rate))
+    own = Repeats(config=OWN, throughputs=rates["own"])
+    winner = own if config is OWN else Repeats(config=BEST, throughputs=rates["best"])
+    found = TuneResult(
+        comparison=compare(own, winner, objective="tokens_per_second"),
+        best=None,
+        launches=4,
+        device_hours=0.1,
+        command=(),
+        tune_id=TUNE,
+        others_measured=1,
+    )
+    Journal(url).write(Note(kind=NoteKind.FINISHED, tune_id=TUNE, facts={"result": found.to_json()}))
+    assert report("--store", url, "--format", "json", "--out", "report.json", folder=tmp_path)[0] == 0
+    (workload,) = json.loads((tmp_path / "report.json").read_text())["workloads"]
+    assert workload["best"] == workload["own"] == OWN
+    facts = {label: value for label, value, _ in workload["headline"]["facts"]}
+    if config is OWN:
+        assert workload["headline"]["meaning"] == "No config was confirmed faster than yours"
+        assert facts["your config"] == "100 tokens/s"
+    else:
+        assert facts["not confirmed"] == "90.5 tokens/s"
+        assert workload["headline"]["is_claimed"] is False
 
 
 def test_secrets_of_the_command_are_masked(tuned: str, tmp_path: Path) -> None:
@@ -188,7 +220,9 @@ def test_without_a_finished_tune_the_records_are_compared_with_their_doubt(tmp_p
     text = text_of(page)
     assert 'class="gain muted"' in page
     assert "no gain is claimed: too few measurements (it takes at least 1 more launch)" in text
-    assert "No finished tune has confirmed this" in text
+    assert "It was chosen by the same measurements that are compared here. A tune measures both again." in text
+    assert "fastest seen 205 tokens/s" in text
+    assert "confirmed" not in text
 
 
 def test_a_value_of_thousands_of_letters_is_cut_and_says_so_and_secrets_are_masked(tmp_path: Path) -> None:

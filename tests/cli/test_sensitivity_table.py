@@ -42,7 +42,7 @@ def test_each_other_value_has_a_row() -> None:
     out = StringIO()
     Console(file=out, width=160).print(table)
     title, heading, _, *rows = (line.rstrip() for line in out.getvalue().splitlines() if line.strip())
-    assert title == "Changing one parameter of the best measured config (1x)"
+    assert title == "Changing one parameter of the best known config (1x)"
     assert heading.split()[0] == "parameter"
     assert [" ".join(row.split()) for row in rows] == [
         "batch 8 1x",

@@ -97,7 +97,7 @@ def test_a_tune_is_over_when_its_winner_is_written(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(tuner, "tune", tuned)
     if goes:
-        with pytest.raises(LaunchError, match="cannot write the winner as a default to"):
+        with pytest.raises(LaunchError, match="cannot write the confirmed config as a default to"):
             tune.run(arguments(tmp_path, target))
         assert finished == []
     else:
@@ -107,7 +107,7 @@ def test_a_tune_is_over_when_its_winner_is_written(tmp_path: Path, monkeypatch: 
 
 def test_a_tune_that_cannot_write_makes_no_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "tune", None)
-    with pytest.raises(LaunchError, match="cannot write the winner as a default to"):
+    with pytest.raises(LaunchError, match="cannot write the confirmed config as a default to"):
         tune.run(arguments(tmp_path, tmp_path / "missing" / "defaults"))
 
 

@@ -228,7 +228,7 @@ def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepare
         return Trial(trial_id="t", workload={}, config={"a": 1}, state=State.RUNNING, measurement=measured)
 
     best = [Trial.completed(workload={}, config={"a": 2}, samples_per_second=100.0)]
-    assert "60% below the best" in early_stop_reason(running(40.0, 0.05), best, objective="samples_per_second")
+    assert "60% below the fastest seen" in early_stop_reason(running(40.0, 0.05), best, objective="samples_per_second")
     assert early_stop_reason(running(95.0, 0.05), best, objective="samples_per_second") == ""
     assert early_stop_reason(running(40.0, 0.05, doubt=0.4), best, objective="samples_per_second") == ""
     assert early_stop_reason(running(70.0, 0.9), best, objective="samples_per_second") == ""

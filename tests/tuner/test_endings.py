@@ -17,12 +17,12 @@ from tests.tune.cluster import Killed, SimulatedCluster
 from tests.tune.draws import Draws, go, prepare_in, stored, suggestion_of
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.trial import State, Trial
+from torchx_cubicml.store import TrialStore
 from torchx_cubicml.tuner import Budget, Launching, Notice, TuneResult, prepare
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner import Prepared, Step
     from torchx_cubicml.tuner.proposer import Snapshot
@@ -185,6 +185,20 @@ def test_a_budget_too_small_for_a_claim_is_said_to_be_before_the_first_launch(ca
     assert not (told and result.comparison is not None and result.comparison.claims_gain)
     if result.best is not None and result.best.config != prepared.current:
         assert result.launches_lacking > 0 or not told
+
+
+def test_a_crowded_launch_from_before_the_tune_tells_beforehand_what_it_can_show(prepared: Prepared) -> None:
+    done = Trial.completed(workload=prepared.workload, config=prepared.current, samples_per_second=100.0)
+    busy = {"host_cpus": 2, "other_busy_cpus": 1.7, "idle_cpus": 0.0}
+    TrialStore(prepared.store_url).add(replace(done, observed=busy, started_at="2026-01-01T00:00:00+00:00"))
+    prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=8), repeats=3))
+    steps = go(prepared, SimulatedCluster(seed=1, fates=("done",)), Untried())
+    first = next(number for number, step in enumerate(steps) if isinstance(step, Launching))
+    before = [step.text for step in steps[:first] if isinstance(step, Notice)]
+    assert [text for text in before if "crowded" in text] == [
+        "the latest launch was crowded: other processes kept 1.7 of 2 processors busy; 2 launches of each config, as "
+        "crowded as this one, are likely to confirm gains above 1.54x only"
+    ]
 
 
 def test_a_short_budget_of_hours_searches_instead_of_repeating(tmp_path: Path) -> None:

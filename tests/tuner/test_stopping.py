@@ -289,7 +289,8 @@ class TestEarlyStop:
         reason = early_stop_reason(running(1500.0), [run_of(1, 3000.0)], objective="tokens_per_second")
         multiple = math.log(2) / math.hypot(0.001, repeat_noise([], objective="tokens_per_second") * 2**0.5)
         assert reason == (
-            f"ended early: 1,500 tokens_per_second after 10 steps, 50% below the best ({multiple:.0f} times the noise)"
+            "ended early: 1,500 tokens_per_second after 10 steps, 50% below the fastest seen "
+            f"({multiple:.0f} times the noise)"
         )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
+import numpy as np
 import pytest
 
 from torchx_cubicml import Trial
-from torchx_cubicml.advisor.comparison import compared, least_confirmed
+from torchx_cubicml.advisor.comparison import least_confirmed
+from torchx_cubicml.predictors.measurement_error import SURE, ErrorModel, Launches
 from torchx_cubicml.records.crowding import with_crowding
-from torchx_cubicml.tuner.unconfirmed import unconfirmed_of
+from torchx_cubicml.tuner.unconfirmed import crowding_forecast, unconfirmed_of
 
 RATE = "tokens_per_second"
 OWN, BEST, OTHER = ({"micro_batch_size": batch} for batch in (4, 64, 8))
@@ -83,13 +85,40 @@ def test_repeats_and_a_free_machine_confirm_smaller_gains() -> None:
     assert 1.0 < least(quiet, 8) < least(quiet, 2) < least(crowded, 2) < 2.0
 
 
-@pytest.mark.parametrize("busy", [False, True])
-def test_about_the_least_confirmed_gain_is_confirmed(busy: bool) -> None:
-    least = least_confirmed(launched(OWN, 100.0, busy=busy)[0], 3, objective=RATE)
-    for ratio, is_sure in ((1.0 + 0.3 * (least - 1.0), False), (least**1.5, True)):
-        best = launched(BEST, *(ratio * rate for rate in (101, 99, 102)), busy=busy)
-        pairs = zip(launched(OWN, 98, 103, 100, busy=busy), best, strict=True)
-        trials = [replace(t, ended_at=f"2026-01-0{day}T00:00:00+00:00") for day, t in enumerate(chain(*pairs), 1)]
-        found = compared(OWN, BEST, trials, objective=RATE)
-        assert found is not None
-        assert found.claims_gain is is_sure
+@pytest.mark.parametrize(("busy", "repeats"), [(False, 3), (True, 2), (True, 3)])
+def test_the_model_confirms_the_least_gain_in_half_of_the_histories_that_it_draws(busy: bool, repeats: int) -> None:
+    (launch,) = launched(OWN, 100.0, busy=busy)
+    least = math.log(least_confirmed(launch, repeats, objective=RATE))
+    places, rng = np.arange(2 * repeats), np.random.default_rng(7)
+    one, _ = Launches.of([launch], objective=RATE)
+    planned = replace(one.rows(0 * places), time=places.astype(np.float64), config=places % 2)
+    covariances = planned.covariances()
+
+    def confirmed(gain: float) -> float:
+        """Return the share of histories in which a gain is claimed, by variances drawn from the prior."""
+        claims = 0
+        for _ in range(200):
+            errors = rng.multivariate_normal(np.zeros(len(planned)), covariances[rng.integers(len(covariances))])
+            seen = replace(planned, logarithm=errors + gain * planned.config)
+            claims += ErrorModel.unknown().gain(seen, 1, 0).probability_above(0.0) > SURE
+        return claims / 200
+
+    low, middle, high = map(confirmed, (0.5 * least, least, 1.5 * least))
+    assert low < 0.3
+    assert 0.4 < middle < 0.6
+    assert high > 0.55
+
+
+def test_a_tune_says_beforehand_what_launches_as_crowded_as_the_latest_can_confirm() -> None:
+    quiet, crowded = launched(OWN, 100.0), launched(OWN, 90.0, busy=True)
+    later = [replace(each, started_at="2026-02-01T00:00:00+00:00") for each in crowded]
+    least = least_confirmed(crowded[0], 3, objective=RATE)
+    assert crowding_forecast([*quiet, *later], 3, objective=RATE) == (
+        "the latest launch was crowded: other processes kept 1.7 of 2 processors busy; "
+        f"3 launches of each config, as crowded as this one, are likely to confirm gains above {least:.2f}x only"
+    )
+    assert crowding_forecast(quiet, 3, objective=RATE) == ""
+    assert (
+        crowding_forecast([*later, *(replace(each, started_at="2026-03") for each in quiet)], 3, objective=RATE) == ""
+    )
+    assert crowding_forecast(later, 3, objective="samples_per_second") == ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.launch.messages import interval_text, per_cost_text
+from torchx_cubicml.launch.same_training import global_batch
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.measurement_error import (
     FEWEST_TO_CLAIM,
@@ -42,7 +43,7 @@ class Repeats:
         throughputs: throughput of the whole job, in the objective's unit, in the order of the trials; at least one.
         uncertainties: standard deviation of the logarithm of each, as its run reported it; empty if all are unknown.
         time_to_done: median seconds of each part until a job is done; empty for other objectives.
-        global_batch: global batch size that all of them were observed with; ``None`` if unknown, or if it varied.
+        global_batch: global batch size of all of them; ``None`` if unknown, or if it varied.
     """
 
     config: Config
@@ -75,7 +76,7 @@ class Repeats:
             throughputs=tuple(value for value, _ in pairs),
             uncertainties=tuple(uncertainty for _, uncertainty in pairs),
             time_to_done=_median_parts(measured),
-            global_batch=_global_batch(measured),
+            global_batch=shared_batch(measured),
         )
 
     @property
@@ -127,6 +128,11 @@ class Comparison:
         return is_sure and not self.launches_lacking
 
     @property
+    def label(self) -> str:
+        """Name of the best config: a gain is claimed for the confirmed one alone."""
+        return "confirmed" if self.claims_gain else "not confirmed"
+
+    @property
     def doubt(self) -> str:
         """Reason why no gain is claimed, in words."""
         if self.launches_lacking:
@@ -151,9 +157,9 @@ class Comparison:
         return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: {self.doubt}"
 
 
-def _global_batch(trials: Iterable[Trial]) -> int | None:
-    """Return the global batch size that all launches observed; ``None`` where they differ or one did not."""
-    found = {trial.observed.get("global_batch_size") for trial in trials}
+def shared_batch(trials: Iterable[Trial]) -> int | None:
+    """Return the global batch size of all launches; ``None`` where one does not tell it, or they differ."""
+    found = {each.fact("global_batch_size") or global_batch(each.workload, each.config) for each in trials}
     (batch,) = found if len(found) == 1 else (None,)
     return batch if is_count(batch) else None
 
@@ -182,12 +188,9 @@ def _more(launches: int) -> str:
 
 
 def least_confirmed(launch: Trial, repeats: int, *, objective: str) -> float:
-    """Return about the least ratio that so many launches of each config, in turn and as uncertain, can confirm.
-
-    The load that all of them share costs both configs about the same.
-    """
-    launches, _ = Launches.of([launch], objective=objective)
-    return math.exp(_IN_ERRORS * math.sqrt(2.0 / max(repeats, FEWEST_TO_CLAIM)) * float(launches.usual_errors()[0]))
+    """Return about the least ratio that so many launches of each config, in turn and as uncertain, can confirm."""
+    launches, _ = Launches.of([launch], objective=objective, key=lambda _: "")
+    return ErrorModel.unknown().least_gain(launches, repeats)
 
 
 def compare(baseline: Repeats, best: Repeats, gain: Gain, *, objective: str, lacking: int | None = None) -> Comparison:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from torchx_cubicml.advisor.acquisition import weighted_by_fit
 from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.advisor.study import Study
+from torchx_cubicml.launch.same_training import batch_factors
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers import searcher_named
@@ -62,9 +64,13 @@ def predicted_frontier(
     first, second = (study_of(name) for name in objectives)
     own = [trial for trial in trials if is_same_workload(trial, first.posterior.data.workload)]
     points = measured_points(own, objectives, noise=first.posterior.noise)
-    if points:
-        points += _predicted(first, second, _untried(first, second))
-    return frontier_of(points, objectives, current=first.current)
+    predicted = _predicted(first, second, _untried(first, second)) if points else []
+    # Configs tell the batch of untried ones if they told it of all that ran, up to the same factor.
+    factors = partial(batch_factors, workload)
+    scales = {each.global_batch / made for each in points if each.global_batch and (made := factors(each.config))}
+    scale = max(scales) if len(scales) == 1 else 0
+    predicted = [replace(each, global_batch=round(scale * (factors(each.config) or 0)) or None) for each in predicted]
+    return frontier_of([*points, *predicted], objectives, current=first.current)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor.comparison import shared_batch
 from torchx_cubicml.predictors.features.history import config_key
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class FrontierPoint:
         may_be_surpassed: whether another one surely surpasses it in one objective, and lies within the noise in the
             other.
         ratios: both values over those of the user's own config; ``None`` where that one is unknown.
+        global_batch: global batch size that it trains with; ``None`` where it is unknown, or varied.
     """
 
     config: Config
@@ -44,6 +46,7 @@ class FrontierPoint:
     is_best: bool = True
     may_be_surpassed: bool = False
     ratios: tuple[float, float] | None = None
+    global_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +82,24 @@ def measured_points(
         objectives: the two.
         noise: standard deviation of the logarithm of throughput from run to run.
     """
-    configs: dict[str, Config] = {}
-    found: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[float, float, Trial]]] = defaultdict(list)
     for trial in trials:
         first, second = (trial.throughput(name) for name in objectives)
-        if first is not None and second is not None and trial.measurement is not None:
-            key = config_key(trial.config)
-            configs.setdefault(key, trial.config)
-            found[key].append((math.log(first), math.log(second), trial.measurement.uncertainty))
-    return [_point(configs[key], rows, noise) for key, rows in found.items()]
+        if first is not None and second is not None:
+            found[config_key(trial.config)].append((math.log(first), math.log(second), trial))
+    return [_point(rows, noise) for rows in found.values()]
 
 
-def _point(config: Config, rows: Sequence[tuple[float, float, float]], noise: float) -> FrontierPoint:
-    count = len(rows)
-    first, second = (math.exp(fmean(row[side] for row in rows)) for side in (0, 1))
-    doubt = math.sqrt((noise**2 + fmean(row[2] ** 2 for row in rows)) / count)
-    return FrontierPoint(config=config, values=(first, second), doubt=doubt, launches=count)
+def _point(rows: Sequence[tuple[float, float, Trial]], noise: float) -> FrontierPoint:
+    firsts, seconds, trials = zip(*rows, strict=True)
+    own = fmean(each.measurement.uncertainty**2 for each in trials if each.measurement)
+    return FrontierPoint(
+        config=trials[0].config,
+        values=(math.exp(fmean(firsts)), math.exp(fmean(seconds))),
+        doubt=math.sqrt((noise**2 + own) / len(rows)),
+        launches=len(rows),
+        global_batch=shared_batch(trials),
+    )
 
 
 def frontier_of(

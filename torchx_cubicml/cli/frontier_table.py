@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.terminal import fitted
 from torchx_cubicml.launch.messages import batches_text, interval_text, number_text
-from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.config_changes import config_changes, config_values
 from torchx_cubicml.records.redaction import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from rich.console import Console
     from rich.table import Table
 
     from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint
-    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config
 
 CHOSEN_ONCE = "A config measured once is on the frontier also by luck: measure it again before you rely on it."
@@ -64,11 +62,10 @@ def frontier_table(frontier: Frontier, current: Config | None = None, without: C
     return table
 
 
-def frontier_lines(frontier: Frontier, trials: Iterable[Trial] = ()) -> list[str]:
-    """Return the notes on the table of a frontier of some trials, one line each."""
+def frontier_lines(frontier: Frontier) -> list[str]:
+    """Return the notes on the table of a frontier, one line each."""
     surpassed = any(point.is_own and not point.is_best for point in frontier.points)
-    shown = {config_key(point.config) for point in frontier.points}
-    batches = batches_text(trial.fact("global_batch_size") for trial in trials if config_key(trial.config) in shown)
+    batches = batches_text(point.global_batch for point in frontier.points)
     own_text = "Your own config is surpassed in both by at least one of the others." if surpassed else ""
     lines = [*filter(None, (own_text, batches))]
     return [*lines, CHOSEN_ONCE] if any(point.launches == 1 for point in frontier.points) else lines

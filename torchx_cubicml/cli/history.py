@@ -135,8 +135,7 @@ def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, last: Mappi
     if as_json:
         print_json([_json(trial, last, resumed_from(trial, of)) for trial in trials])
         return
-    title = f"{len(trials)} of {len(of)} trials in {mask(url)}, the newest first"
-    console = open_console()
+    console, title = open_console(), f"{len(trials)} of {len(of)} trials in {mask(url)}, the newest first"
     if not trials:
         say(console, f"0 of {len(of)} trials in {mask(url)} pass the filters")
         return
@@ -163,18 +162,17 @@ def _shared(configs: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _rows(trials: Sequence[Trial], of: Sequence[Trial], configs: Sequence[str]) -> list[dict[str, str]]:
-    """Return column -> cell of each trial; the trust is empty where all are own, the program where all have one."""
+    """Return column -> cell of each trial; the trust is empty where all are own."""
     beside = mean_launches_beside(of)
     shows_trust = any(trial.trust is not Trust.OWN for trial in trials)
-    programs = [str(trial.workload.get("program", "")) for trial in trials]
     rows = []
-    for trial, program, config in zip(trials, programs, configs, strict=True):
+    for trial, config in zip(trials, configs, strict=True):
         is_crowded = trial.measurement is not None and crowded_share(trial, beside=beside.get(id(trial), 0.0)) > 0
         rate = f"{throughput_text(trial.measurement)}{', crowded' if is_crowded else ''}"
         row = {
             "trial": short_id(trial.trial_id),
             "started (UTC)": trial.started_at[:16].replace("T", " "),
-            _PROGRAM: program if len({*programs}) > 1 else "",
+            _PROGRAM: str(trial.workload.get("program", "")),
             "state": _state(trial),
             "origin": str(trial.origin),
             "trust": str(trial.trust) if shows_trust else "",
@@ -192,12 +190,19 @@ def _state(trial: Trial) -> str:
 
 
 def _trial_table(rows: Sequence[Mapping[str, str]], title: str, width: int, without: Collection[str]) -> Table:
-    """Return the table; what would be wider than ``width`` goes on in the next line, and nothing is cut."""
+    """Return the table; what would be wider than ``width`` goes on in the next line, and nothing is cut.
+
+    The title names a program that all rows share.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    program, *others = {row[_PROGRAM] for row in rows}
+    if not others:
+        title, without = f"{title}; program {program}" if program else title, {*without, _PROGRAM}
+    title_text = Text(printable(title), "table.title")
+    table = Table(title=title_text, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in (name for name in rows[0] if name not in without and any(row[name] for row in rows)):
         justify: JustifyMethod = "right" if name in {"throughput", "MFU"} else "left"
         most = max(_LEAST_RATE, width // 3) if name == "throughput" else None

@@ -15,7 +15,7 @@ from torchx_cubicml.records.redaction import mask, printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from torchx_cubicml.advisor.pareto_front import Frontier
     from torchx_cubicml.records.trial import Trial
@@ -34,18 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one table per program and workload; launches that differ in their number of processes are compared."""
-    objectives, url = _objectives(args.objectives), store_url(args)
+    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
+
+    console, objectives, url = open_console(), _objectives(args.objectives), store_url(args)
     trials, warnings = read_store(url, is_json=args.json)
     for warning in warnings:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
     frontiers = list(_frontiers(trials, objectives))
     if args.json:
-        print_json([{"workload": workload, **frontier.to_json()} for workload, frontier, _ in frontiers])
+        print_json([{"workload": workload, **frontier.to_json()} for workload, frontier in frontiers])
         return 0
     if not frontiers:
         raise StoreError(f"no trial of store {mask(url)} has both {' and '.join(objectives)}")
-    for workload, frontier, group in frontiers:
-        _print(str(workload.get("program", "")), frontier, group)
+    for workload, frontier in frontiers:
+        console.print(f"{printable(str(workload.get('program', '')))}:", soft_wrap=True)
+        print_frontier(console, frontier)
+        for line in [*frontier_lines(frontier), ""]:
+            say(console, line)
     return 0
 
 
@@ -56,9 +61,7 @@ def _objectives(text: str) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _frontiers(
-    trials: Iterable[Trial], objectives: tuple[str, str]
-) -> Iterator[tuple[Workload, Frontier, list[Trial]]]:
+def _frontiers(trials: Iterable[Trial], objectives: tuple[str, str]) -> Iterator[tuple[Workload, Frontier]]:
     from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
     from torchx_cubicml.predictors.measurement_error import repeat_noise
 
@@ -66,7 +69,7 @@ def _frontiers(
         points = measured_points(group, objectives, noise=repeat_noise(group, objective=objectives[0]))
         if points:
             workload = {name: value for name, value in group[0].workload.items() if name not in _SIZES}
-            yield workload, frontier_of(points, objectives), group
+            yield workload, frontier_of(points, objectives)
 
 
 def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
@@ -85,13 +88,3 @@ def _groups(trials: Iterable[Trial]) -> list[list[Trial]]:
         sizes = {name: value for name in sorted(_SIZES) if (value := trial.fact(name)) is not None}
         groups[key].append(replace(trial, config={**(trial.config or observed_config(trial)), **sizes}))
     return list(groups.values())
-
-
-def _print(program: str, frontier: Frontier, trials: Sequence[Trial]) -> None:
-    from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
-
-    console = open_console()
-    console.print(f"{printable(program)}:", soft_wrap=True)
-    print_frontier(console, frontier)
-    for line in [*frontier_lines(frontier, trials), ""]:
-        say(console, line)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import agreed, print_json, typed
-from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, STEP_TIMES, UNITS
+from torchx_cubicml.cli.jobs_table.column_roles import MICRO_BATCH_TIMES, OUTCOME, UNITS
 from torchx_cubicml.cli.jobs_table.given_mapping import GivenMapping
 from torchx_cubicml.cli.jobs_table.layouts import split_columns
 from torchx_cubicml.cli.jobs_table.mapping import MappingFields, TableMapping, column_names, fact_values, named_columns
@@ -78,7 +78,8 @@ def confirmed_mapping(args: argparse.Namespace) -> ConfirmedMapping | None:
     plans = propose_columns(source, named)
     if given.is_whole and not args.yes:
         mapping = given.joined(source, [plan for plan in plans if plan.is_given])
-        return ConfirmedMapping(source=source, mapping=mapping, remarks=(*source.notes, *_unused(source, plans, named)))
+        remarks = (*source.notes, *_unused(source, plans, named), *_step_lines(plans, given))
+        return ConfirmedMapping(source=source, mapping=mapping, remarks=remarks)
     return _confirmed(args, source, given, plans)
 
 
@@ -90,21 +91,17 @@ def _split(source: SourceTable, given: GivenMapping) -> SourceTable:
 def _confirmed(
     args: argparse.Namespace, source: SourceTable, given: GivenMapping, plans: list[ColumnPlan]
 ) -> ConfirmedMapping | None:
-    if sys.stdin is not None and sys.stdin.isatty() and not args.json and not args.yes:
-        _print_proposal(source, plans, given)
-        plans = propose_columns(source, {**given.named(), **_answers(plans)})
-        _check_throughput(plans, given)
-        is_agreed = agreed(f"Import {len(source.rows)} rows as proposed?")
-        return _joined(source, given, plans) if is_agreed else None
-    if args.yes and not any(plan.choices for plan in plans):
-        _check_throughput(plans, given)
-        return _joined(source, given, plans)
-    if args.json:
+    asks = sys.stdin is not None and sys.stdin.isatty() and not args.json and not args.yes
+    is_agreed = args.yes and not any(plan.choices for plan in plans)
+    if args.json and not is_agreed:
         print_json({"imported": 0, **proposal_json(source, plans, given.text)})
-    else:
+    elif not is_agreed:
         _print_proposal(source, plans, given)
-    _check_throughput(plans, given)
-    if not args.json:
+    plans = propose_columns(source, {**given.named(), **_answers(plans)}) if asks else plans
+    _check_throughput(plans)
+    if is_agreed or (asks and agreed(f"Import {len(source.rows)} rows as proposed?")):
+        return _joined(source, given, plans)
+    if not args.json and not asks:
         how = "answer the questions in <>, then run" if any(plan.choices for plan in plans) else "run"
         say(open_console(), f"nothing is imported yet; to import the table so, {how}:")
         sys.stdout.write(f"    {_command(args, plans)}\n")
@@ -112,14 +109,15 @@ def _confirmed(
 
 
 def _joined(source: SourceTable, given: GivenMapping, plans: Sequence[ColumnPlan]) -> ConfirmedMapping:
-    mapping = given.joined(source, plans)
-    return ConfirmedMapping(source=source, mapping=mapping, remarks=(*source.notes, *left_over_lines(source, plans)))
+    mapping, remarks = given.joined(source, plans), (*left_over_lines(source, plans), *_step_lines(plans, given))
+    return ConfirmedMapping(source=source, mapping=mapping, remarks=(*source.notes, *remarks))
 
 
 def _print_proposal(source: SourceTable, plans: Sequence[ColumnPlan], given: GivenMapping) -> None:
     console = open_console()
     console.print(fitted(console, partial(_proposal_table, source, plans, given), (_EXAMPLE,), flexible=_READING))
-    for line in [*source.notes, *left_over_lines(source, plans), *skipped_lines(source), *question_lines(plans)]:
+    lines = [*left_over_lines(source, plans), *skipped_lines(source), *question_lines(plans)]
+    for line in [*source.notes, *lines, *_step_lines(plans, given)]:
         say(console, printable(line))
 
 
@@ -156,29 +154,29 @@ def _answers(plans: Sequence[ColumnPlan]) -> dict[str, str]:
     return found
 
 
-def _check_throughput(plans: Sequence[ColumnPlan], given: GivenMapping) -> None:
+def _check_throughput(plans: Sequence[ColumnPlan]) -> None:
     """Check that some column gives the throughput of a job.
 
     Raises:
-        RecordError: none does, or what turns it into a throughput is missing.
+        RecordError: none does.
     """
-    rated = next((plan for plan in plans if plan.name in UNITS), None)
-    if rated is None:
-        if any({*plan.choices} & {*UNITS} for plan in plans):
-            return
-        outcomes = ", ".join(plan.heading.text for plan in plans if plan.name == OUTCOME)
-        other = f"; {outcomes} cannot stand in for it" if outcomes else ""
-        raise RecordError(
-            f"no column is a throughput or the time of a step{other}: give --map COLUMN=UNIT with one of "
-            f"{', '.join(UNITS)}"
-        )
+    if any({plan.name, *plan.choices} & {*UNITS} for plan in plans):
+        return
+    outcomes = ", ".join(plan.heading.text for plan in plans if plan.name == OUTCOME)
+    other = f"; {outcomes} cannot stand in for it" if outcomes else ""
+    raise RecordError(
+        f"no column is a throughput or the time of a step{other}: give --map COLUMN=UNIT with one of {', '.join(UNITS)}"
+    )
+
+
+def _step_lines(plans: Sequence[ColumnPlan], given: GivenMapping) -> list[str]:
+    """Return the line that steps alone are counted, where no column or fact tells the batch of a step."""
     names = {plan.name for plan in plans if plan.name} | {*given.facts}
-    missing = missing_for_steps(names) if rated.name in (*STEP_TIMES, "steps_per_second") else ""
-    if missing and not any(plan.choices for plan in plans):
-        raise RecordError(
-            f"column {rated.heading.text!r} needs the batch of a step to become a throughput: no column is {missing}; "
-            "name one with --map, or give --fact gradient_accumulation_steps=1 or the like"
-        )
+    counted = next((plan for plan in plans if plan.name in (*MICRO_BATCH_TIMES, "steps_per_second")), None)
+    if counted is None or any(plan.choices for plan in plans) or not (missing := missing_for_steps(names)):
+        return []
+    cure = "name one with --map, or give --fact gradient_accumulation_steps=1 or the like"
+    return [f"{counted.heading.text!r} gives steps per second, and no samples: no column is {missing}; {cure}"]
 
 
 def _unused(source: SourceTable, plans: Sequence[ColumnPlan], named: Mapping[str, str]) -> list[str]:

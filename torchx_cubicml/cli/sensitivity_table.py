@@ -21,7 +21,7 @@ OPTIONAL = (_INTERVAL,)
 """Columns that a narrow terminal does without."""
 FLEXIBLE = "value"
 """Column that takes the room which the others leave."""
-_REFERENCE = "1x"  # the best measured config itself, which another value may be predicted to surpass
+_REFERENCE = "1x"  # the best known config itself, which another value may be predicted to surpass
 _LIKELY_TO_FIT = 0.5  # probability to fit in memory below which an alternative is marked
 
 
@@ -32,7 +32,7 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity], without: Co
         sensitivities: to each parameter.
         without: those of ``OPTIONAL`` that are left out, where the table would be too wide.
     """
-    title = "Changing one parameter of the best measured config (1x)"
+    title = "Changing one parameter of the best known config (1x)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     names = [each.name for each in sensitivities]
     table.add_column("parameter", no_wrap=True)

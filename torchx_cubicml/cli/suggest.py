@@ -140,7 +140,7 @@ def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
         _print_lines([*context.lines, "No launch of this workload was measured in both objectives yet."])
     else:
         print_frontier(open_console(), frontier, current=context.current)
-        _print_lines([*frontier_lines(frontier, context.own_trials()), *context.lines])
+        _print_lines([*frontier_lines(frontier), *context.lines])
     return 0
 
 

@@ -95,7 +95,7 @@ def _read(path: Path) -> configparser.RawConfigParser:
 
 
 def _write_error(path: Path, error: Exception) -> LaunchError:
-    return LaunchError(f"cannot write the winner as a default to {path}: {error}")
+    return LaunchError(f"cannot write the confirmed config as a default to {path}: {error}")
 
 
 def _to_text(value: object) -> str:

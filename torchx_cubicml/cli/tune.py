@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parallel", type=int, default=1, metavar="P", help="launches in flight (default: 1)")
     parser.add_argument("--rounds", action="store_true", help="start the next P launches only when all P have ended")
     add_scheduler(parser, default="local_cwd")
-    text = "times winner and baseline are measured before a gain is reported (default: 3)"
+    text = "times your config and the one to confirm are measured (default: 3)"
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help=text)
     text = "end each launch after N optimizer steps, at least 5"
     parser.add_argument("--steps", type=int, default=None, metavar="N", help=text)
@@ -61,9 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop-under", type=float, default=None, metavar="SHARE", help=text)
     parser.add_argument("--workspace", default=None, help="workspace, as for `torchx run`; its image is built once")
     parser.add_argument("--fresh", action="store_true", help="start over instead of resuming")
-    parser.add_argument(
-        "--write-config", metavar="FILE", default="", help="write a confirmed winner to a .torchxconfig"
-    )
+    text = "write the confirmed config to a .torchxconfig"
+    parser.add_argument("--write-config", metavar="FILE", default="", help=text)
     parser.add_argument("--scratch", default="", help="folder for {scratch} in [tune]; all nodes must see it")
     add_keep_command(parser)
     add_seed(parser)

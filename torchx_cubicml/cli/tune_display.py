@@ -13,14 +13,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from torchx_cubicml.advisor.comparison import least_confirmed
 from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.cli.observed_config import differing_values
 from torchx_cubicml.cli.progress_bar import DELAY_S
 from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
-from torchx_cubicml.launch.messages import interval_text, statistic_text, title_text, unit_text, worth_text
-from torchx_cubicml.launch.same_training import global_batch, shown_always
-from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM
+from torchx_cubicml.launch.messages import best_word, interval_text, statistic_text, title_text, unit_text, worth_text
+from torchx_cubicml.launch.same_training import shown_always
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share, crowding_text
 from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text
@@ -30,6 +28,7 @@ from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.value_text import value_text
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT
+from torchx_cubicml.tuner.unconfirmed import least_gain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -46,12 +45,11 @@ _INDENT = "    "
 _COLUMNS = ("", "purpose", "config", "state", "time", "predicted", "measured")  # of the launches in flight
 _REFRESHES_PER_S = 2.0
 _DECIDING = "deciding what comes next"
-_FOUND = "best found"
 _LESS_IMPORTANT = ("state", "predicted", "time", "purpose")  # the least first
 
 
 def comparison_table(
-    comparison: Comparison, *, statistic: str = MEAN, best_label: str = _FOUND, prepared: Prepared | None = None
+    comparison: Comparison, *, statistic: str = MEAN, best_label: str = "", prepared: Prepared | None = None
 ) -> Table:
     """Return a table of the user's config beside the best one, if another: values that differ, then measurements.
 
@@ -60,7 +58,7 @@ def comparison_table(
     Args:
         comparison: of both configs.
         statistic: of the throughput over steps.
-        best_label: heading of the other config.
+        best_label: heading of the other config; by default, whether it is confirmed.
         prepared: request of the tune, which tells what changes the training; ``None`` where there is none.
     """
     objective = comparison.objective
@@ -68,10 +66,10 @@ def comparison_table(
     of_job = ", whole job" if objective in OBJECTIVES else ""
     table = Table(title=f"{title}{of_job}", title_justify="left")
     table.add_column("")
-    table.add_column("your command", justify="right", overflow="fold")
+    table.add_column("your config", justify="right", overflow="fold")
     sides = [comparison.baseline]
     if comparison.best is not comparison.baseline and comparison.best.config != comparison.baseline.config:
-        table.add_column(best_label, justify="right", overflow="fold")
+        table.add_column(best_label or comparison.label, justify="right", overflow="fold")
         sides.append(comparison.best)
     best, own = comparison.best.config, comparison.baseline.config
     always = shown_always(prepared.space) if prepared is not None else frozenset[str]()
@@ -80,9 +78,9 @@ def comparison_table(
     for name, value in shown.items():
         values = [Text(value_text(own.get(name, "-"))), Text(value_text(value), "bold" if name in differing else "")]
         table.add_row(Text(short_name(name, best), "bold"), *values[: len(sides)])
-    batches = _global_batches(comparison, prepared)
-    if len(set(batches)) > 1:
-        table.add_row(Text("global batch", "bold"), *(Text(f"{batch:,}", "bold") for batch in batches[: len(sides)]))
+    batches = [side.global_batch or 0 for side in sides]
+    if all(batches) and len({*batches}) > 1:
+        table.add_row(Text("global batch", "bold"), *(Text(f"{batch:,}", "bold") for batch in batches))
     if len(shown) < len(best):
         same = len(best) - len(shown)
         table.add_row(f"{same} other{'s' if same > 1 else ''}", *["the same"] * len(sides))
@@ -99,16 +97,6 @@ def comparison_table(
         if any(texts):
             table.add_row(heading, *texts)
     return table
-
-
-def _global_batches(comparison: Comparison, prepared: Prepared | None) -> tuple[int, ...]:
-    """Return the global batch sizes of both sides, as observed or as the configs tell; empty where one is unknown."""
-    sides = comparison.baseline, comparison.best
-    batches = [side.global_batch for side in sides]
-    if None in batches and prepared is not None:
-        batches = [global_batch(prepared.workload, side.config) for side in sides]
-    known = tuple(batch for batch in batches if batch is not None)
-    return known if len(known) == len(sides) else ()
 
 
 def _median_text(repeats: Repeats, *, objective: str) -> str:
@@ -175,7 +163,8 @@ class Display(AbstractContextManager["Display"]):
             text = _ended_text(step, self._prepared, explains=is_first)
             self._lines(wrapped(text, width, first=number, indent=_INDENT))
             if is_first:
-                self._lines(wrapped(_crowded_text(step, self._prepared), width, first=_INDENT, indent=_INDENT))
+                least = least_gain_text(step.trial, self._prepared.request.repeats_made, objective=step.objective)
+                self._lines(wrapped(least, width, first=_INDENT, indent=_INDENT))
 
     def _bound_space(self) -> SearchSpace:
         prepared = self._prepared
@@ -249,13 +238,10 @@ def waiting_table(step: Waiting, statistic: str, current: Config, without: Colle
     """
     best = "nothing measured yet"
     if step.best is not None:
-        best = f"best {worth_text(step.best, step.objective)} {_unit(step.objective, statistic)}"
-    left = (
-        [step.budget_left]
-        if step.time_left_s is None
-        else [step.budget_left, f"about {_duration_text(step.time_left_s)}"]
-    )
-    table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
+        value = f"{worth_text(step.best, step.objective)} {_unit(step.objective, statistic)}"
+        best = f"{best_word(step.objective)} seen {value}"
+    about = f", about {_duration_text(step.time_left_s)}" if step.time_left_s is not None else ""
+    table = Table(box=None, caption=f"{best}; {step.budget_left}{about}", caption_justify="left")
     names = [name for name in _COLUMNS if name not in without]
     for name in names:
         side: JustifyMethod = "right" if name in {"time", "predicted"} else "left"
@@ -316,14 +302,6 @@ def _ended_text(step: Ended, prepared: Prepared, *, explains: bool) -> str:
         (crowding_text(step.trial) if explains else "crowded") if crowded_share(step.trial) else "",
     ]
     return ", ".join(filter(None, texts))
-
-
-def _crowded_text(step: Ended, prepared: Prepared) -> str:
-    """Return the warning at the first crowded launch: the gain that launches as uncertain as it can confirm."""
-    repeats = max(prepared.request.repeats, FEWEST_TO_CLAIM)
-    least = least_confirmed(step.trial, repeats, objective=step.objective)
-    ratio = f"{least:.2f}" if least < 2.0 else f"{least:,.1f}"
-    return f"{repeats} launches of each config, as crowded as this one, confirm no gain under about {ratio}x"
 
 
 def _against_own(step: Ended, prepared: Prepared) -> str:

@@ -11,7 +11,6 @@ from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
 from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
 from torchx_cubicml.cli.terminal import command_lines, fitted, say
 from torchx_cubicml.cli.tune_display import comparison_table
-from torchx_cubicml.cli.unconfirmed_text import print_unconfirmed
 from torchx_cubicml.launch.messages import better_word
 from torchx_cubicml.records.redaction import mask
 
@@ -44,8 +43,8 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         return
     console.print(comparison_table(comparison, statistic=prepared.space.statistic, prepared=prepared))
     say(console, str(comparison))
-    if seen is not None and seen.crowding:
-        say(console, f"{seen.why} {seen.advice}")
+    if seen is not None:
+        say(console, str(seen))
     if result.confidence is not None and result.others_measured > 1:
         than, share = better_word(comparison.objective), min(result.confidence, _MOST_SURE)
         least = "at least " if result.confidence > share else ""
@@ -61,17 +60,16 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
 
 def _print_none_confirmed(console: Console, result: TuneResult, prepared: Prepared) -> None:
     """Print the end of a tune without a winner besides the user's own config."""
-    comparison = result.comparison
-    lack = "" if result.compares else "no config besides your own was measured, so nothing was compared"
-    if result.unconfirmed is not None:
-        print_unconfirmed(console, result.unconfirmed, prepared=prepared)
-    elif comparison is not None:
-        console.print(comparison_table(comparison, statistic=prepared.space.statistic, prepared=prepared))
-        none = f"No config was confirmed {better_word(comparison.objective)} than yours." if result.compares else ""
-        if none:
-            say(console, none)
-    if comparison is None:
-        lack = lack or too_few_text(result.launches_lacking)
+    seen, lack = result.unconfirmed, "" if result.comparison is not None else too_few_text(result.launches_lacking)
+    if not result.compares:
+        lack = "no config besides your own was measured, so nothing was compared"
+    shown, label = (seen.comparison, seen.label) if seen is not None else (result.comparison, "")
+    if shown is not None:
+        console.print(comparison_table(shown, statistic=prepared.space.statistic, best_label=label, prepared=prepared))
+    if shown is not None and result.compares:
+        say(console, f"No config was confirmed {better_word(shown.objective)} than yours.")
+    for text in (seen.seen, seen.why, seen.advice) if seen is not None else ():
+        say(console, text)
     _print_ending(console, result, lack)
 
 
@@ -91,8 +89,7 @@ def _print_frontier(console: Console, frontier: Frontier, prepared: Prepared) ->
     print_frontier(console, frontier, current=prepared.current)
     for line in frontier_lines(frontier):
         say(console, line)
-    text = f"Below, the best by {frontier.objectives[0]} alone is compared with your command; the choice is yours."
-    say(console, f"{text}\n")
+    say(console, f"Below, your config is compared by {frontier.objectives[0]} alone; the choice is yours.\n")
 
 
 def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:

@@ -87,7 +87,7 @@ def not_permitted(space: SearchSpace) -> tuple[str, ...]:
 def global_batch(workload: Workload, config: Config) -> int | None:
     """Return the global batch size of a config; ``None`` where one of its factors is not among the known values."""
     is_whole = all(name in workload or name in config for name in _PER_RANK)
-    return _product(workload, config) if is_whole else None
+    return batch_factors(workload, config) if is_whole else None
 
 
 def shown_always(space: SearchSpace) -> frozenset[str]:
@@ -289,7 +289,7 @@ def batch_change(space: SearchSpace, *, workload: Workload, current: Config, con
     """Return the change of the global batch size by ``config`` without permission; ``None`` without one."""
     if _is_permitted(space, current, config):
         return None
-    before, after = _product(workload, current), _product(workload, config)
+    before, after = batch_factors(workload, current), batch_factors(workload, config)
     if before is None or after is None or before == after:
         return None
     is_whole = not {global_batch(workload, current), script_batch(workload, current)} <= {None}
@@ -317,18 +317,18 @@ def can_change_batch(space: SearchSpace, *, workload: Workload, current: Config)
     """Return whether legal configs can change the command's global batch size although that is not permitted."""
     factors = [item for item in space.parameters if item.name in _BATCH_AND_RANKS and not item.changes_training]
     is_free = any(len(item.choices) != 1 for item in factors)
-    return is_free and not space.derives_batch and _product(workload, current) is not None
+    return is_free and not space.derives_batch and batch_factors(workload, current) is not None
 
 
 def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
     """Constrain the space to configs with the command's global batch size, or with another one that is permitted."""
     known = {**workload, **current}
     factors = [name for name in _PER_RANK if name in known]
-    kept = f"{' * '.join([*factors, 'dp_degree'])} == {_product(workload, current)}"
+    kept = f"{' * '.join([*factors, 'dp_degree'])} == {batch_factors(workload, current)}"
     batch = script_batch(workload, current)
     if batch is not None and MICRO_BATCH in known:
         divides = f"{batch} % ({MICRO_BATCH} * dp_degree) == 0"
-        kept = divides if batch == _product(workload, current) else f"{MICRO_BATCH} == {known[MICRO_BATCH]}"
+        kept = divides if batch == batch_factors(workload, current) else f"{MICRO_BATCH} == {known[MICRO_BATCH]}"
     permitted = [item.name for item in space.parameters if item.changes_training and item.name in _BATCH_AND_RANKS]
     permitted = [name for name in permitted if is_count(current.get(name))]
     changed = [f"{name} != {current[name]}" for name in permitted]
@@ -363,7 +363,7 @@ def batch_parameters(space: SearchSpace, own: Iterable[Trial], *, suspected: boo
     return tuple(item.name for item in free if item.name in found)
 
 
-def _product(workload: Workload, config: Config) -> int | None:
+def batch_factors(workload: Workload, config: Config) -> int | None:
     """Return the product of the known factors of the global batch; ``None`` where no size of a batch is among them.
 
     A factor that neither the workload nor the config has stays as typed.

@@ -57,6 +57,7 @@ _OUTLIER = 0.1  # probability that the program of another workload changed betwe
 _POWER, _TRUST = 0.5, 0.5  # of its likelihood (power prior, Ibrahim and Chen, 2000), and weight of all of them
 _NEGLIGIBLE = 1e-4
 _HALVINGS, _CERTAIN = 40, 1e-8  # steps of a bisection; spread of a gain that is known
+_TRIED, _MOST_TRIED = 12, 3.0  # planned gains, and the logarithm of the largest
 _SHARED_FACTS = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats must share
 
 
@@ -315,6 +316,25 @@ class ErrorModel:
         means = _CONFIG**2 * (of_contrast * of_values).sum(axis=1)
         spreads = np.sqrt(np.maximum(2.0 * _CONFIG**2 - _CONFIG**4 * (of_contrast**2).sum(axis=1), 1e-12))
         return Gain(weights[kept] / weights[kept].sum(), means, spreads)
+
+    def least_gain(self, launch: Launches, count: int) -> float:
+        """Return about the least gain of which launches of two configs in turn are sure, as a ratio.
+
+        The model itself is asked, about launches that scatter as usual: both configs by the same normal scores.
+
+        Args:
+            launch: one, as loaded and as uncertain as each of them.
+            count: launches of each config, > 1.
+        """
+        places, scores = np.arange(2 * count), [NormalDist().inv_cdf((each + 0.5) / count) for each in range(count)]
+        planned = replace(launch.rows(0 * places), time=places.astype(np.float64), config=places % 2)
+        errors = planned.usual_errors() * np.column_stack([scores, scores[::-1]]).ravel()
+        low, high = 0.0, _MOST_TRIED
+        for _ in range(_TRIED):
+            middle = 0.5 * (low + high)
+            found = self.gain(replace(planned, logarithm=errors + middle * planned.config), 1, 0)
+            low, high = (low, middle) if found.probability_above(0.0) > SURE else (middle, high)
+        return math.exp(high)
 
 
 def repeat_noise(trials: Iterable[Trial], *, objective: str, elsewhere: Iterable[Trial] = ()) -> float:

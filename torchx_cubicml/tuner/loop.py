@@ -56,7 +56,7 @@ from torchx_cubicml.tuner.sharing import Sharing, share_host
 from torchx_cubicml.tuner.state import TuneState
 from torchx_cubicml.tuner.stopping import check_abort, check_repeated, stop_reason, with_last_lines
 from torchx_cubicml.tuner.trials import TrialLog
-from torchx_cubicml.tuner.unconfirmed import unconfirmed_of
+from torchx_cubicml.tuner.unconfirmed import crowding_forecast, unconfirmed_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -204,7 +204,9 @@ class _Loop:
             in_flight=in_flight,
             at_a_time=self._sharing.at_a_time,
         )
-        texts = filter(None, [self._sharing.text, *notices, self._duration_text(made)])
+        before, objective = () if made else self._evidence().before, self._prepared.space.objective
+        forecast = crowding_forecast(before, self._prepared.request.repeats_made, objective=objective)
+        texts = filter(None, [self._sharing.text, *notices, duration_text(self._prepared, before), forecast])
         yield from (Notice(text=text) for text in texts)
         yield from self._budget_notice()
         yield from self._doubt_notices()
@@ -220,9 +222,6 @@ class _Loop:
         doubt = "" if made else store_doubt(self._prepared.store_url, self._prepared.component.launch)
         of_store = [f"{doubt}; use a shared store (--store URL)"] if doubt else []
         return [*self._prepared.notices, *self._hook_notices(made), *self._keep_batch(), *of_store]
-
-    def _duration_text(self, made: int) -> str:
-        return "" if made else duration_text(self._prepared, self._evidence().before)
 
     def _hook_notices(self, made: int) -> list[str]:
         """Return notices on the hooks of the space before the first launch; ``made`` is the number of launches."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.hook_refusals import refused_change
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.messages import unit_text, worth_text
+from torchx_cubicml.launch.messages import best_word, unit_text, worth_text
 from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.launch.scheduler import store_doubt
 from torchx_cubicml.predictors.features.history import config_key
@@ -238,7 +238,7 @@ def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) 
     return (
         f"ended early: {worth_text(own, objective)} {unit_text(objective)} after "
         f"{trial.measurement.steps_counted} steps, "
-        f"{1 - own / best:.0%} below the best ({behind / noise:.0f} times the noise)"
+        f"{1 - own / best:.0%} below the {best_word(objective)} seen ({behind / noise:.0f} times the noise)"
     )
 
 

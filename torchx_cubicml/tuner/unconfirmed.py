@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.comparison import Comparison, compared, fastest_measured
+from torchx_cubicml.advisor.comparison import Comparison, compared, fastest_measured, least_confirmed
 from torchx_cubicml.launch.messages import best_word, per_cost_text
 from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM
 from torchx_cubicml.records.config_changes import config_changes
 from torchx_cubicml.records.crowding import crowded_share, crowding_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config
@@ -37,12 +38,17 @@ class Unconfirmed:
     unsteady: int = 0
 
     @property
+    def label(self) -> str:
+        """Name of the config."""
+        return f"{best_word(self.comparison.objective)} seen"
+
+    @property
     def seen(self) -> str:
         """Sentence on the config and its ratio."""
         found = self.comparison
         changes = ", ".join(config_changes(found.best.config, found.baseline.config))
         ratio = f"{found.measured:.2f}x your config {per_cost_text(found.objective)}".rstrip()
-        return f"{best_word(found.objective).capitalize()} seen: {changes}: {ratio}."
+        return f"{self.label.capitalize()}: {changes}: {ratio}."
 
     @property
     def why(self) -> str:
@@ -61,6 +67,26 @@ class Unconfirmed:
         """Sentence on what to do."""
         when = " when the machine is free" if self.crowding else ""
         return f"Run it again{when}; these launches are kept."
+
+    def __str__(self) -> str:
+        return f"{self.seen} {self.why} {self.advice}"
+
+
+def least_gain_text(launch: Trial, repeats: int, *, objective: str) -> str:
+    """Return in words the least gain that so many launches of each config confirm, as crowded as one."""
+    repeats = max(repeats, FEWEST_TO_CLAIM)
+    least = least_confirmed(launch, repeats, objective=objective)
+    ratio = f"{least:.2f}" if least < 2.0 else f"{least:,.1f}"
+    return f"{repeats} launches of each config, as crowded as this one, are likely to confirm gains above {ratio}x only"
+
+
+def crowding_forecast(trials: Iterable[Trial], repeats: int, *, objective: str) -> str:
+    """Return what launches can confirm if they are as crowded as the latest of ``trials``; empty if that was not."""
+    measured = [trial for trial in trials if trial.throughput(objective) is not None]
+    latest = max(measured, key=lambda trial: trial.started_at, default=None)
+    if latest is None or not crowded_share(latest):
+        return ""
+    return f"the latest launch was {crowding_text(latest)}; {least_gain_text(latest, repeats, objective=objective)}"
 
 
 def unconfirmed_of(

@@ -215,10 +215,12 @@ def test_a_unit_and_a_batch_give_a_throughput(
     assert (trial.measurement.tokens_per_second, trial.measurement.samples_per_second) == (tokens, samples)
 
 
-def test_a_step_time_without_a_batch_is_refused_with_what_is_missing(table: Path) -> None:
+def test_a_step_time_without_a_batch_counts_steps(table: Path) -> None:
     table.write_text("GPUs,seq,mbs,speed\n8,1k,4,2\n")
-    (problem,) = read_table(table, plain(unit="seconds_per_step")).problems
-    assert problem.endswith("needs global_batch_size, or gradient_accumulation_steps, to become a throughput")
+    (trial,) = read_table(table, plain(unit="seconds_per_step")).trials
+    assert trial.measurement is not None
+    assert trial.measurement.steps_per_second == 0.5
+    assert (trial.measurement.tokens_per_second, trial.measurement.samples_per_second) == (None, None)
     given = plain(unit="seconds_per_step", facts={"gradient_accumulation_steps": 2})
     (trial,) = read_table(table, given).trials
     assert trial.measurement is not None

@@ -15,7 +15,7 @@ from torchx_cubicml.recorder.model.layers import (
     ancestors,
     contains_all,
     count_layers,
-    has_single_block,
+    layers_of_stage,
     live_modules,
     modules_around,
     networks_with,
@@ -192,20 +192,22 @@ def test_larger_lists_within_a_layer_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "has_one"),
+    ("part", "n_layers"),
     [
-        (nn.ModuleList([Block()]), True),
-        (nn.ModuleDict({"only": Block()}), True),
-        (nn.Sequential(Block()), False),
-        (nn.ModuleList([Block(), Block()]), False),
-        (nn.ModuleList([Block(), nn.Linear(4, 4)]), True),
-        (nn.ModuleList([nn.Linear(4, 4)]), False),
-        (nn.Sequential(nn.ModuleList([]), nn.ModuleList([Block()])), True),
+        (nn.ModuleList([Block()]), 1),
+        (nn.ModuleDict({"only": Block()}), 1),
+        (nn.Sequential(Block()), 0),
+        (nn.ModuleList([Block(), Block()]), 2),
+        (nn.ModuleList([Block(), nn.Linear(4, 4)]), 1),
+        (nn.ModuleList([nn.Linear(4, 4)]), 0),
+        (nn.Sequential(nn.ModuleList([]), nn.ModuleList([Block()])), 1),
+        (nn.ModuleDict({"layers": nn.ModuleList([Block()])}), 1),
     ],
-    ids=["list", "dictionary", "sequence", "two", "one and a plain one", "plain", "within"],
+    ids=["list", "dictionary", "sequence", "two", "one and a plain one", "plain", "within", "list in a dictionary"],
 )
-def test_a_part_of_a_model_may_have_one_layer(part: nn.Module, has_one: bool) -> None:
-    assert has_single_block(part) is has_one
+def test_a_part_of_a_model_may_have_one_layer(part: nn.Module, n_layers: int) -> None:
+    layer = "Block 4 4 4 4" if n_layers else ""
+    assert layers_of_stage(part) == {"n_layers": n_layers, "layer": layer}
 
 
 def test_the_nearest_module_comes_first() -> None:

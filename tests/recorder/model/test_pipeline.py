@@ -67,6 +67,29 @@ def test_stages_add_up() -> None:
     }
 
 
+class Wide(nn.Module):
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for width in widths)
+
+
+@pytest.mark.parametrize(
+    ("stages", "n_layers"),
+    [
+        ([Wide(2, 2), Wide(2)], 3),
+        ([nn.Embedding(4, 2), Wide(2, 2), nn.Linear(2, 4)], 2),
+        ([Wide(2, 2), Wide(3, 3)], None),
+        ([Wide(2), Wide(3)], None),
+        ([Wide(2, 3, 4), Wide(2)], None),
+        ([nn.Linear(2, 2), nn.Linear(2, 2)], None),
+    ],
+    ids=["one stack", "ends", "two stacks", "single layers", "a stage without a stack", "no layers"],
+)
+def test_layers_count_where_the_stages_are_parts_of_one_stack(stages: list[nn.Module], n_layers: int | None) -> None:
+    words = [encode_stage(observe_stage(stage, world_size=4, pp_degree=2)) for stage in stages]
+    assert combine_stages(words).get("n_layers") == n_layers
+
+
 def test_a_fact_unknown_to_one_stage_is_unknown() -> None:
     assert combine_stages([]) == {}
     assert combine_stages(['{"n_params": 3}', "{}"]) == {}

@@ -80,7 +80,7 @@ class ColumnEvidence:
 
     def tokens_per_step(self) -> list[float | None]:
         """Return micro batch x accumulation x data-parallel degree x sequence length of each row, where known."""
-        rows = ((_batch(row), count(row, "seq_len")) for row in self.facts())
+        rows = ((samples_per_step(row), count(row, "seq_len")) for row in self.facts())
         return [None if batch is None or length is None else batch * length for batch, length in rows]
 
     def numbers(self, heading: Heading) -> list[float | None]:
@@ -156,7 +156,7 @@ def _proves_global_batch(evidence: ColumnEvidence, heading: Heading, cells: Sequ
     """A batch is the global one if it is micro batch x accumulation x data-parallel degree."""
     if "micro_batch_size" not in evidence.names or "global_batch_size" in evidence.names:
         return False
-    return evidence.agree([_batch(row) for row in evidence.facts()], evidence.numbers(heading))
+    return evidence.agree([samples_per_step(row) for row in evidence.facts()], evidence.numbers(heading))
 
 
 def _proves_micro_batch(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
@@ -165,17 +165,10 @@ def _proves_micro_batch(evidence: ColumnEvidence, heading: Heading, cells: Seque
         return False
     rows, found = evidence.facts(), evidence.numbers(heading)
     expected = [
-        _batch({**row, "micro_batch_size": number or 0.0, "global_batch_size": 0.0})
+        samples_per_step({**row, "micro_batch_size": number or 0.0, "global_batch_size": 0.0})
         for row, number in zip(rows, found, strict=True)
     ]
     return evidence.agree([count(row, "global_batch_size") for row in rows], expected)
-
-
-def _batch(row: Mapping[str, Scalar]) -> float | None:
-    try:
-        return samples_per_step(row)
-    except RecordError:
-        return None
 
 
 def _proves_device(evidence: ColumnEvidence, heading: Heading, cells: Sequence[str]) -> bool:
@@ -244,7 +237,7 @@ def _proves_accumulation(evidence: ColumnEvidence, heading: Heading, cells: Sequ
         return False
     rows, found = evidence.facts(), evidence.numbers(heading)
     expected = [
-        _batch({**row, "gradient_accumulation_steps": number or 0.0, "global_batch_size": 0.0})
+        samples_per_step({**row, "gradient_accumulation_steps": number or 0.0, "global_batch_size": 0.0})
         for row, number in zip(rows, found, strict=True)
     ]
     return evidence.agree([count(row, "global_batch_size") for row in rows], expected)
@@ -269,7 +262,7 @@ def _utilisations(evidence: ColumnEvidence, heading: Heading) -> list[float]:
     """Return the share of the peak that each row reaches if the column is in seconds: 6 FLOPs per weight and token."""
     shares = []
     for row, value in zip(evidence.facts(), evidence.numbers(heading), strict=True):
-        batch, params, length = _batch(row), count(row, "n_params"), count(row, "seq_len")
+        batch, params, length = samples_per_step(row), count(row, "n_params"), count(row, "seq_len")
         world = count(row, "world_size") or ((dp_degree(row) or 0.0) * model_parallel(row))
         if value and batch and params and length and world:
             peak = (find_hardware(str(row.get("device", ""))) or REFERENCE).peak("bf16")

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.cli.jobs_table.column_roles import OUTCOME, PEAK_MEMORY, PROGRAM, ROLES, STARTED_AT, STATUS, UNITS
 from torchx_cubicml.cli.jobs_table.headings import read_heading
 from torchx_cubicml.cli.jobs_table.mapping import MappingFields, TableMapping, standard_column_name
-from torchx_cubicml.cli.jobs_table.proposal import STEP_DOUBT, times_of_iteration
+from torchx_cubicml.cli.jobs_table.proposal import STEP_DOUBT, has_micro_batches, times_of_iteration
+from torchx_cubicml.cli.jobs_table.rates import count
 from torchx_cubicml.cli.jobs_table.statuses import states_of_words
 from torchx_cubicml.cli.jobs_table.synonyms import WORKLOAD_SYNONYMS
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.standard_names import ACCUMULATION
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ class GivenMapping(MappingFields):
         by_name = {plan.name: plan.heading.text for plan in others if plan.name and plan.name not in {*UNITS, OUTCOME}}
         rated = next((plan for plan in plans if plan.name in UNITS), None)
         units = () if self.unit else times_of_iteration(self.throughput, _unit_of(self.throughput))
-        if units and "gradient_accumulation_steps" in {*by_name, *placed, *self.facts}:
+        several = (count(self.facts, ACCUMULATION) or 0.0) > 1.0
+        if units and (several or has_micro_batches(source, {**by_name, **placed}.get(ACCUMULATION, ""))):
             raise RecordError(f"column {self.throughput!r} {STEP_DOUBT}: give --unit {' or --unit '.join(units)}")
         status = self.status or by_name.pop(STATUS, "")
         completed, out_of_memory = self._statuses(source, status)

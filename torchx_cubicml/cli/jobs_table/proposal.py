@@ -24,6 +24,7 @@ from torchx_cubicml.cli.jobs_table.rates import missing_for_steps
 from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.synonyms import STEMS, heading_key
 from torchx_cubicml.cli.jobs_table.written_numbers import rate, scaled_number, seconds
+from torchx_cubicml.records.standard_names import ACCUMULATION
 from torchx_cubicml.records.standard_words import standard_word, switch_value, zero_stage
 from torchx_cubicml.records.trial import State
 
@@ -255,15 +256,19 @@ def _with_doubtful_step_times(source: SourceTable, plans: dict[str, ColumnPlan])
 
     Some trainers call each micro batch an iteration, others each step.
     """
-    named = {plan.name: plan for plan in plans.values() if plan.name}
-    rounds = named.get("gradient_accumulation_steps")
-    counts = [] if rounds is None else ColumnEvidence(source, {}).numbers(rounds.heading)
-    if all((number or 0.0) <= 1.0 for number in counts):
+    rounds = next((heading for heading, plan in plans.items() if plan.name == ACCUMULATION), "")
+    if not has_micro_batches(source, rounds):
         return plans
     for heading, plan in plans.items():
         if choices := () if plan.is_given else times_of_iteration(heading, plan.name):
             plans[heading] = replace(plan, name="", choices=choices, reason=STEP_DOUBT)
     return plans
+
+
+def has_micro_batches(source: SourceTable, column: str) -> bool:
+    """Return whether a step of some row has several micro batches, by a column of their number; empty for none."""
+    cells = {*source.known_cells(column)} if column else ()
+    return any((scaled_number(cell, decimal_comma=source.decimal_comma) or 0.0) > 1.0 for cell in cells)
 
 
 def times_of_iteration(text: str, name: str) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ def job_rates(unit: str, value: float, facts: Mapping[str, Scalar]) -> dict[str,
         value: in that unit, > 0; a step time in seconds.
         facts: of the row, under their standard names.
 
+    Where the batch of a step is unknown, its steps alone are counted.
+
     Raises:
         RecordError: a fact is missing that turns the value into a throughput.
 
@@ -38,6 +40,8 @@ def job_rates(unit: str, value: float, facts: Mapping[str, Scalar]) -> dict[str,
     {'tokens_per_second': 32768.0}
     >>> job_rates("seconds_per_micro_batch", 0.5, {"global_batch_size": 64, "gradient_accumulation_steps": 4})
     {'samples_per_second': 32.0}
+    >>> job_rates("seconds_per_step", 2.0, {"micro_batch_size": 4, "world_size": 8})
+    {'steps_per_second': 0.5}
     """
     if unit in RATES_PER_SECOND and not unit.startswith("steps"):
         objective = unit.removesuffix("_per_device")
@@ -49,27 +53,20 @@ def job_rates(unit: str, value: float, facts: Mapping[str, Scalar]) -> dict[str,
     tokens = facts.get(GLOBAL_BATCH_TOKENS)
     if isinstance(tokens, int | float) and not isinstance(tokens, bool) and tokens > 0:
         return {"tokens_per_second": tokens * steps_per_second}
-    samples = samples_per_step(facts)
+    if (samples := samples_per_step(facts)) is None:
+        return {"steps_per_second": steps_per_second}
     if sequence is None:
         return {"samples_per_second": samples * steps_per_second}
     return {"tokens_per_second": samples * sequence * steps_per_second}
 
 
-def samples_per_step(facts: Mapping[str, Scalar]) -> float:
-    """Return the global batch: as stated, or micro batch x accumulation x data-parallel degree.
-
-    Raises:
-        RecordError: a fact is missing; the message names it.
-    """
+def samples_per_step(facts: Mapping[str, Scalar]) -> float | None:
+    """Return the global batch: as stated, or micro batch x accumulation x data-parallel degree; ``None`` if unknown."""
     stated = count(facts, "global_batch_size")
     if stated is not None:
         return stated
     micro, rounds, dp = count(facts, "micro_batch_size"), count(facts, "gradient_accumulation_steps"), dp_degree(facts)
-    factors = {"micro_batch_size": micro, "gradient_accumulation_steps": rounds, "dp_degree or world_size": dp}
-    missing = [name for name, value in factors.items() if value is None]
-    if micro is None or rounds is None or dp is None:
-        raise RecordError(f"a step time needs global_batch_size, or {' and '.join(missing)}, to become a throughput")
-    return micro * rounds * dp
+    return None if micro is None or rounds is None or dp is None else micro * rounds * dp
 
 
 def accumulation(facts: Mapping[str, Scalar]) -> float:
@@ -86,7 +83,7 @@ def accumulation(facts: Mapping[str, Scalar]) -> float:
 
 
 def missing_for_steps(names: Collection[str]) -> str:
-    """Return the facts that a table lacks to turn step times into throughput; empty if it lacks none.
+    """Return the facts that a table lacks to turn steps into samples; empty if it lacks none.
 
     >>> missing_for_steps({"micro_batch_size", "world_size"})
     'global_batch_size, or gradient_accumulation_steps'

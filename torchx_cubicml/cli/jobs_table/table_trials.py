@@ -21,7 +21,7 @@ from torchx_cubicml.cli.jobs_table.statuses import state_of_word
 from torchx_cubicml.cli.jobs_table.times import sortable_time
 from torchx_cubicml.cli.jobs_table.written_numbers import gibibytes, rate, seconds, states_time
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.measurement import Measurement
+from torchx_cubicml.records.measurement import MEAN, Measurement
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.records.values import freeze_values
 
@@ -213,7 +213,10 @@ class _RowReader:
         if value is None or not 0 < value < math.inf:
             raise RecordError(f"{column} must be a positive number, got {row[column]!r:.60}")
         rates = job_rates(self._mapping.unit, value, facts)
+        steps = rates.get("steps_per_second")
         return Measurement(
+            mean_step_time_s=1.0 / steps if steps else None,
+            statistic=MEAN if steps else "",
             tokens_per_second=rates.get("tokens_per_second"),
             samples_per_second=rates.get("samples_per_second"),
             peak_memory_gib=self._peak(row[peak], self._headings[peak]) if peak else None,

@@ -67,16 +67,12 @@ def _of_tune(
     earlier = f"The latest of {n_tunes} tunes of this workload is shown. " if n_tunes > 1 else ""
     ended = f"{earlier}The tune {result.tune_id} ended on {result.time[:16].replace('T', ' at ')} UTC: {result.ending}."
     cost = ("cost to find", _launches_text(result.launches), f"{result.device_hours:.2f} device hours")
-    facts = [*_sides(comparison), cost]
+    facts = [*_sides(comparison, comparison.label), cost]
     if is_own and seen is not None:
         return _seen(seen, cost=cost, ended=ended)
     if is_own:
-        return Headline(
-            meaning="Your own config is the best found",
-            sentence=f"No config was confirmed {better_word(objective)} than yours.",
-            facts=facts,
-            notes=[_shown(ended)],
-        )
+        none = f"No config was confirmed {better_word(objective)} than yours"
+        return Headline(meaning=none, facts=facts, notes=[_shown(ended)])
     if result.confidence is not None:
         than = f"that no other measured config is more than 1 % {better_word(objective)}"
         facts.append(("probability", f"{result.confidence:.0%}", than))
@@ -89,7 +85,7 @@ def _of_tune(
         command=command,
         notes=[
             *_secret_note(command),
-            *([f"{seen.why} {seen.advice}"] if seen and seen.crowding else []),
+            *([_shown(str(seen))] if seen else []),
             _shown(ended),
         ],
     )
@@ -97,31 +93,28 @@ def _of_tune(
 
 def _seen(seen: Unconfirmed, *, cost: tuple[str, str, str], ended: str) -> Headline:
     """Return the result of a tune that confirmed no config: the fastest measured one, and why it is not sure."""
-    label = f"{best_word(seen.comparison.objective)} seen"
     return replace(
         _compared(seen.comparison),
         figure="",
         meaning="No gain confirmed yet",
-        sentence=_shown(f"{seen.seen} {seen.why} {seen.advice}"),
+        sentence=_shown(str(seen)),
         interval=None,
-        facts=[*_sides(seen.comparison, label), cost],
-        best_label=label,
+        facts=[*_sides(seen.comparison, seen.label), cost],
+        best_label=seen.label,
         notes=[_shown(ended)],
     )
 
 
 def _of_records(comparison: Comparison, best: Trial, trials: Sequence[Trial], *, store: str) -> Headline:
     """Return the comparison of recorded launches: its best config was chosen by the measurements it is compared by."""
-    facts = [*_sides(comparison), *_launches(trials)]
+    seen = f"{best_word(comparison.objective)} seen"
+    label = comparison.label if comparison.claims_gain else seen
+    facts = [*_sides(comparison, label), *_launches(trials)]
     if comparison.best.config == comparison.baseline.config:
-        return Headline(meaning=f"Your own config is the {best_word(comparison.objective)} measured", facts=facts)
-    why = (
-        "No finished tune has confirmed this: the best was chosen by the same measurements that are compared here. A "
-        "tune measures both again."
-    )
-    return _repeating(
-        replace(_compared(comparison), facts=facts, is_claimed=comparison.claims_gain), best, why, store=store
-    )
+        return Headline(meaning=f"Your own config is the {seen}", facts=facts)
+    why = "It was chosen by the same measurements that are compared here. A tune measures both again."
+    found = replace(_compared(comparison), facts=facts, is_claimed=comparison.claims_gain, best_label=label)
+    return _repeating(found, best, why, store=store)
 
 
 def _value(value: object) -> str:
@@ -136,6 +129,7 @@ def _without_own(best: Trial, trials: Sequence[Trial], *, objective: str, store:
         figure=measured,
         meaning=f"by the {best_word(objective)} config, in its latest launch",
         facts=_launches(trials),
+        best_label=f"{best_word(objective)} seen",
         changes=[(printable(name), "", _value(value)) for name, value in best.config.items()],
     )
     return _repeating(found, best, why, store=store)
@@ -153,6 +147,7 @@ def _compared(comparison: Comparison) -> Headline:
         sentence=f"{comparison} {batches}".rstrip(),
         interval=(comparison.gain, comparison.gain_low, comparison.gain_high),
         changes=changes,
+        best_label=comparison.label,
         unchanged=sum(before.get(name) == value for name, value in after.items()),
     )
 
@@ -163,7 +158,7 @@ def _meaning(objective: str) -> str:
     return f"your own config {per_cost_text(objective)}"
 
 
-def _sides(comparison: Comparison, label: str = "best found") -> list[tuple[str, str, str]]:
+def _sides(comparison: Comparison, label: str) -> list[tuple[str, str, str]]:
     sides = {"your config": comparison.baseline}
     if comparison.best.config != comparison.baseline.config:
         sides = {label: comparison.best, **sides}

@@ -50,7 +50,7 @@ def section(view: WorkloadView) -> Html:
         f"Measured {units_text(objectives)} of {len(points):,} configs: geometric means over their launches. No config "
         "on the frontier is surpassed in both."
     )
-    notes = [element("p", text, class_="note") for text in (how, *frontier_lines(frontier, view.trials))]
+    notes = [element("p", text, class_="note") for text in (how, *frontier_lines(frontier))]
     return joined(element("h3", "Two objectives"), *notes, figures, _table(frontier, current=view.own))
 
 

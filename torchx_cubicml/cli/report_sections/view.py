@@ -87,10 +87,11 @@ class WorkloadView:
 
         if self.unconfirmed is not None:
             return self.unconfirmed.comparison
-        if self.result is not None and self.result.comparison is not None:
-            return self.result.comparison
+        if (found := self.result.comparison if self.result is not None else None) and found.claims_gain:
+            return found
+        own = {each.launch_id for each in self.trials if found is not None and each.config == found.baseline.config}
         return recorded_comparison(
-            self.trials, objective=self.objective, baselines=self.notes.baselines, elsewhere=self.elsewhere
+            self.trials, objective=self.objective, baselines=self.notes.baselines | own, elsewhere=self.elsewhere
         )
 
     @cached_property

@@ -12,7 +12,7 @@ from torchx_cubicml.recorder.model.deepspeed_engine import read_engine
 from torchx_cubicml.recorder.model.embeddings import embedding_facts
 from torchx_cubicml.recorder.model.heads import HEADS, compiled_attention_calls, head_counts
 from torchx_cubicml.recorder.model.kernels import compile_facts, is_compiled, overlaps_tensor_parallelism
-from torchx_cubicml.recorder.model.layers import count_layers, has_single_block, repeated_blocks, unwrap, user_class
+from torchx_cubicml.recorder.model.layers import count_layers, layers_of_stage, repeated_blocks, unwrap, user_class
 from torchx_cubicml.recorder.model.sequence_parallel import sequence_parallel_facts
 from torchx_cubicml.recorder.model.sharding import read_sharding
 from torchx_cubicml.recorder.model.size import (
@@ -253,5 +253,4 @@ def _device_name(root: nn.Module) -> str:
 
 def observe_stage(stage: nn.Module, *, world_size: int, pp_degree: int) -> dict[str, Value]:
     """Return the facts that one stage of a pipeline adds to those of the whole model."""
-    facts = read_sharding(stage, world_size=world_size, pp_degree=pp_degree).facts()
-    return {**facts, "n_layers": len(repeated_blocks(stage)) or int(has_single_block(stage))}
+    return {**read_sharding(stage, world_size=world_size, pp_degree=pp_degree).facts(), **layers_of_stage(stage)}

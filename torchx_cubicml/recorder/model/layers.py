@@ -53,12 +53,17 @@ def count_layers(root: nn.Module) -> int:
     return len(blocks) if is_model else 0
 
 
-def has_single_block(part: nn.Module) -> bool:
-    """Return whether a part of a model holds a list of modules with exactly one layer."""
-    from torch.nn import ModuleDict, ModuleList
+def layers_of_stage(part: nn.Module) -> dict[str, int | str]:
+    """Return ``n_layers`` of a part of a model and, as ``layer``, what is equal of them; empty of a part of other kind.
 
-    containers = [module for module in part.modules() if isinstance(module, ModuleDict | ModuleList)]
-    return any(sum(1 for child in container.children() if any(child.children())) == 1 for container in containers)
+    A list of modules with exactly one layer counts, too. The model is one stack only if all parts have equal layers.
+    """
+    blocks = repeated_blocks(part)
+    if blocks and not count_layers(part):
+        return {}
+    blocks = blocks or _single_block(part)
+    kinds = Counter(f"{user_class(each).__name__} {' '.join(_widths(each))}" for each in blocks)
+    return {"n_layers": len(blocks), "layer": max(kinds, key=lambda kind: kinds[kind], default="")}
 
 
 def live_modules() -> list[nn.Module]:
@@ -168,6 +173,15 @@ def _stacks(root: nn.Module) -> Iterator[list[nn.Module]]:
         skipped = {id(block) for block in blocks}
         inner = [child for child in module.children() if id(unwrap(child)) not in skipped]
         pending += [child for child in inner if not is_embedding_module(child)]
+
+
+def _single_block(part: nn.Module) -> list[nn.Module]:
+    """Return the layer of the first list of modules with exactly one; empty without such a list."""
+    from torch.nn import ModuleDict, ModuleList
+
+    lists = [module for module in part.modules() if isinstance(module, ModuleDict | ModuleList)]
+    layers = ([unwrap(child) for child in each.children() if any(child.children())] for each in lists)
+    return next((each for each in layers if len(each) == 1 and each[0] not in lists), [])
 
 
 def _size_of(blocks: Iterable[nn.Module]) -> int:

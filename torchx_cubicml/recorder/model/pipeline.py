@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.values import Value
 
 _SUMMED = ("n_params", "n_trainable_params", "n_layers")
-_PER_LAYER = "sharding_strategy"
-STAGE_FACTS = frozenset({*_SUMMED, _PER_LAYER})  # facts of which one stage has only a part
+_PER_LAYER, _LAYER = "sharding_strategy", "layer"
+STAGE_FACTS = frozenset({*_SUMMED, _PER_LAYER, _LAYER})  # facts of which one stage has only a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,8 @@ def combine_stages(encoded: Sequence[str]) -> dict[str, Value]:
         counts = [stage.get(name) for stage in stages]
         if counts and all(isinstance(count, int) for count in counts):
             facts[name] = sum(counts)
+    if len({layer for stage in stages if (layer := stage.get(_LAYER))}) != 1:
+        facts.pop("n_layers", None)  # the stages are no parts of one stack
     strategies = [stage.get(_PER_LAYER) for stage in stages]
     if strategies and all(isinstance(strategy, list) for strategy in strategies):
         facts[_PER_LAYER] = tuple(item for strategy in strategies for item in strategy)

@@ -26,7 +26,7 @@ class Headline:
         is_claimed: whether a gain is claimed; else the figure is muted.
         interval: gain, and the lower and upper end of its interval; ``None`` without one.
         facts: label, value and a note on each fact.
-        changes: parameter, the user's value and the best one, of those that differ.
+        changes: parameter, the user's value and the other config's, of those that differ.
         best_label: heading of their column.
         unchanged: number of parameters that do not differ.
         command: to run the best config; empty where it is unknown.
@@ -41,7 +41,7 @@ class Headline:
     interval: tuple[float, float, float] | None = None
     facts: Sequence[tuple[str, str, str]] = ()
     changes: Sequence[tuple[str, str, str]] = ()
-    best_label: str = "best found"
+    best_label: str = ""
     unchanged: int = 0
     command: str = ""
     command_label: str = "Command to run"

@@ -15,8 +15,9 @@ import pytest
 
 from torchx_cubicml.cli import COMMANDS
 from torchx_cubicml.cli.evaluate import SPLITS
-from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES, hook_fact, illegal_hook_fact
+from torchx_cubicml.facts.hooks import HOOKS, hook_fact, illegal_hook_fact
 from torchx_cubicml.records.job_time import JOB_UNITS
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.toml.key_meanings import FACT_BINDINGS, JOB, PARAMETER, TABLES
 from torchx_cubicml.space.trainers import TRAINERS

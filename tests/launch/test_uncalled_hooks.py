@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from torchx_cubicml.facts.hooks import HOOK_CALLS, HOOKS
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.program_source import ProgramSource
 from torchx_cubicml.launch.uncalled_hooks import rival_doubts, uncalled_hooks
-from torchx_cubicml.records.hook_table import HOOK_CALLS, HOOKS
 
 JOBS = Path(__file__).parents[1] / "jobs"
 FSDP, MESH, PLANS = "fsdp", "mesh", {"parallelize_module", "sequence_parallel"}

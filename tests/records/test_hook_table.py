@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.records.hook_table import HOOKED_FACTS, HOOKS
+from torchx_cubicml.facts.hooks import HOOKED_FACTS, HOOKS
 from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS, EMBEDDING_SHARDINGS, STANDARD_PARAMETERS
 
 

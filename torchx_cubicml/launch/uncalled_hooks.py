@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.hook_table import HOOK_CALLS, HOOK_RIVALS
+from torchx_cubicml.facts.hooks import hook_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,18 +51,18 @@ def uncalled_hooks(source: ProgramSource, hooks: Mapping[str, str]) -> list[Unca
     """
     parameters: dict[str, list[str]] = {}
     for parameter, hook in hooks.items():
-        if hook in HOOK_CALLS:
+        if hook_spec(hook).calls:
             parameters.setdefault(hook, []).append(parameter)
     return [
         UncalledHook(
             parameters=tuple(names),
             hook=hook,
-            calls=HOOK_CALLS[hook].names,
+            calls=hook_spec(hook).calls,
             files=source.files,
             doubt=source.doubt,
         )
         for hook, names in parameters.items()
-        if source.text and not source.has(HOOK_CALLS[hook].marks)
+        if source.text and not source.has(hook_spec(hook).marks)
     ]
 
 
@@ -76,6 +76,6 @@ def rival_doubts(source: ProgramSource, hooks: Mapping[str, str]) -> list[str]:
     return [
         f"the program names {name}: for {hook}, {why}"
         for hook in dict.fromkeys(hooks.values())
-        for name, why in HOOK_RIVALS.get(hook, {}).items()
+        for name, why in hook_spec(hook).rivals.items()
         if source.has([name])
     ]

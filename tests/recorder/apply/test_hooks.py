@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.facts.hooks import HOOKS, REFUSED, hook_fact
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 from torchx_cubicml.recorder.ranks.peers import Peers
-from torchx_cubicml.records.hook_table import HOOKS, REFUSED, hook_fact
 from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.toml_text import toml
 from torchx_cubicml.launch.source_files import imports_package
-from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
-from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS
+from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER
 from torchx_cubicml.space.trainers import SHARDING_STRATEGIES
 
 if TYPE_CHECKING:

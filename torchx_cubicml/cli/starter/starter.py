@@ -16,7 +16,6 @@ from torchx_cubicml.cli.starter.from_launches import RecordedLaunches, with_laun
 from torchx_cubicml.cli.starter.from_trainer import trainer_text
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
 from torchx_cubicml.cli.starter.meanings import meaning_of
-from torchx_cubicml.cli.starter.mesh_offers import mesh_lines
 from torchx_cubicml.cli.starter.offers import offer_lines, offered_flags, variable_lines
 from torchx_cubicml.cli.starter.outputs import (
     is_destination,
@@ -94,7 +93,6 @@ def starter_space(launch: Launch, help_text: str, recorded: RecordedLaunches | N
             table_lines(launch, flags, recorded.trials),
             offer_lines(offered, taken={flag.meaning for flag in flags}),
             hook_lines(launch, taken={flag.meaning for flag in flags}, has_n_layers=_counts_layers(flags)),
-            mesh_lines(launch, taken={flag.meaning for flag in flags}),
             tune_lines(outputs, uses_wandb=uses_wandb, saving=saving),
         ],
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES
+from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
     import inspect
@@ -12,25 +13,26 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_PLAIN = tuple(str(strategy) for strategy in HOOKS["fsdp"][0] if strategy not in RESHARD_SIZES)
-_HYBRID = tuple(map(str, HOOKS["fsdp"][1]))
+_PLAIN, _HYBRID = (tuple(str(each) for each in group if each not in RESHARD_SIZES) for group in FsdpHook.values)
 _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 
 
-class WrapperKind(Protocol):
+class WrapperKind:
     """Argument of one generation of FSDP that a hook changes per layer, called its strategy here."""
 
-    can_change_wrapped: bool
+    can_change_wrapped = False
     """True if the strategy of a layer that is already wrapped can be changed."""
 
     def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
         """Return the arguments for ``strategy``; raise ``ValueError`` if it is not legal here."""
+        raise NotImplementedError
 
     def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
         """Change the strategy of a layer that is already wrapped, and return whether it is one that can be changed.
 
         With an empty strategy nothing is changed.
         """
+        return False
 
     def finish(self, wrapper: object, own: object) -> None:
         """Complete the change of a layer that was wrapped.
@@ -41,10 +43,8 @@ class WrapperKind(Protocol):
         """
 
 
-class Fsdp1:
-    """``FullyShardedDataParallel``."""
-
-    can_change_wrapped = False
+class Fsdp1(WrapperKind):
+    """``FullyShardedDataParallel``, which lays out the storage of parameters as it wraps them."""
 
     def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
         """Return the ``sharding_strategy`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
@@ -56,15 +56,8 @@ class Fsdp1:
         _check_family(strategy, hybrid=hybrid)
         return {"sharding_strategy": ShardingStrategy[strategy]}
 
-    def finish(self, wrapper: object, own: object) -> None:
-        """Do nothing more."""
 
-    def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
-        """Return ``False``: FSDP1 lays out the storage of parameters as it wraps them."""
-        return False
-
-
-class Fsdp2:
+class Fsdp2(WrapperKind):
     """``fully_shard``."""
 
     can_change_wrapped = True
@@ -77,9 +70,6 @@ class Fsdp2:
             return {"reshard_after_forward": _check_size(strategy, call.arguments)}
         _check_family(strategy, hybrid=_is_hybrid(call.arguments))
         return {"reshard_after_forward": strategy in _RESHARDS}
-
-    def finish(self, wrapper: object, own: object) -> None:
-        """Do nothing more."""
 
     def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
         """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it can be set.

@@ -11,42 +11,32 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
-from torchx_cubicml.recorder.apply.fsdp_calls import Fsdp1, Fsdp2
-from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
-from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
-from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES
+from torchx_cubicml.recorder.apply.hooks import Hook, toml_list
+from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import inspect
+    from collections.abc import Collection, Sequence
 
     from torch import nn
 
+    from torchx_cubicml.launch.source_files import ProgramCalls
     from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
+    from torchx_cubicml.recorder.apply.hooks import Guard
+    from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
-_AGREE_S = 30.0  # time for the other ranks to reach their first wrap
 _WHEN = "when its first module is wrapped"
 _UNORDERED = "the ranks do not wrap the layers in the same order, so groups of ranks cannot be made"
 _DISAGREE = "the ranks do not wrap the same layers in the same way"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ChangedCall:
-    """Call that replaces the program's own, and the argument of the program that it replaces."""
-
-    call: inspect.BoundArguments
-    own: object
-
-
-class FsdpHook:
+class FsdpHook(Hook):
     """Hook around the wrapping functions of FSDP, until the first step.
 
     Args:
@@ -57,28 +47,45 @@ class FsdpHook:
     """
 
     name = "fsdp"
-    kinds: tuple[WrapperKind, WrapperKind] = (Fsdp1(), Fsdp2())
+    sets = "sharding strategy of each layer that the script wraps in FSDP"
+    values = (
+        ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *RESHARD_SIZES),  # over all ranks
+        ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),  # within replicated groups
+    )
+    per = "layer"
+    fact = "sharding_strategy"
+    calls = ("FullyShardedDataParallel", "fully_shard")
+    marks = ("fsdp", "fully_shard", "fullyshard")
+    absent_under: ClassVar = {"sharding_strategy": "DDP"}
+    unmet = "the program wraps no module in FSDP"
 
-    def __init__(
-        self,
-        strategies: Value,
-        *,
-        peers: Peers,
-        guard: Callable[[Callable[..., object]], Callable[..., None]],
-        only_checks: bool = False,
-    ) -> None:
+    def __init__(self, strategies: Value, *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
+        from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
+
+        super().__init__(strategies, peers=peers, guard=guard, only_checks=only_checks)
         self._strategies = strategies
-        self._peers = peers
-        self._only_checks = only_checks
-        self._guarded_change, self._guarded_finish = guard(self._change), guard(self._finish)
-        self._refusal = "the program wraps no module in FSDP"
-        self._n_agreements = 0
+        self._wrapped = WrappedFunctions(guard, nested=True)
+        self._guarded_finish = guard(self._finish)
         self._skipped_models: list[nn.Module] = []  # whole models that do not match the requested strategies
         self._plan: dict[int, tuple[nn.Module, str]] = {}  # layers by id, kept alive so that no id is reused
         self._changed_layers: set[int] = set()
         self._in_constructor = ConstructorLayers(strategies)
-        self._illegal_values: tuple[str, ...] = ()
-        self._undo: list[Callable[[], None]] = []
+
+    @classmethod
+    def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
+        """Return the parameter for the generation of FSDP that a script names."""
+        wrapper = next((each for each in cls.calls if program.names_one_of(each)), "")
+        if not wrapper or cls.fact in taken:
+            return []
+        choices = ("FULL_SHARD", "SHARD_GRAD_OP", *(["NO_SHARD"] if wrapper == cls.calls[0] else []))
+        return cls.entry(cls.fact, toml_list("choices", choices), *per_layer)
+
+    @classmethod
+    def kinds(cls) -> tuple[WrapperKind, WrapperKind]:
+        """Return the argument that the hook changes, of FSDP1 and of FSDP2."""
+        from torchx_cubicml.recorder.apply.fsdp_calls import Fsdp1, Fsdp2
+
+        return Fsdp1(), Fsdp2()
 
     def install(self) -> None:
         """Wrap FSDP1's constructor and FSDP2's ``fully_shard``."""
@@ -87,17 +94,14 @@ class FsdpHook:
         except ImportError as error:  # a torch built without it
             self._refusal = f"this torch has no FSDP: {error}"
             return
-        self._wrap(fsdp.FullyShardedDataParallel, "__init__", self.kinds[0])
-        function = getattr(fsdp, "fully_shard", None)  # torch 2.6 and later
-        if function is not None:
-            for holder in [module for module in list(sys.modules.values()) if _is_holder(module, function)]:
-                self._wrap(holder, "fully_shard", self.kinds[1])
+        first, second = (partial(self._replaced, kind) for kind in self.kinds())
+        self._wrapped.wrap_method(fsdp.FullyShardedDataParallel, "__init__", first)
+        if hasattr(fsdp, "fully_shard"):  # torch 2.6 and later
+            self._wrapped.wrap(fsdp.fully_shard, second)
 
     def release(self) -> None:
         """Restore FSDP's functions; modules that are already wrapped stay as they are."""
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
+        super().release()
         self._check_constructed()
         self._skipped_models.clear()
         self._plan = {
@@ -111,56 +115,36 @@ class FsdpHook:
             return self._refusal + (f"; {early} layers were set before that was known" if early else "")
         return f"{len(self._plan)} of the repeated layers were not wrapped in FSDP; the others were set as requested"
 
-    def refuses_values(self) -> bool:
-        """Return False: a refusal holds for all strategies but those of ``illegal_values``."""
-        return False
+    def _replaced(self, kind: WrapperKind, make: Call, call: inspect.BoundArguments) -> Call | None:
+        """Return the call that replaces the program's own, if it wraps a layer of the plan."""
+        from torchx_cubicml.recorder.model.layers import unwrap
 
-    def illegal_values(self) -> tuple[str, ...]:
-        """Return the strategies that the program's way of wrapping does not allow."""
-        return self._illegal_values
-
-    def _wrap(self, holder: object, name: str, kind: WrapperKind) -> None:
-        original = getattr(holder, name)
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def hooked(*args: object, **kwargs: object) -> object:
-            calls: list[_ChangedCall] = []
-            self._guarded_change(calls, functools.partial(signature.bind, *args, **kwargs), kind)
-            if not calls:
-                return original(*args, **kwargs)
-            result = original(*calls[0].call.args, **calls[0].call.kwargs)
-            self._guarded_finish(calls[0], kind)
-            return result
-
-        setattr(holder, name, hooked)
-        self._undo.append(lambda: setattr(holder, name, original) if getattr(holder, name) is hooked else None)
-
-    def _change(self, calls: list[_ChangedCall], bind: Callable[[], inspect.BoundArguments], kind: WrapperKind) -> None:
-        """Append to ``calls`` the call that replaces the program's own, if it wraps a layer of the plan."""
-        try:
-            call = bind()
-        except TypeError:  # FSDP itself raises this
-            return
         modules = _modules_of(call.arguments["module"])
         strategies = [self._early_strategy(module, call, kind) for module in modules if self._is_early(module)]
         for module in modules if not strategies else ():
             self._plan_for_model(module, call, kind)
         layers = [id(unwrap(module)) for module in modules if id(unwrap(module)) in self._plan]
         if not self._is_in_order(layers):
-            return
+            return None
         self._changed_layers.update(layers)
         strategies += [self._plan[layer][1] for layer in layers]
         strategy = next(filter(None, strategies), "")
-        if strategy and not self._only_checks:
-            changes = kind.changes(call, strategy)
-            own = [call.arguments.get(name) for name in changes]
-            call.arguments.update(changes)
-            calls.append(_ChangedCall(call=call, own=own[0]))
+        if not strategy or self._only_checks:
+            return None
+        changes = kind.changes(call, strategy)
+        own = next(call.arguments.get(name) for name in changes)
+        call.arguments.update(changes)
 
-    def _finish(self, changed: _ChangedCall, kind: WrapperKind) -> None:
+        def changed() -> object:
+            result = make()
+            self._guarded_finish(kind, call.args[0], own)
+            return result
+
+        return changed
+
+    def _finish(self, kind: WrapperKind, wrapper: object, own: object) -> None:
         """Complete the change after the program's call, whose first argument is the wrapper under FSDP1."""
-        kind.finish(changed.call.args[0], changed.own)
+        kind.finish(wrapper, own)
 
     def _is_in_order(self, layers: Sequence[int]) -> bool:
         """Return whether all ranks wrap these layers now, which matters if FSDP makes groups of ranks for them."""
@@ -168,9 +152,7 @@ class FsdpHook:
             return True
         if self._refusal != _UNORDERED:
             positions = list(self._plan)
-            self._n_agreements += 1
-            word = ",".join(str(positions.index(layer)) for layer in layers)
-            if self._peers.agree(f"{self.name}/{self._n_agreements - 1}", word, within_s=_AGREE_S):
+            if self._vote(",".join(str(positions.index(layer)) for layer in layers)):
                 return True
             self._refusal = _UNORDERED
         return False
@@ -181,46 +163,42 @@ class FsdpHook:
 
     def _early_strategy(self, module: nn.Module, call: inspect.BoundArguments, kind: WrapperKind) -> str:
         """Return the strategy of a layer that a constructor wraps; empty where none is set, or it can be set later."""
+        from torchx_cubicml.recorder.apply.layer_plan import plan_digest
+
         if kind.can_change_wrapped:
             self._refusal = "the script wraps layers in a constructor, and not the model around them"
             return ""
         strategy = self._in_constructor.strategy_of_next(module)
-        illegal = self._illegal(call, kind, [strategy]) if strategy else ""
-        if not strategy or illegal or not self._agree([module], [strategy]):
+        illegal = self._illegal_reason(call, kind, [strategy]) if strategy else ""
+        if not strategy or illegal or not self._vote(plan_digest([module], [strategy])):
             self._refusal = illegal or (_DISAGREE if strategy else self._refusal)
             return ""
         self._in_constructor.add(module)
         return strategy
 
-    def _agree(self, layers: Sequence[nn.Module], strategies: Sequence[Value], *, veto: bool = False) -> bool:
-        """Return whether all ranks plan the same strategies for the same layers."""
-        digest = "" if veto else plan_digest(layers, strategies)
-        self._n_agreements += 1
-        return self._peers.agree(f"{self.name}/{self._n_agreements - 1}", digest, within_s=_AGREE_S)
-
     def _plan_for_model(self, module: nn.Module, call: inspect.BoundArguments, kind: WrapperKind) -> None:
         """Make the plan for the whole model that a module belongs to, if all ranks can apply it."""
+        from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
+        from torchx_cubicml.recorder.model.layers import repeated_blocks
+
         if self._plan or self._refusal == _DISAGREE or self._is_skipped(module):
             return
         root = whole_model(module)
         layers = repeated_blocks(root)
         requested = per_layer(self._strategies, len(layers))
-        refusal = (
+        self._refusal = (
             mismatch(len(requested), len(layers), when=_WHEN)
-            or self._illegal(call, kind, requested)
+            or self._illegal_reason(call, kind, requested)
             or self._in_constructor.mismatch(layers)
             or _unsettable(kind, layers, requested)
         )
-        agreed = self._agree(layers, requested, veto=bool(refusal))
-        if not agreed or refusal:
+        if not self._agree(plan_digest(layers, requested), _DISAGREE):
             self._skipped_models.append(root)
-            self._refusal = refusal or _DISAGREE
             return
-        self._refusal = ""
         self._plan = {id(layer): (layer, str(strategy)) for layer, strategy in zip(layers, requested, strict=True)}
-        self._illegal_values = tuple(
-            str(value) for family in HOOKS[self.name] for value in family if self._illegal(call, kind, [value])
-        )
+        self._illegal = [
+            str(value) for family in self.values for value in family if self._illegal_reason(call, kind, [value])
+        ]
         for layer, strategy in self._plan.values():
             if self._in_constructor.has(layer) or kind.change_wrapped(layer, "" if self._only_checks else strategy):
                 self._changed_layers.add(id(layer))
@@ -234,6 +212,9 @@ class FsdpHook:
 
     def _check_constructed(self) -> None:
         """Compare the layers that a constructor wrapped with a model that is not wrapped as a whole."""
+        from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer
+        from torchx_cubicml.recorder.model.layers import repeated_blocks
+
         model = self._in_constructor.model()
         if model is None or self._plan or self._refusal == _DISAGREE or self._is_skipped(model):
             return
@@ -244,7 +225,8 @@ class FsdpHook:
         if not self._refusal and n_left:
             self._refusal = f"{n_left} of the repeated layers were not wrapped in FSDP"
 
-    def _illegal(self, call: inspect.BoundArguments, kind: WrapperKind, requested: Sequence[Value]) -> str:
+    def _illegal_reason(self, call: inspect.BoundArguments, kind: WrapperKind, requested: Sequence[Value]) -> str:
+        """Return in words which value a call cannot be made with; empty without one."""
         for strategy in dict.fromkeys(map(str, requested)):
             try:
                 kind.changes(call, strategy)
@@ -261,10 +243,6 @@ def _unsettable(kind: WrapperKind, layers: Sequence[nn.Module], requested: Seque
     sized = [(layer, value) for layer, value in zip(layers, requested, strict=False) if value in RESHARD_SIZES]
     value = next((value for layer, value in sized if kind.change_wrapped(layer, "")), None)
     return f"a layer that is wrapped in a constructor cannot be set to {value}" if value is not None else ""
-
-
-def _is_holder(module: object, function: object) -> bool:
-    return getattr(module, "__name__", "").startswith("torch.") and vars(module).get("fully_shard") is function
 
 
 def _modules_of(wrapped: object) -> list[nn.Module]:

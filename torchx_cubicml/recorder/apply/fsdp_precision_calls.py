@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
 from torchx_cubicml.recorder.model.size import short_format
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
@@ -20,23 +21,17 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Fsdp1Precision:
-    """``mixed_precision`` of ``FullyShardedDataParallel``."""
+class Fsdp1Precision(WrapperKind):
+    """``mixed_precision`` of ``FullyShardedDataParallel``, which lays out the parameters for it as it wraps them."""
 
-    can_change_wrapped = False
-
-    def changes(self, call: inspect.BoundArguments, value: str) -> dict[str, object]:
-        """Return the ``mixed_precision`` of ``value``; raise ``ValueError`` if the layer has no fp32 parameters."""
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the ``mixed_precision`` of ``strategy``; raise ``ValueError`` if the layer has no fp32 parameters."""
         from torch.distributed.fsdp import MixedPrecision
 
         _check_stored(call.arguments["module"])
         own = call.arguments.get("mixed_precision") or MixedPrecision()
-        policy = replace(own, param_dtype=_dtype(value), reduce_dtype=_reduced(own), cast_forward_inputs=True)
+        policy = replace(own, param_dtype=_dtype(strategy), reduce_dtype=_reduced(own), cast_forward_inputs=True)
         return {"mixed_precision": policy}
-
-    def change_wrapped(self, layer: nn.Module, value: str) -> bool:
-        """Return ``False``: FSDP1 lays out the parameters for their format as it wraps them."""
-        return False
 
     def finish(self, wrapper: object, own: object) -> None:
         """Cast the outputs of a wrapped layer to the format of the script's own policy."""
@@ -46,13 +41,11 @@ class Fsdp1Precision:
         wrapper.register_forward_hook(_OutputCast(dtype))  # type: ignore[attr-defined]  # FSDP1's wrapper is a module
 
 
-class Fsdp2Precision:
-    """``mp_policy`` of ``fully_shard``."""
+class Fsdp2Precision(WrapperKind):
+    """``mp_policy`` of ``fully_shard``, which casts the outputs itself, and cannot change that of a wrapped layer."""
 
-    can_change_wrapped = False
-
-    def changes(self, call: inspect.BoundArguments, value: str) -> dict[str, object]:
-        """Return the ``mp_policy`` of ``value``; raise ``ValueError`` if the layer has no fp32 parameters."""
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the ``mp_policy`` of ``strategy``; raise ``ValueError`` if the layer has no fp32 parameters."""
         import torch
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -60,19 +53,12 @@ class Fsdp2Precision:
         own: Any = call.arguments.get("mp_policy") or MixedPrecisionPolicy()
         policy = replace(
             own,
-            param_dtype=_dtype(value),
+            param_dtype=_dtype(strategy),
             reduce_dtype=_reduced(own),
             output_dtype=own.output_dtype or own.param_dtype or torch.float32,
             cast_forward_inputs=True,
         )
         return {"mp_policy": policy}
-
-    def change_wrapped(self, layer: nn.Module, value: str) -> bool:
-        """Return ``False``: FSDP2 has no function that changes the policy of a wrapped layer."""
-        return False
-
-    def finish(self, wrapper: object, own: object) -> None:
-        """Do nothing: FSDP2 casts the outputs itself."""
 
 
 class _OutputCast(ModuleHook):

@@ -7,25 +7,19 @@ where a layer runs under it, the hook refuses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
-from torchx_cubicml.recorder.apply.fsdp_precision_calls import Fsdp1Precision, Fsdp2Precision
-from torchx_cubicml.recorder.apply.layer_plan import whole_model
-from torchx_cubicml.recorder.apply.module_calls import before_every_call
-from torchx_cubicml.recorder.model.compiled_autocast import compiled_autocast_type
-from torchx_cubicml.recorder.model.kernels import compiled_modules
-from torchx_cubicml.recorder.model.layers import unwrap
-from torchx_cubicml.recorder.model.precision import autocast_type
-from torchx_cubicml.recorder.model.size import short_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from torch import nn
 
+    from torchx_cubicml.launch.source_files import ProgramCalls
+    from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
+    from torchx_cubicml.recorder.apply.hooks import Guard
     from torchx_cubicml.recorder.ranks.peers import Peers
-    from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.values import Value
 
 
@@ -40,17 +34,34 @@ class FsdpPrecisionHook(FsdpHook):
     """
 
     name = "fsdp_precision"
-    kinds = (Fsdp1Precision(), Fsdp2Precision())
+    sets = "number format in which each layer that the script wraps in FSDP computes"
+    values = (("fp32", "bf16"),)
+    fact = "precision"
+    rivals: ClassVar = {"autocast": "autocast may choose the format in place of the parameters"}
 
     def __init__(self, formats: Value, *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
         super().__init__(formats, peers=peers, guard=guard, only_checks=only_checks)
         self._guarded_call = guard(self._before_forward)
         self._uncalled: dict[int, nn.Module] = {}  # planned layers by id, until each has run once
-        self._stop_looking: Callable[[], None] | None = None
+        self._stop_looking: Callable[[], object] = bool
         self._model: nn.Module | None = None  # of these layers
+
+    @classmethod
+    def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
+        """Return nothing: another format changes the training."""
+        return []
+
+    @classmethod
+    def kinds(cls) -> tuple[WrapperKind, WrapperKind]:
+        """Return the argument of the number format, of FSDP1 and of FSDP2."""
+        from torchx_cubicml.recorder.apply.fsdp_precision_calls import Fsdp1Precision, Fsdp2Precision
+
+        return Fsdp1Precision(), Fsdp2Precision()
 
     def release(self) -> None:
         """Restore FSDP's functions, and stop looking at the calls of layers."""
+        from torchx_cubicml.recorder.model.compiled_autocast import compiled_autocast_type
+
         super().release()
         self._stop()
         if self._model is not None and not self._refusal:
@@ -59,12 +70,19 @@ class FsdpPrecisionHook(FsdpHook):
 
     def planned(self, layers: Iterable[nn.Module]) -> None:
         """Look at the first call of each layer of the plan."""
+        from torchx_cubicml.recorder.apply.layer_plan import whole_model
+        from torchx_cubicml.recorder.apply.module_calls import before_every_call
+
         self._uncalled = {id(layer): layer for layer in layers}
         self._model = whole_model(next(iter(self._uncalled.values())))
         self._stop_looking = before_every_call(self._guarded_call)
 
     def _before_forward(self, module: nn.Module, args: Sequence[object]) -> None:
         from torch import is_grad_enabled
+
+        from torchx_cubicml.recorder.model.kernels import compiled_modules
+        from torchx_cubicml.recorder.model.layers import unwrap
+        from torchx_cubicml.recorder.model.precision import autocast_type
 
         inside = unwrap(module)
         if not inside.training or not is_grad_enabled() or not self._concerns(inside):
@@ -77,6 +95,8 @@ class FsdpPrecisionHook(FsdpHook):
 
     def _refuse_autocast(self, dtype: str) -> str:
         """Refuse if the layers run under autocast, and return its format in a word; empty where it is off."""
+        from torchx_cubicml.recorder.model.size import short_format
+
         found = short_format(dtype)
         if found:
             done = "" if self._only_checks else "; their parameters alone have the requested one"
@@ -90,9 +110,7 @@ class FsdpPrecisionHook(FsdpHook):
         return any(id(part) in self._uncalled for part in inside.modules())
 
     def _stop(self) -> None:
-        if self._stop_looking is not None:
-            self._stop_looking()
-            self._stop_looking = None
+        self._stop_looking()
         self._uncalled.clear()
 
 

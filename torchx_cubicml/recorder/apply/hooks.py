@@ -5,51 +5,118 @@ A space file selects one by ``hook = "..."``.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+import json
+from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.process.console import warn
-from torchx_cubicml.records.hook_table import HOOKS, REFUSED, VALUES_REFUSED, hook_fact, hook_of, illegal_hook_fact
+from torchx_cubicml.facts.hooks import (
+    REFUSED,
+    VALUES_REFUSED,
+    HookSpec,
+    hook_fact,
+    hook_module,
+    hook_names,
+    hook_of,
+    illegal_hook_fact,
+)
+from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from torchx_cubicml.launch.source_files import ProgramCalls
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
     Guard = Callable[[Callable[..., object]], Callable[..., None]]
 
+_AGREE_S = 30.0  # time for the other ranks to reach the same call
 
-class Hook(Protocol):
+
+class Hook(HookSpec):
     """Hook that changes a program between the import of torch and its first step: the whole request, or nothing.
 
-    ``hook(value, peers=peers, guard=guard, only_checks=only_checks)`` of the module ``<name>_hook`` makes it. ``value``
-    is the requested value; a hook that sets several places (``mesh.tp``) gets a mapping of these. ``peers`` are the
-    other ranks, which must all make the same change. ``guard`` wraps every call that the program's own calls make to
-    the hook. With ``only_checks`` the hook changes nothing, and finds out whether it could: ``value`` is the program's
-    own.
+    Its class attributes specify it. Its code imports torch, and the rest of the recorder, within functions.
+
+    Args:
+        value: the requested value; a hook that sets several places (``mesh.tp``) gets a mapping of these.
+        peers: the other ranks, which must all make the same change.
+        guard: wraps every call that the program's own calls make to the hook.
+        only_checks: whether the hook changes nothing, and finds out whether it could: ``value`` is the program's own.
     """
+
+    unmet = ""
+    """Refusal in a program that makes no call which the hook changes."""
+
+    def __init__(
+        self, value: Value | Mapping[str, Value], *, peers: Peers, guard: Guard, only_checks: bool = False
+    ) -> None:
+        self._value, self._peers, self._guard, self._only_checks = value, peers, guard, only_checks
+        self._wrapped = WrappedFunctions(guard)
+        self._refusal, self._refuses_values = self.unmet, False
+        self._illegal: Collection[str] = ()
+        self._n_votes = 0
+
+    @classmethod
+    def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
+        """Return a parameter for a starter space file, as lines; nothing for a program that it may not serve.
+
+        Args:
+            program: calls in its source.
+            taken: standard names that flags of the command set.
+            per_layer: the line that gives each layer a value, if a fact of the workload counts them.
+        """
+        return []
+
+    @classmethod
+    def entry(cls, parameter: str, *keys: str) -> list[str]:
+        """Return the lines of a parameter that the hook sets."""
+        return [f"[parameters.{parameter}]", *keys, f'hook = "{cls.name}"']
 
     def install(self) -> None:
         """Install the hook."""
 
     def release(self) -> None:
         """Uninstall the hook; its changes stay."""
+        self._wrapped.release()
 
     def refusal(self) -> str:
         """Return the reason why the requested change was not made, in words; empty if it was."""
+        return self._refusal
 
     def refuses_values(self) -> bool:
         """Return whether the reason lies in the requested values, so that others may be set."""
+        return self._refuses_values
 
     def illegal_values(self) -> tuple[str, ...]:
         """Return the values that the program does not allow, whatever was requested."""
+        return tuple(self._illegal)
+
+    def _vote(self, word: str) -> bool:
+        """Return whether all ranks give the same word; an empty one is a veto."""
+        self._n_votes += 1
+        return self._peers.agree(f"{self.name}/{self._n_votes - 1}", word, within_s=_AGREE_S)
+
+    def _agree(self, word: str, otherwise: str) -> bool:
+        """Return whether no rank refuses and all give the same word; else refuse, without a reason ``otherwise``."""
+        if not self._vote("" if self._refusal else word):
+            self._refusal = self._refusal or otherwise
+        return not self._refusal
+
+
+class NoTorch(Hook):
+    """Hook in a program that makes steps without torch: there is nothing that it could set."""
+
+    def __init__(self) -> None:
+        self._refusal, self._refuses_values, self._illegal = "the program made its first step without torch", False, ()
+
+    def release(self) -> None:
+        """Do nothing."""
 
 
 def installed(
     requested: Mapping[str, Value], checked: Mapping[str, Value], *, peers: Peers, guard: Guard
 ) -> dict[str, Hook]:
-    """Create and install the hooks of a contract in the order of ``HOOKS``, and return them by name.
+    """Create and install the hooks of a contract in the order of their names, and return them by name.
 
     Of two hooks around one function, the later one sees the program's call first.
 
@@ -62,12 +129,26 @@ def installed(
     hooks: dict[str, Hook] = {}
     changed = {hook_of(place) for place in requested}
     values = _by_hook({**checked, **requested})
-    for name in HOOKS:
+    for name in hook_names():
         if name in values:
-            module = import_module(f"torchx_cubicml.recorder.apply.{name}_hook")
-            hooks[name] = module.hook(values[name], peers=peers, guard=guard, only_checks=name not in changed)
+            kind: type[Hook] = hook_module(name).hook
+            hooks[name] = kind(values[name], peers=peers, guard=guard, only_checks=name not in changed)
             hooks[name].install()
     return hooks
+
+
+def hook_classes() -> list[type[Hook]]:
+    """Return all hooks, in the order of their names."""
+    return [hook_module(name).hook for name in hook_names()]
+
+
+def toml_list(key: str, values: Iterable[str | bool]) -> str:
+    """Return a key of a space file with a list of values.
+
+    >>> toml_list("choices", ["none", True])
+    'choices = ["none", true]'
+    """
+    return f"{key} = {json.dumps(list(values), ensure_ascii=False)}"
 
 
 def _by_hook(places: Mapping[str, Value]) -> dict[str, Value | dict[str, Value]]:
@@ -84,28 +165,6 @@ def _by_hook(places: Mapping[str, Value]) -> dict[str, Value | dict[str, Value]]
     return values
 
 
-class NoTorch:
-    """Hook in a program that makes steps without torch: there is nothing that it could set."""
-
-    def install(self) -> None:
-        """Do nothing."""
-
-    def release(self) -> None:
-        """Do nothing."""
-
-    def refusal(self) -> str:
-        """Return the reason."""
-        return "the program made its first step without torch"
-
-    def refuses_values(self) -> bool:
-        """Return that the reason holds for all values."""
-        return False
-
-    def illegal_values(self) -> tuple[str, ...]:
-        """Return no value."""
-        return ()
-
-
 def warn_of_refusals(hooks: Mapping[str, Hook], requested: Collection[str]) -> None:
     """Print one warning for each reason for which requested hooks made no change.
 
@@ -113,6 +172,8 @@ def warn_of_refusals(hooks: Mapping[str, Hook], requested: Collection[str]) -> N
         hooks: by their names.
         requested: places that were to be set, such as ``fsdp`` and ``mesh.tp``.
     """
+    from torchx_cubicml.recorder.process.console import warn
+
     requested_hooks = {hook_of(place) for place in requested}
     names_of: dict[str, list[str]] = {}
     for name, hook in hooks.items():

@@ -11,6 +11,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchx_cubicml.recorder.apply.mesh_hook import mesh_text
 from torchx_cubicml.recorder.model.rank_order import axis_order, flat
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class MeshCall:
 
     def text(self) -> str:
         """Return the mesh as text, such as ``dp=4,tp=2``."""
-        return ",".join(f"{name}={size}" for name, size in zip(self.names, self.sizes, strict=True))
+        return mesh_text(self.names, self.sizes)
 
 
 class MeshMaker(Protocol):

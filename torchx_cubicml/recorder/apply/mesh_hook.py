@@ -14,26 +14,26 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.apply.mesh_calls import METHODS, ByShape
-from torchx_cubicml.recorder.apply.mesh_samples import MeshSamples
-from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
+from torchx_cubicml.recorder.apply.hooks import Hook, toml_list
 from torchx_cubicml.records.axis_names import mesh_axis
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from torchx_cubicml.launch.source_files import ProgramCalls, SourceCall
+    from torchx_cubicml.recorder.apply.hooks import Guard
     from torchx_cubicml.recorder.apply.mesh_calls import MeshCall, MeshMaker
     from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
-_AGREE_S = 30.0  # time for the other ranks to reach their first mesh
-_DISAGREE = "the ranks do not make the same mesh"
 _ORDER = "order"
+_SIZES_OF = {"init_device_mesh": "mesh_shape", "DeviceMesh": "mesh", "_unflatten": "mesh_sizes"}
+_REMAINING = ("dp_shard", "dp", "dp_replicate")  # the first of these in a mesh takes the remaining ranks
 
 
-class MeshHook:
+class MeshHook(Hook):
     """Hook around the functions that make a mesh, until the first step.
 
     Args:
@@ -43,27 +43,49 @@ class MeshHook:
         only_checks: whether nothing is changed: ``value`` is what the script is thought to make.
     """
 
-    def __init__(
-        self,
-        value: Mapping[str, Value],
-        *,
-        peers: Peers,
-        guard: Callable[[Callable[..., object]], Callable[..., None]],
-        only_checks: bool = False,
-    ) -> None:
+    name = "mesh"
+    sets = "sizes and order of a device mesh"
+    takes = "see [a device mesh](../space-file.md#a-device-mesh)"
+    parts = "mesh"
+    calls = ("init_device_mesh", "DeviceMesh")
+    marks = ("mesh",)
+    unmet = "the program makes no device mesh of several named axes"
+
+    def __init__(self, value: Mapping[str, Value], *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
+        from torchx_cubicml.recorder.apply.mesh_samples import MeshSamples
+
+        super().__init__(value, peers=peers, guard=guard, only_checks=only_checks)
         self._sizes = {axis: int(size) for axis, size in value.items() if isinstance(size, int)}
         self._order = tuple(str(value.get(_ORDER, "")).split(",")) if value.get(_ORDER) else ()
-        self._peers = peers
-        self._only_checks = only_checks
         self._samples = MeshSamples(peers, guard)
         self._guarded_watch = guard(self._samples.watch)
-        self._wrapped = WrappedFunctions(guard)
-        self._refusal = "the program makes no device mesh of several named axes"
         self._own: MeshCall | None = None  # the script's mesh
         self._is_changed = False
 
+    @classmethod
+    def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
+        """Return the entry of the only mesh of several axes whose names tell what they are."""
+        meshes = {mesh for call in program.calls if call.name in _SIZES_OF for mesh in _named_sizes(call)}
+        named = meshes.pop() if len(meshes) == 1 else ()
+        sizes = {mesh_axis(name): size for name, size in named}
+        is_taken = any(f"{axis}_degree" in taken for axis in sizes)
+        if not named or not all(sizes) or len(sizes) < len(named) or is_taken:
+            return []
+        rest = [axis for axis in _REMAINING if axis in sizes]
+        if "dp" in rest and len(rest) > 1:
+            return []
+        mesh = toml_list("mesh", sizes)
+        if rest:
+            sizes.pop(rest[0])
+        unknown = [axis for axis, size in sizes.items() if not size]
+        remark = f"write the script's own size of {' and '.join(unknown)} here" if unknown else "as in the script"
+        defaults = ", ".join(f"{axis} = {size or 1}" for axis, size in sizes.items())
+        return [*cls.entry("mesh", mesh), f"default = {{ {defaults} }} # {remark}"]
+
     def install(self) -> None:
         """Wrap the functions that make a mesh."""
+        from torchx_cubicml.recorder.apply.mesh_calls import METHODS, ByShape
+
         try:
             from torch.distributed import device_mesh
         except ImportError as error:  # a torch built without it
@@ -78,22 +100,10 @@ class MeshHook:
 
     def release(self) -> None:
         """Restore the functions; meshes that are already made stay as they are."""
-        self._wrapped.release()
+        super().release()
         if self._is_changed and not self._refusal:
             self._refusal = self._samples.mismatch()
         self._samples.release()
-
-    def refusal(self) -> str:
-        """Return the reason why the mesh is not the requested one, in words; empty if it is."""
-        return self._refusal
-
-    def refuses_values(self) -> bool:
-        """Return that a refusal is not told apart by values: it holds for the program."""
-        return False
-
-    def illegal_values(self) -> tuple[str, ...]:
-        """Return nothing: a size is not legal or illegal without the others."""
-        return ()
 
     def _replaced(self, maker: MeshMaker, make: Call, call: inspect.BoundArguments) -> Call | None:
         """Return the call that replaces the program's own, if that makes the mesh of the request."""
@@ -109,9 +119,8 @@ class MeshHook:
         self._refusal = self._problem(found)
         if self._only_checks:
             return None
-        word = "" if self._refusal else f"{found.text()} {found.order} -> {self._sizes} {self._order}"
-        if not self._peers.agree("mesh", word, within_s=_AGREE_S) or self._refusal:
-            self._refusal = self._refusal or _DISAGREE
+        word = f"{found.text()} {found.order} -> {self._sizes} {self._order}"
+        if not self._agree(word, "the ranks do not make the same mesh"):
             return None
         self._is_changed = True
         return self._made(found, maker, make, call)
@@ -144,7 +153,7 @@ class MeshHook:
             return f"the script's mesh has the axes {own}, and the space file {stated}"
         requested = tuple(self._sizes[axis] for axis in axes)
         if prod(requested) != world_size:
-            return f"{_text(axes, requested)} is no mesh of {world_size} processes"
+            return f"{mesh_text(axes, requested)} is no mesh of {world_size} processes"
         if prod(found.sizes) != world_size:
             return f"the script's mesh {found.text()} is not of all {world_size} processes"
         return self._order_problem(found) or (self._other_own_mesh(axes, found) if self._only_checks else "")
@@ -158,7 +167,8 @@ class MeshHook:
         """Return the difference of the script's mesh from what the space file states of it; empty if there is none."""
         stated = tuple(self._sizes[axis] for axis in axes)
         if stated != found.sizes:
-            return f"the script makes {_text(axes, found.sizes)}, and the space file states {_text(axes, stated)}"
+            own, other = mesh_text(axes, found.sizes), mesh_text(axes, stated)
+            return f"the script makes {own}, and the space file states {other}"
         order = tuple(map(mesh_axis, found.order))
         if self._order and order != self._order:
             own, listed = ", ".join(order), ", ".join(self._order)
@@ -183,10 +193,21 @@ class MeshHook:
 hook = MeshHook
 
 
-def _text(names: Sequence[str], sizes: Sequence[int]) -> str:
+def mesh_text(names: Sequence[str], sizes: Sequence[int]) -> str:
     """Return a mesh as text.
 
-    >>> _text(["dp", "tp"], [4, 2])
+    >>> mesh_text(["dp", "tp"], [4, 2])
     'dp=4,tp=2'
     """
     return ",".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
+
+
+def _named_sizes(call: SourceCall) -> list[tuple[tuple[str, int], ...]]:
+    """Return the axes of a mesh with their sizes, 0 where the source states none; nothing without several names."""
+    names = call.entries("mesh_dim_names", 2 if call.name == "_unflatten" else None)
+    shape = call.entries(_SIZES_OF[call.name], 1) if call.name != "DeviceMesh" else []
+    sizes = [each if type(each) is int and each > 0 else 0 for each in shape]
+    if len(names) < 2 or not all(isinstance(name, str) for name in names):
+        return []
+    sizes = sizes if len(sizes) == len(names) else [0] * len(names)
+    return [tuple(zip(map(str, names), sizes, strict=True))]

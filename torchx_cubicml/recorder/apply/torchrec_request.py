@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
+from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.apply.torchrec_tables import PlannedTable
     from torchx_cubicml.records.values import Value
 
-SHARDING, KERNEL, SHARE = "torchrec", "torchrec_kernel", "torchrec_reserved"
+SHARDING, KERNEL, SHARE = "embedding_sharding", "embedding_kernel", "reserved_share"  # facts of the hooks
 
 
 class PlanRequest:
@@ -21,7 +21,7 @@ class PlanRequest:
 
     Args:
         tables: tables in TorchRec's order.
-        values: hook -> one value for all tables, or one for each.
+        values: fact of a hook -> one value for all tables, or one for each.
         device: TorchRec's name of the kind of device.
     """
 

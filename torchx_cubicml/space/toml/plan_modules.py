@@ -9,12 +9,13 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.facts.hooks import hook_names, hook_spec
+from torchx_cubicml.space.parameter import BindingKind
 
 if TYPE_CHECKING:
     from torchx_cubicml.space import Binding
     from torchx_cubicml.space.toml.schema import TomlTable
 
-PLACING_HOOK = "parallelize_module"
 _MAX_MODULES = 64
 _KEY = re.compile(r"[\w*?\[\]!-]+(\.[\w*?\[\]!-]+)*")
 
@@ -25,13 +26,13 @@ def hook_place(table: TomlTable, hook: str) -> str:
     Raises:
         SpaceError: the hook places modules and the table names none, or it does not and the table names some.
     """
-    if hook != PLACING_HOOK:
+    if hook_spec(hook).parts != "modules":
         if "modules" in table:
-            raise table.error("modules", f"only allowed together with hook = '{PLACING_HOOK}'")
+            raise only_with_modules(table)
         return hook
     if "modules" not in table:
         raise SpaceError(
-            f"{table.place}: hook = '{PLACING_HOOK}' needs modules, a list of keys of the script's own plan, such as "
+            f"{table.place}: hook = '{hook}' needs modules, a list of keys of the script's own plan, such as "
             "['layers.*.up', 'layers.*.down']"
         )
     keys = table.values("modules", most=_MAX_MODULES)
@@ -40,9 +41,15 @@ def hook_place(table: TomlTable, hook: str) -> str:
     return f"{hook}.{','.join(map(str, keys))}"
 
 
+def only_with_modules(table: TomlTable) -> SpaceError:
+    """Return the error on modules without a hook that places them."""
+    names = [name for name in hook_names() if hook_spec(name).parts == "modules"]
+    return table.error("modules", f"only allowed together with hook = {' or '.join(map(repr, names))}")
+
+
 def places_of(binding: Binding) -> tuple[str, ...]:
     """Return the places of a binding that no other one may have: one per module of a group, else its names."""
     hook, dot, modules = binding.name.partition(".")
-    if hook == PLACING_HOOK and dot:
+    if binding.kind == BindingKind.HOOK and dot:
         return tuple(f"{hook}.{module}" for module in modules.split(","))
     return (binding.name, *binding.aliases)

@@ -55,10 +55,11 @@ class HookCheck:
         asked = [item for item in hooked if not has_told(item, current, launches)]
         source = ProgramSource.of(launch) if asked else ProgramSource(files=(), text="")
         uncalled = uncalled_hooks(source, {item.name: hook_name(item) for item in asked})
-        unserved = {name: each.reason for each in uncalled if not each.doubt for name in each.parameters}
+        unserved = {} if source.doubt else uncalled
         left = [item for item in asked if item.name not in unserved]
         hooks = {item.name: hook_name(item) for item in left}
-        doubts = [f"{each.reason}, but {each.doubt}" for each in uncalled if each.doubt] + rival_doubts(source, hooks)
+        doubts = [f"{reason}, but {source.doubt}" for reason in uncalled.values() if source.doubt]
+        doubts += rival_doubts(source, hooks)
         doubts += filter(None, (model_doubt(item, current, launches) for item in left))
         return cls(open=hooks, doubts=tuple(dict.fromkeys(doubts)), unserved=unserved)
 

@@ -41,6 +41,7 @@ class HookSpec:
         calls: functions, one of which the program must call; none for a hook that serves any program.
         marks: texts in lower case, one of which any source has that can name such a function, under whatever name.
         rivals: name in the source, in lower case -> why the hook may not serve a program with that name.
+        offered: values that a starter space file offers.
         absent_under: observed facts of a program that has nothing for the hook to set.
     """
 
@@ -55,6 +56,7 @@ class HookSpec:
     calls: ClassVar[tuple[str, ...]] = ()
     marks: ClassVar[tuple[str, ...]] = ()
     rivals: ClassVar[Mapping[str, str]] = {}
+    offered: ClassVar[tuple[str | bool, ...]] = ()
     absent_under: ClassVar[Mapping[str, str]] = {}
 
     @classmethod

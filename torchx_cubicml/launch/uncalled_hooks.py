@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.facts.hooks import hook_spec
@@ -15,55 +14,23 @@ if TYPE_CHECKING:
 _NAMED = 3  # files that a message names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UncalledHook:
-    """Hook that no call in the program's source leads to.
+def uncalled_hooks(source: ProgramSource, hooks: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters whose hooks change calls that a source does not name anywhere, with the reason in words.
 
-    Args:
-        parameters: those that it sets.
-        hook: its name.
-        calls: functions, one of which the program must call.
-        files: source files that were read.
-        doubt: why other code may make the call, as the predicate of a sentence on the program; empty where it is
-            certain that none does.
-    """
-
-    parameters: tuple[str, ...]
-    hook: str
-    calls: tuple[str, ...]
-    files: tuple[str, ...]
-    doubt: str
-
-    @property
-    def reason(self) -> str:
-        """Reason, in words: the calls that the source lacks."""
-        calls = f"neither {' nor '.join(self.calls)}" if len(self.calls) > 1 else f"no {self.calls[0]}"
-        more = f" and {len(self.files) - _NAMED} more" if len(self.files) > _NAMED else ""
-        return f"the program calls {calls} (read: {', '.join(self.files[:_NAMED])}{more})"
-
-
-def uncalled_hooks(source: ProgramSource, hooks: Mapping[str, str]) -> list[UncalledHook]:
-    """Return the hooks whose calls a source does not name anywhere.
+    Other code may make the calls where the source has a ``doubt``.
 
     Args:
         source: of the program.
         hooks: parameter -> hook that sets it.
     """
-    parameters: dict[str, list[str]] = {}
-    for parameter, hook in hooks.items():
-        if hook_spec(hook).calls:
-            parameters.setdefault(hook, []).append(parameter)
-    return [
-        UncalledHook(
-            parameters=tuple(names),
-            hook=hook,
-            calls=hook_spec(hook).calls,
-            files=source.files,
-            doubt=source.doubt,
-        )
-        for hook, names in parameters.items()
-        if source.text and not source.has(hook_spec(hook).marks)
-    ]
+    more = f" and {len(source.files) - _NAMED} more" if len(source.files) > _NAMED else ""
+    read = f"(read: {', '.join(source.files[:_NAMED])}{more})"
+    reasons = {}
+    for parameter, spec in ((parameter, hook_spec(hook)) for parameter, hook in hooks.items()):
+        if source.text and spec.calls and not source.has(spec.marks):
+            calls = f"neither {' nor '.join(spec.calls)}" if len(spec.calls) > 1 else f"no {spec.calls[0]}"
+            reasons[parameter] = f"the program calls {calls} {read}"
+    return reasons
 
 
 def rival_doubts(source: ProgramSource, hooks: Mapping[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
-from torchx_cubicml.recorder.apply.hooks import Hook, toml_list
+from torchx_cubicml.recorder.apply.hooks import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch.source_files import ProgramCalls
     from torchx_cubicml.recorder.apply.checkpointed_compiled import CompiledLayers
     from torchx_cubicml.recorder.apply.checkpointed_forward import CheckpointedForward
-    from torchx_cubicml.recorder.apply.hooks import Guard
     from torchx_cubicml.recorder.model.precision import PrecisionProbe
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
 _FULL = "full"
@@ -41,16 +39,13 @@ _MAY_BE_OWN = "the script may recompute layers itself"
 class ActivationCheckpointingHook(Hook):
     """Hook around the forward of repeated layers, from the first training forward on.
 
-    Args:
-        requested: ``none`` or ``full`` per repeated layer, or one for all.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: ``none`` or ``full`` per repeated layer, or one for all.
     """
 
     name = "activation_checkpointing"
     sets = "which layers are computed again in backward, which takes less memory and more time"
     values = (("none", _FULL),)
+    offered = ("none", _FULL)
     per = "layer"
     fact = "activation_checkpointing"
     rivals: ClassVar = {
@@ -59,8 +54,7 @@ class ActivationCheckpointingHook(Hook):
     }
     unmet = "the program trains no model with repeated layers"
 
-    def __init__(self, requested: Value, *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
-        super().__init__(requested, peers=peers, guard=guard, only_checks=only_checks)
+    def _prepare(self, requested: Value) -> None:
         self._requested = requested
         self._seen: dict[int, nn.Module] = {}  # modules that were looked at, kept alive so that no id is reused
         self._words: tuple[str, ...] = ()  # of the plan, one per layer
@@ -72,9 +66,8 @@ class ActivationCheckpointingHook(Hook):
     def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
         """Return the parameter for a script that wraps layers in FSDP and does not recompute them itself."""
         own = [name for name, why in cls.rivals.items() if why == _MAY_BE_OWN]
-        if cls.fact in taken or not program.names_one_of(*FsdpHook.calls) or program.mentions(*own):
-            return []
-        return cls.entry(cls.fact, toml_list("choices", cls.values[0]), *per_layer)
+        is_apt = program.names_one_of(*FsdpHook.calls) and not program.mentions(*own)
+        return super().offer(program, taken, per_layer) if is_apt else []
 
     def install(self) -> None:
         """Look at each module that is called until a model with repeated layers trains."""
@@ -123,17 +116,11 @@ class ActivationCheckpointingHook(Hook):
     def _plan_for(self, root: nn.Module) -> None:
         """Make the plan for a model, if all ranks can apply it."""
         from torchx_cubicml.recorder.apply.checkpointed_compiled import compiled_layers
-        from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest
-        from torchx_cubicml.recorder.model.layers import repeated_blocks
+        from torchx_cubicml.recorder.apply.layer_plan import per_layer, plan_digest
 
-        layers = repeated_blocks(root)
-        requested = per_layer(self._requested, len(layers))
+        layers, requested, mismatch = per_layer(root, self._requested, when="when it is first called")
         compiled = compiled_layers(root, layers)
-        self._refusal = (
-            mismatch(len(requested), len(layers), when="when it is first called")
-            or compiled.obstacle
-            or _obstacle(root, layers)
-        )
+        self._refusal = mismatch or compiled.obstacle or _obstacle(root, layers)
         if not self._agree(plan_digest(layers, requested, is_sharded=True), "the ranks do not train the same layers"):
             if compiled.obstacle:
                 self._stop_looking()  # the compiler would compile the model again once the global hook is gone

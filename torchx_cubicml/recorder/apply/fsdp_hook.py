@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from torchx_cubicml.recorder.apply.hooks import Hook, toml_list
+from torchx_cubicml.recorder.apply.hooks import Hook
 from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
 from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.launch.source_files import ProgramCalls
     from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
-    from torchx_cubicml.recorder.apply.hooks import Guard
     from torchx_cubicml.recorder.apply.wrapped_function import Call
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
 _WHEN = "when its first module is wrapped"
@@ -39,11 +37,7 @@ _DISAGREE = "the ranks do not wrap the same layers in the same way"
 class FsdpHook(Hook):
     """Hook around the wrapping functions of FSDP, until the first step.
 
-    Args:
-        strategies: one per repeated layer, or one for all.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: one per repeated layer, or one for all.
     """
 
     name = "fsdp"
@@ -52,6 +46,7 @@ class FsdpHook(Hook):
         ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *RESHARD_SIZES),  # over all ranks
         ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),  # within replicated groups
     )
+    offered = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
     per = "layer"
     fact = "sharding_strategy"
     calls = ("FullyShardedDataParallel", "fully_shard")
@@ -59,13 +54,12 @@ class FsdpHook(Hook):
     absent_under: ClassVar = {"sharding_strategy": "DDP"}
     unmet = "the program wraps no module in FSDP"
 
-    def __init__(self, strategies: Value, *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
+    def _prepare(self, strategies: Value) -> None:
         from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
 
-        super().__init__(strategies, peers=peers, guard=guard, only_checks=only_checks)
         self._strategies = strategies
-        self._wrapped = WrappedFunctions(guard, nested=True)
-        self._guarded_finish = guard(self._finish)
+        self._wrapped = WrappedFunctions(self._guard, nested=True)
+        self._guarded_finish = self._guard(self._finish)
         self._skipped_models: list[nn.Module] = []  # whole models that do not match the requested strategies
         self._plan: dict[int, tuple[nn.Module, str]] = {}  # layers by id, kept alive so that no id is reused
         self._changed_layers: set[int] = set()
@@ -73,12 +67,9 @@ class FsdpHook(Hook):
 
     @classmethod
     def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
-        """Return the parameter for the generation of FSDP that a script names."""
-        wrapper = next((each for each in cls.calls if program.names_one_of(each)), "")
-        if not wrapper or cls.fact in taken:
-            return []
-        choices = ("FULL_SHARD", "SHARD_GRAD_OP", *(["NO_SHARD"] if wrapper == cls.calls[0] else []))
-        return cls.entry(cls.fact, toml_list("choices", choices), *per_layer)
+        """Return the parameter, for FSDP2 without ``NO_SHARD``."""
+        lines = super().offer(program, taken, per_layer)
+        return lines if program.names_one_of(cls.calls[0]) else [line.replace(', "NO_SHARD"', "") for line in lines]
 
     @classmethod
     def kinds(cls) -> tuple[WrapperKind, WrapperKind]:
@@ -178,16 +169,14 @@ class FsdpHook(Hook):
 
     def _plan_for_model(self, module: nn.Module, call: inspect.BoundArguments, kind: WrapperKind) -> None:
         """Make the plan for the whole model that a module belongs to, if all ranks can apply it."""
-        from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
-        from torchx_cubicml.recorder.model.layers import repeated_blocks
+        from torchx_cubicml.recorder.apply.layer_plan import per_layer, plan_digest, whole_model
 
         if self._plan or self._refusal == _DISAGREE or self._is_skipped(module):
             return
         root = whole_model(module)
-        layers = repeated_blocks(root)
-        requested = per_layer(self._strategies, len(layers))
+        layers, requested, mismatch = per_layer(root, self._strategies, when=_WHEN)
         self._refusal = (
-            mismatch(len(requested), len(layers), when=_WHEN)
+            mismatch
             or self._illegal_reason(call, kind, requested)
             or self._in_constructor.mismatch(layers)
             or _unsettable(kind, layers, requested)
@@ -212,15 +201,13 @@ class FsdpHook(Hook):
 
     def _check_constructed(self) -> None:
         """Compare the layers that a constructor wrapped with a model that is not wrapped as a whole."""
-        from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer
-        from torchx_cubicml.recorder.model.layers import repeated_blocks
+        from torchx_cubicml.recorder.apply.layer_plan import per_layer
 
         model = self._in_constructor.model()
         if model is None or self._plan or self._refusal == _DISAGREE or self._is_skipped(model):
             return
-        layers = repeated_blocks(model)
-        n_requested = len(per_layer(self._strategies, len(layers)))
-        self._refusal = mismatch(n_requested, len(layers), when=_WHEN) or self._in_constructor.mismatch(layers)
+        layers, _, mismatch = per_layer(model, self._strategies, when=_WHEN)
+        self._refusal = mismatch or self._in_constructor.mismatch(layers)
         n_left = len(layers) - self._in_constructor.count
         if not self._refusal and n_left:
             self._refusal = f"{n_left} of the repeated layers were not wrapped in FSDP"

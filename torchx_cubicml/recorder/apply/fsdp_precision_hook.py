@@ -12,44 +12,33 @@ from typing import TYPE_CHECKING, ClassVar
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import nn
 
-    from torchx_cubicml.launch.source_files import ProgramCalls
     from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
-    from torchx_cubicml.recorder.apply.hooks import Guard
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
 
 class FsdpPrecisionHook(FsdpHook):
     """Hook around the wrapping functions of FSDP that sets ``mixed_precision`` or ``mp_policy``.
 
-    Args:
-        formats: one per repeated layer, or one for all.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: one per repeated layer, or one for all.
     """
 
     name = "fsdp_precision"
     sets = "number format in which each layer that the script wraps in FSDP computes"
     values = (("fp32", "bf16"),)
+    offered = ()  # another format changes the training
     fact = "precision"
     rivals: ClassVar = {"autocast": "autocast may choose the format in place of the parameters"}
 
-    def __init__(self, formats: Value, *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
-        super().__init__(formats, peers=peers, guard=guard, only_checks=only_checks)
-        self._guarded_call = guard(self._before_forward)
+    def _prepare(self, formats: Value) -> None:
+        super()._prepare(formats)
+        self._guarded_call = self._guard(self._before_forward)
         self._uncalled: dict[int, nn.Module] = {}  # planned layers by id, until each has run once
         self._stop_looking: Callable[[], object] = bool
         self._model: nn.Module | None = None  # of these layers
-
-    @classmethod
-    def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
-        """Return nothing: another format changes the training."""
-        return []
 
     @classmethod
     def kinds(cls) -> tuple[WrapperKind, WrapperKind]:

@@ -6,7 +6,7 @@ A space file selects one by ``hook = "..."``.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.facts.hooks import (
     REFUSED,
@@ -50,22 +50,30 @@ class Hook(HookSpec):
     def __init__(
         self, value: Value | Mapping[str, Value], *, peers: Peers, guard: Guard, only_checks: bool = False
     ) -> None:
-        self._value, self._peers, self._guard, self._only_checks = value, peers, guard, only_checks
+        self._peers, self._guard, self._only_checks = peers, guard, only_checks
         self._wrapped = WrappedFunctions(guard)
         self._refusal, self._refuses_values = self.unmet, False
         self._illegal: Collection[str] = ()
         self._n_votes = 0
+        self._prepare(value)
+
+    def _prepare(self, value: Any) -> None:
+        """Take the value of ``__init__``, before anything else."""
 
     @classmethod
     def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
         """Return a parameter for a starter space file, as lines; nothing for a program that it may not serve.
+
+        By default, a script that names one of the calls, if there are any, is offered the values of ``offered``.
 
         Args:
             program: calls in its source.
             taken: standard names that flags of the command set.
             per_layer: the line that gives each layer a value, if a fact of the workload counts them.
         """
-        return []
+        if not cls.offered or cls.fact in taken or (cls.calls and not program.names_one_of(*cls.calls)):
+            return []
+        return cls.entry(cls.fact, toml_list("choices", cls.offered), *(per_layer if cls.per == "layer" else ()))
 
     @classmethod
     def entry(cls, parameter: str, *keys: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.apply.mesh_hook import mesh_text
 from torchx_cubicml.recorder.model.rank_order import axis_order, flat
@@ -53,17 +53,18 @@ class MeshCall:
         return mesh_text(self.names, self.sizes)
 
 
-class MeshMaker(Protocol):
+class MeshMaker:
     """Function of torch that makes a mesh."""
 
-    name: str
+    name = ""
     """Name of the function."""
 
-    returns_mesh: bool
+    returns_mesh = True
     """True if it returns the mesh; a constructor does not."""
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh that a call of the program makes; ``None`` for torch's own calls, and where torch raises."""
+        raise NotImplementedError
 
     def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
         """Return a call of torch alone that makes another mesh of the same axes, and returns it.
@@ -74,13 +75,13 @@ class MeshMaker(Protocol):
             shape: size of each axis.
             order: positions of the axes, outermost first.
         """
+        return make
 
 
-class ByShape:
+class ByShape(MeshMaker):
     """``init_device_mesh``."""
 
     name = "init_device_mesh"
-    returns_mesh = True
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh of a call."""
@@ -98,7 +99,7 @@ class ByShape:
         return partial(DeviceMesh, device, _ranks(shape, order), mesh_dim_names=names)
 
 
-class ByRanks:
+class ByRanks(MeshMaker):
     """Constructor ``DeviceMesh(device_type, ranks)``."""
 
     name = "__init__"
@@ -123,11 +124,10 @@ class ByRanks:
         return constructed
 
 
-class ByUnflattening:
+class ByUnflattening(MeshMaker):
     """Method ``_unflatten`` of a mesh of one axis."""
 
     name = "_unflatten"
-    returns_mesh = True
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh of a call."""
@@ -147,20 +147,15 @@ class ByUnflattening:
         return make
 
 
-class ByGroups:
+class ByGroups(MeshMaker):
     """Static method ``DeviceMesh.from_group``."""
 
     name = "from_group"
-    returns_mesh = True
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh of a call, which stays as it is."""
         sizes, ranks = flat(call.arguments.get("mesh"))
         return _named(call, sizes, ranks=ranks, problem=_FROM_GROUPS)
-
-    def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
-        """Return the program's own call."""
-        return make
 
 
 METHODS: tuple[MeshMaker, ...] = (ByRanks(), ByUnflattening(), ByGroups())

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from torchx_cubicml.launch.source_files import ProgramCalls, SourceCall
-    from torchx_cubicml.recorder.apply.hooks import Guard
     from torchx_cubicml.recorder.apply.mesh_calls import MeshCall, MeshMaker
     from torchx_cubicml.recorder.apply.wrapped_function import Call
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
 _ORDER = "order"
@@ -36,11 +34,7 @@ _REMAINING = ("dp_shard", "dp", "dp_replicate")  # the first of these in a mesh 
 class MeshHook(Hook):
     """Hook around the functions that make a mesh, until the first step.
 
-    Args:
-        value: size by axis, and ``order`` with the axes from the outermost to the innermost, if that is requested.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: ``value`` is what the script is thought to make.
+    Its value: size by axis, and ``order`` with the axes from the outermost to the innermost, if that is requested.
     """
 
     name = "mesh"
@@ -51,14 +45,13 @@ class MeshHook(Hook):
     marks = ("mesh",)
     unmet = "the program makes no device mesh of several named axes"
 
-    def __init__(self, value: Mapping[str, Value], *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
+    def _prepare(self, value: Mapping[str, Value]) -> None:
         from torchx_cubicml.recorder.apply.mesh_samples import MeshSamples
 
-        super().__init__(value, peers=peers, guard=guard, only_checks=only_checks)
         self._sizes = {axis: int(size) for axis, size in value.items() if isinstance(size, int)}
         self._order = tuple(str(value.get(_ORDER, "")).split(",")) if value.get(_ORDER) else ()
-        self._samples = MeshSamples(peers, guard)
-        self._guarded_watch = guard(self._samples.watch)
+        self._samples = MeshSamples(self._peers, self._guard)
+        self._guarded_watch = self._guard(self._samples.watch)
         self._own: MeshCall | None = None  # the script's mesh
         self._is_changed = False
 

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchx_cubicml.launch.source_files import ProgramCalls
-    from torchx_cubicml.recorder.apply.hooks import Guard
     from torchx_cubicml.recorder.apply.wrapped_function import Call
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
 AS_PLANNED, COLWISE, ROWWISE, REPLICATED = "plan", "colwise", "rowwise", "replicated"
@@ -37,11 +35,7 @@ _MAX_KEYS = 20  # of a plan, told in a refusal
 class ParallelizeModuleHook(PlanHook):
     """Hook around ``parallelize_module``, until the first step.
 
-    Args:
-        value: placement by group of modules, each the keys of the script's plan with commas between them.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: placement by group of modules, each the keys of the script's plan with commas between them.
     """
 
     name = "parallelize_module"
@@ -51,11 +45,10 @@ class ParallelizeModuleHook(PlanHook):
     calls = ("parallelize_module",)
     marks = ("paralleliz", "tensor.parallel")
 
-    def __init__(self, value: Mapping[str, Value], *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
-        super().__init__(value, peers=peers, guard=guard, only_checks=only_checks)
+    def _prepare(self, value: Mapping[str, Value]) -> None:
         self._groups = [tuple(keys.split(",")) for keys in value]
         self._requested = {key: str(each) for keys, each in value.items() for key in keys.split(",")}
-        self._guarded_check = guard(self._check)
+        self._guarded_check = self._guard(self._check)
         self._seen: dict[str, None] = {}  # keys of the program's plans
 
     @classmethod

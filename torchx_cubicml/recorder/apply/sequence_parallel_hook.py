@@ -14,19 +14,15 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.apply.hooks import toml_list
 from torchx_cubicml.recorder.apply.tensor_plans import PlanHook
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable
 
     from torch import nn
 
-    from torchx_cubicml.launch.source_files import ProgramCalls
-    from torchx_cubicml.recorder.apply.hooks import Guard
     from torchx_cubicml.recorder.apply.wrapped_function import Call
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
 _SEQUENCE_DIM = 1
@@ -40,30 +36,21 @@ _STYLES = ("ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareMod
 class SequenceParallelHook(PlanHook):
     """Hook around ``parallelize_module``, until the first step.
 
-    Args:
-        value: whether activations are sharded along the sequence; the script's own plans do that.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: whether activations are sharded along the sequence; the script's own plans do that.
     """
 
     name = "sequence_parallel"
     sets = "sequence parallelism of tensor-parallel plans"
     values = ((True, False),)  # the script's own plan first: it can be switched off
     fact = "sequence_parallel"
+    offered = (True, False)
     calls = ("SequenceParallel",)
     marks = ("sequenceparallel",)
 
-    def __init__(self, value: Value, *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
-        super().__init__(value, peers=peers, guard=guard, only_checks=only_checks or bool(value))
+    def _prepare(self, value: Value) -> None:
+        """Take the requested value; the script's own is not set."""
+        self._only_checks = self._only_checks or bool(value)
         self._has_sequence = False  # a plan with sequence parallelism was seen
-
-    @classmethod
-    def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
-        """Return the parameter for a script whose plans have sequence parallelism."""
-        if cls.fact in taken or not any(call.name in cls.calls for call in program.calls):
-            return []
-        return cls.entry(cls.fact, toml_list("choices", cls.values[0]))
 
     def refusal(self) -> str:
         """Return the reason why sequence parallelism is not, or could not be, switched off; empty if it is or could."""

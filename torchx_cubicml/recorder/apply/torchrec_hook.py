@@ -8,19 +8,13 @@ from torchx_cubicml.recorder.apply.hooks import Hook
 from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER
 
 if TYPE_CHECKING:
-    from torchx_cubicml.recorder.apply.hooks import Guard
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
 
 class TorchRecHook(Hook):
     """Hook of one kind of value of TorchRec's planner; those with the same peers are one change.
 
-    Args:
-        value: one value for all tables, or one for each; the share of memory to reserve.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: one value for all tables, or one for each; the share of memory to reserve.
     """
 
     name = "torchrec"
@@ -31,12 +25,11 @@ class TorchRecHook(Hook):
     calls = ("EmbeddingShardingPlanner", "DistributedModelParallel")
     marks = ("torchrec",)
 
-    def __init__(self, value: Value, *, peers: Peers, guard: Guard, only_checks: bool = False) -> None:
+    def _prepare(self, value: Value) -> None:
         from torchx_cubicml.recorder.apply.torchrec_planner import change_of
 
-        super().__init__(value, peers=peers, guard=guard, only_checks=only_checks)
-        self._change = change_of(peers, guard)
-        self._change.add(self.fact, value, only_checks=only_checks)
+        self._change = change_of(self._peers, self._guard)
+        self._change.add(self.fact, value, only_checks=self._only_checks)
 
     def install(self) -> None:
         """Wrap the methods of TorchRec's planner as soon as the program imports it."""

@@ -17,7 +17,7 @@ JOB = Path(__file__).parents[2] / "jobs" / "train_fsdp_tp.py"
 def offered(program: Path, *args: str) -> list[str]:
     """Return the lines of the offer, uncommented."""
     launch = Launch(program=str(program), script_args=args, world_size=4)
-    _, _, offer = starter_space(launch, "").partition("# The script makes its mesh and plans without flags.")
+    _, _, offer = starter_space(launch, "").partition("# No flag sets these.")
     return [line.removeprefix("# ") for line in offer.split("\n\n")[0].splitlines()[1:]]
 
 

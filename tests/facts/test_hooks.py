@@ -120,7 +120,7 @@ from torchx_cubicml.cli.starter.hook_offers import hook_lines
 from torchx_cubicml.facts.hooks import hook_names
 from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.launch.program_source import ProgramSource
-from torchx_cubicml.launch.uncalled_hooks import uncalled_hooks
+from torchx_cubicml.advisor.hook_check import uncalled_hooks
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 from torchx_cubicml.records.shareable_facts import LEFT_OUT
 from torchx_cubicml.space.toml import parse_space

@@ -10,13 +10,13 @@ import ast
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.launch.scheduler import sees_this_file_system
-from torchx_cubicml.launch.source_files import dotted, imported_names, source_files
+from torchx_cubicml.launch.source_files import dotted, imported_names, nodes_of, parsed_modules, source_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.launch.source_files import SourceFile
@@ -82,6 +82,85 @@ class ProgramSource:
         return any(mark in self.text for mark in marks)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCall:
+    """Call in the source of a program.
+
+    Args:
+        node: the call.
+        name: last part of the function's name.
+        imported: names that imports bind in its file, with what they stand for.
+        values: name of a variable -> the list, tuple or dict that is its only value in this file.
+    """
+
+    node: ast.Call
+    name: str
+    imported: Mapping[str, str]
+    values: Mapping[str, ast.expr]
+
+    def entries(self, keyword: str, position: int | None = None) -> list[object]:
+        """Return the entries of a list or tuple that is an argument, ``None`` for each that is no literal."""
+        given = self._argument(keyword, position)
+        entries = given.elts if isinstance(given, ast.Tuple | ast.List) else []
+        return [each.value if isinstance(each, ast.Constant) else None for each in entries]
+
+    def pairs(self, keyword: str, position: int | None = None) -> dict[str, str]:
+        """Return the texts that are keys of a dict that is an argument, each with the function that its value calls."""
+        given = self._argument(keyword, position)
+        return {
+            key.value: _called(value, self.imported)
+            for key, value in (zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ())
+            if isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(value, ast.Call)
+        }
+
+    def _argument(self, keyword: str, position: int | None) -> ast.expr | None:
+        """Return an argument by its keyword or its position, with the value in place of a variable's name."""
+        given = {each.arg: each.value for each in self.node.keywords}.get(keyword)
+        if given is None and position is not None and position < len(self.node.args):
+            given = self.node.args[position]
+        return self.values.get(given.id, given) if isinstance(given, ast.Name) else given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramCalls:
+    """Calls and names in the source of a program.
+
+    Args:
+        calls: in the order of the files.
+        names: full names that it imports or mentions.
+    """
+
+    calls: tuple[SourceCall, ...]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, launch: Launch) -> Self:
+        """Read the source of a program.
+
+        >>> from torchx_cubicml.launch import Launch
+        >>> ProgramCalls.of(Launch(program="not/here.py")).calls
+        ()
+        """
+        calls: list[SourceCall] = []
+        names: set[str] = set()
+        for _, tree in parsed_modules(launch):
+            imported, values = imported_names(tree), _only_values(tree)
+            names.update(_names(tree))
+            for node in nodes_of(tree):
+                if isinstance(node, ast.Call):
+                    name = _called(node, imported)
+                    calls.append(SourceCall(node=node, name=name, imported=imported, values=values))
+        return cls(calls=tuple(calls), names=frozenset(names))
+
+    def names_one_of(self, *functions: str) -> bool:
+        """Return whether a name in the source is that of a function."""
+        return any(name.endswith(functions) for name in self.names)
+
+    def mentions(self, *marks: str) -> bool:
+        """Return whether a text is a part of a name in the source."""
+        return any(mark in name for name in self.names for mark in marks)
+
+
 def _doubt_of_launch(launch: Launch) -> str:
     if not sees_this_file_system(launch.scheduler):
         return "may be another file in the job than here"
@@ -133,3 +212,21 @@ def _dynamic_accesses(tree: ast.Module) -> Iterator[str]:
             is_constant = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
             if dotted(node.args[0]).partition(".")[0] in modules and not is_constant:
                 yield dotted(node.func)
+
+
+def _called(node: ast.Call, imported: Mapping[str, str]) -> str:
+    """Return the last part of the name of the function that a call names."""
+    name = dotted(node.func) or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
+    return imported.get(name, name).rpartition(".")[2]
+
+
+def _only_values(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the variables that are assigned once, and to a list, a tuple or a dict."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes_of(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+    once = {name: values[0] for name, values in found.items() if len(values) == 1}
+    return {name: value for name, value in once.items() if isinstance(value, ast.List | ast.Tuple | ast.Dict)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.source_files import ProgramCalls
+from torchx_cubicml.launch.program_source import ProgramCalls
 from torchx_cubicml.recorder.apply.hooks import hook_classes
 
 if TYPE_CHECKING:

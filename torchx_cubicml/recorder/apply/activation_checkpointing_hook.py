@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.launch.source_files import ProgramCalls
+    from torchx_cubicml.launch.program_source import ProgramCalls
     from torchx_cubicml.recorder.apply.checkpointed_compiled import CompiledLayers
     from torchx_cubicml.recorder.apply.checkpointed_forward import CheckpointedForward
     from torchx_cubicml.recorder.model.precision import PrecisionProbe

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
+from torchx_cubicml.recorder.apply.fsdp_hook import WrapperKind
 from torchx_cubicml.recorder.model.size import short_format
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
+    from torchx_cubicml.recorder.apply.fsdp_hook import WrapperKind
     from torchx_cubicml.records.values import Value
 
 

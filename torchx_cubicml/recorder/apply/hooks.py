@@ -21,13 +21,12 @@ from torchx_cubicml.facts.hooks import (
 from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.launch.source_files import ProgramCalls
+    from torchx_cubicml.launch.program_source import ProgramCalls
     from torchx_cubicml.recorder.ranks.peers import Peers
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.values import Value
-
-    Guard = Callable[[Callable[..., object]], Callable[..., None]]
 
 _AGREE_S = 30.0  # time for the other ranks to reach the same call
 

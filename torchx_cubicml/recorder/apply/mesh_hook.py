@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Collection, Mapping, Sequence
 
-    from torchx_cubicml.launch.source_files import ProgramCalls, SourceCall
+    from torchx_cubicml.launch.program_source import ProgramCalls, SourceCall
     from torchx_cubicml.recorder.apply.mesh_calls import MeshCall, MeshMaker
     from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.records.values import Value

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.launch.source_files import ProgramCalls
+    from torchx_cubicml.launch.program_source import ProgramCalls
     from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.records.values import Value
 

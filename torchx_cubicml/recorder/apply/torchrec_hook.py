@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torchx_cubicml.recorder.apply.hooks import Hook
 from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER
@@ -19,7 +19,7 @@ class TorchRecHook(Hook):
 
     name = "torchrec"
     sets = "sharding of each embedding table"
-    values: tuple[tuple[str, ...], ...] = ((LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS),)
+    values: ClassVar[tuple[tuple[str | bool, ...], ...]] = ((LEFT_TO_PLANNER, *EMBEDDING_SHARDINGS),)
     per = "table"
     fact = "embedding_sharding"
     calls = ("EmbeddingShardingPlanner", "DistributedModelParallel")
@@ -50,7 +50,7 @@ class TorchRecHook(Hook):
     def illegal_values(self) -> tuple[str, ...]:
         """Return the values that no sharder of the program offers."""
         offered = self._change.offered.get(self.fact)
-        return tuple(word for group in self.values for word in group if offered and word not in offered)
+        return tuple(str(word) for group in self.values for word in group if offered and word not in offered)
 
 
 hook = TorchRecHook

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.recorder.apply.hooks import Guard
     from torchx_cubicml.recorder.apply.torchrec_tables import PlannedTable
     from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.recorder.ranks.peers import Peers
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.values import Value
 
 _AGREE_S = 30.0  # time for the other ranks to reach their planner

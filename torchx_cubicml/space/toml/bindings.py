@@ -13,7 +13,6 @@ from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.parameter import OF_MACHINE
-from torchx_cubicml.space.toml.plan_modules import hook_place, only_with_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +35,8 @@ _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPONENT_OPTION = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z0-9_]*")
 _FILE = re.compile(rf"{_FLAG.pattern}|\$[A-Za-z_][A-Za-z0-9_]*|[^\s$-][^\x00-\x1f$=]*")
+_MAX_MODULES = 64
+_MODULE = re.compile(r"[\w*?\[\]!-]+(\.[\w*?\[\]!-]+)*")
 _PLACEHOLDER = re.compile(r"\{[a-z_]*\}")
 
 
@@ -55,9 +56,9 @@ def read_binding(table: TomlTable) -> Binding:
     if "key" in table:
         raise table.error("key", "only allowed together with file")
     if stated[0] == "hook":
-        return Binding(kind=BindingKind.HOOK, name=hook_place(table, name))
+        return Binding(kind=BindingKind.HOOK, name=_hook_place(table, name))
     if "modules" in table:
-        raise only_with_modules(table)
+        raise _only_with_modules(table)
     if stated[0] == "torchrun":
         return _read_size(table, name)
     if stated[0] in OF_MACHINE:
@@ -96,6 +97,14 @@ def read_tune(table: TomlTable) -> TuneChanges:
     )
 
 
+def places_of(binding: Binding) -> tuple[str, ...]:
+    """Return the places of a binding that no other one may have: one per module of a group, else its names."""
+    hook, dot, modules = binding.name.partition(".")
+    if binding.kind == BindingKind.HOOK and dot:
+        return tuple(f"{hook}.{module}" for module in modules.split(","))
+    return (binding.name, *binding.aliases)
+
+
 def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
     """Return the default of a hook: torch's or TorchRec's own, for a script that does not set it.
 
@@ -119,6 +128,33 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
             return family[0]
     legal = ", or from ".join(", ".join(map(_as_toml, family)) for family in spec.values)
     raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from {legal}")
+
+
+def _hook_place(table: TomlTable, hook: str) -> str:
+    """Return the place that a hook sets: the hook's name, with the modules that it places.
+
+    Raises:
+        SpaceError: the hook places modules and the table names none, or it does not and the table names some.
+    """
+    if hook_spec(hook).parts != "modules":
+        if "modules" in table:
+            raise _only_with_modules(table)
+        return hook
+    if "modules" not in table:
+        raise SpaceError(
+            f"{table.place}: hook = '{hook}' needs modules, a list of keys of the script's own plan, such as "
+            "['layers.*.up', 'layers.*.down']"
+        )
+    keys = table.values("modules", most=_MAX_MODULES)
+    if not all(isinstance(key, str) and _MODULE.fullmatch(key) for key in keys) or len(set(keys)) < len(keys):
+        raise table.error("modules", "must be different keys of a plan, such as 'layers.*.up'")
+    return f"{hook}.{','.join(map(str, keys))}"
+
+
+def _only_with_modules(table: TomlTable) -> SpaceError:
+    """Return the error on modules without a hook that places them."""
+    names = [name for name in hook_names() if hook_spec(name).parts == "modules"]
+    return table.error("modules", f"only allowed together with hook = {' or '.join(map(repr, names))}")
 
 
 def _check_entries(table: TomlTable, spec: type[HookSpec]) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from torchx_cubicml.advisor.hook_check import rival_doubts, uncalled_hooks
 from torchx_cubicml.facts.hooks import hook_names, hook_spec
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.program_source import ProgramSource
-from torchx_cubicml.launch.uncalled_hooks import rival_doubts, uncalled_hooks
 
 JOBS = Path(__file__).parents[1] / "jobs"
 FSDP, MESH, PLANS = "fsdp", "mesh", {"parallelize_module", "sequence_parallel"}

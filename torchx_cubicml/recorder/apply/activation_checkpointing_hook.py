@@ -20,7 +20,7 @@ from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 from torchx_cubicml.recorder.apply.hooks import Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from torch import nn
 
@@ -60,7 +60,6 @@ class ActivationCheckpointingHook(Hook):
         self._words: tuple[str, ...] = ()  # of the plan, one per layer
         self._forward: CheckpointedForward | None = None
         self._probe: PrecisionProbe | None = None
-        self._stop_looking: Callable[[], object] = bool
 
     @classmethod
     def offer(cls, program: ProgramCalls, taken: Collection[str], per_layer: Sequence[str]) -> list[str]:
@@ -71,15 +70,13 @@ class ActivationCheckpointingHook(Hook):
 
     def install(self) -> None:
         """Look at each module that is called until a model with repeated layers trains."""
-        from torchx_cubicml.recorder.apply.module_calls import before_every_call
-
-        self._stop_looking = before_every_call(self._guard(self._before_forward))
+        self._look_at_calls(self._before_forward)
 
     def release(self) -> None:
         """Stop looking; layers that are checkpointed stay so."""
         from torchx_cubicml.recorder.model.kernels import has_compiled
 
-        self._stop_looking()
+        super().release()
         self._seen.clear()
         if self._probe is not None:
             self._probe.release()

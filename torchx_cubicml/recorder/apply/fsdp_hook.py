@@ -128,7 +128,6 @@ class FsdpHook(Hook):
 
         self._strategies = strategies
         self._wrapped = WrappedFunctions(self._guard, nested=True)
-        self._guarded_finish = self._guard(self._finish)
         self._skipped_models: list[nn.Module] = []  # whole models that do not match the requested strategies
         self._plan: dict[int, tuple[nn.Module, str]] = {}  # layers by id, kept alive so that no id is reused
         self._changed_layers: set[int] = set()
@@ -192,17 +191,14 @@ class FsdpHook(Hook):
         changes = kind.changes(call, strategy)
         own = next(call.arguments.get(name) for name in changes)
         call.arguments.update(changes)
+        finish = self._guard(kind.finish)
 
         def changed() -> object:
             result = make()
-            self._guarded_finish(kind, call.args[0], own)
+            finish(call.args[0], own)  # under FSDP1, this is the wrapper
             return result
 
         return changed
-
-    def _finish(self, kind: WrapperKind, wrapper: object, own: object) -> None:
-        """Complete the change after the program's call, whose first argument is the wrapper under FSDP1."""
-        kind.finish(wrapper, own)
 
     def _is_in_order(self, layers: Sequence[int]) -> bool:
         """Return whether all ranks wrap these layers now, which matters if FSDP makes groups of ranks for them."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import nn
 
@@ -35,9 +35,7 @@ class FsdpPrecisionHook(FsdpHook):
 
     def _prepare(self, formats: Value) -> None:
         super()._prepare(formats)
-        self._guarded_call = self._guard(self._before_forward)
         self._uncalled: dict[int, nn.Module] = {}  # planned layers by id, until each has run once
-        self._stop_looking: Callable[[], object] = bool
         self._model: nn.Module | None = None  # of these layers
 
     @classmethod
@@ -60,11 +58,10 @@ class FsdpPrecisionHook(FsdpHook):
     def planned(self, layers: Iterable[nn.Module]) -> None:
         """Look at the first call of each layer of the plan."""
         from torchx_cubicml.recorder.apply.layer_plan import whole_model
-        from torchx_cubicml.recorder.apply.module_calls import before_every_call
 
         self._uncalled = {id(layer): layer for layer in layers}
         self._model = whole_model(next(iter(self._uncalled.values())))
-        self._stop_looking = before_every_call(self._guarded_call)
+        self._look_at_calls(self._before_forward)
 
     def _before_forward(self, module: nn.Module, args: Sequence[object]) -> None:
         from torch import is_grad_enabled

@@ -21,7 +21,7 @@ from torchx_cubicml.facts.hooks import (
 from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from torchx_cubicml.launch.program_source import ProgramCalls
     from torchx_cubicml.recorder.ranks.peers import Peers
@@ -54,6 +54,7 @@ class Hook(HookSpec):
         self._refusal, self._refuses_values = self.unmet, False
         self._illegal: Collection[str] = ()
         self._n_votes = 0
+        self._stop_looking: Callable[[], object] = bool
         self._prepare(value)
 
     def _prepare(self, value: Any) -> None:
@@ -84,6 +85,7 @@ class Hook(HookSpec):
 
     def release(self) -> None:
         """Uninstall the hook; its changes stay."""
+        self._stop_looking()
         self._wrapped.release()
 
     def refusal(self) -> str:
@@ -97,6 +99,12 @@ class Hook(HookSpec):
     def illegal_values(self) -> tuple[str, ...]:
         """Return the values that the program does not allow, whatever was requested."""
         return tuple(self._illegal)
+
+    def _look_at_calls(self, look: Callable[..., object]) -> None:
+        """Run ``look(module, args)`` before each call of a module, until the release or ``_stop_looking``."""
+        from torchx_cubicml.recorder.apply.module_calls import before_every_call
+
+        self._stop_looking = before_every_call(self._guard(look))
 
     def _vote(self, word: str) -> bool:
         """Return whether all ranks give the same word; an empty one is a veto."""

@@ -136,8 +136,9 @@ class Parameter:
         """Standard names by which it may be known: its own, what it is observed as, and those of its flags or hook."""
         binding = self.binding
         flags = [binding.name, *binding.aliases, *binding.key] if binding is not None else []
-        hooked = hook_spec(binding.name).fact if binding is not None and binding.kind == BindingKind.HOOK else ""
-        return frozenset({self.name, self.observed_as, hooked, *map(standard_flag_name, (self.name, *flags))})
+        if binding is not None and binding.kind == BindingKind.HOOK:
+            flags += filter(None, [hook_spec(binding.name).fact])
+        return frozenset({self.name, self.observed_as, *map(standard_flag_name, (self.name, *flags))})
 
     def __post_init__(self) -> None:
         where = f"parameters.{self.name}"

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from torchx_cubicml.recorder.apply.hooks import Hook
-from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
 from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
@@ -120,6 +119,7 @@ class FsdpHook(Hook):
     fact = "sharding_strategy"
     calls = ("FullyShardedDataParallel", "fully_shard")
     marks = ("fsdp", "fully_shard", "fullyshard")
+    nested = True  # the constructor of FSDP1 wraps the modules within
     absent_under: ClassVar = {"sharding_strategy": "DDP"}
     unmet = "the program wraps no module in FSDP"
 
@@ -127,7 +127,6 @@ class FsdpHook(Hook):
         from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
 
         self._strategies = strategies
-        self._wrapped = WrappedFunctions(self._guard, nested=True)
         self._skipped_models: list[nn.Module] = []  # whole models that do not match the requested strategies
         self._plan: dict[int, tuple[nn.Module, str]] = {}  # layers by id, kept alive so that no id is reused
         self._changed_layers: set[int] = set()

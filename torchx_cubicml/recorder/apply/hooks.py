@@ -43,6 +43,9 @@ class Hook(HookSpec):
         only_checks: whether the hook changes nothing, and finds out whether it could: ``value`` is the program's own.
     """
 
+    nested = False
+    """Whether calls within a changed call are changed too; see ``WrappedFunctions``."""
+
     unmet = ""
     """Refusal in a program that makes no call which the hook changes."""
 
@@ -50,7 +53,7 @@ class Hook(HookSpec):
         self, value: Value | Mapping[str, Value], *, peers: Peers, guard: Guard, only_checks: bool = False
     ) -> None:
         self._peers, self._guard, self._only_checks = peers, guard, only_checks
-        self._wrapped = WrappedFunctions(guard)
+        self._wrapped = WrappedFunctions(guard, nested=self.nested)
         self._refusal, self._refuses_values = self.unmet, False
         self._illegal: Collection[str] = ()
         self._n_votes = 0

@@ -41,11 +41,11 @@ class TorchRecHook(Hook):
 
     def refusal(self) -> str:
         """Return the reason why the requested change was not made, in words; empty if it was."""
-        return self._change.refusal(self.fact)
+        return self._change.refusal_of(self.fact)
 
     def refuses_values(self) -> bool:
         """Return whether the reason lies in the requested values, so that others may be set."""
-        return self._change.refuses_values(self.fact)
+        return self._change.refuses_values_of(self.fact)
 
     def illegal_values(self) -> tuple[str, ...]:
         """Return the values that no sharder of the program offers."""

@@ -15,10 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from torchx_cubicml.recorder.apply.hooks import Hook
 from torchx_cubicml.recorder.apply.torchrec_constraints import ChangedPlanner, obstacle_to_change
 from torchx_cubicml.recorder.apply.torchrec_request import KERNEL, SHARDING, SHARE, PlanRequest
 from torchx_cubicml.recorder.apply.torchrec_tables import planned_tables
-from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
 from torchx_cubicml.recorder.steps.torch_hooks import once_imported
 from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 
@@ -32,36 +32,28 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.values import Value
 
-_AGREE_S = 30.0  # time for the other ranks to reach their planner
 _PLANNERS = "torchrec.distributed.planner.planners"
 _DISAGREE = "the ranks do not plan the same tables in the same way"
 _NO_PLAN = "TorchRec's planner finds no plan with these values"
 _UNABLE = "Unable to find a plan for this model because of "  # beginning of TorchRec's own message
 
 
-class PlannerChange:
-    """Change of the program's planner that the TorchRec hooks of one process request together.
+class PlannerChange(Hook):
+    """Change of the program's planner that the TorchRec hooks of one process request together, by their facts."""
 
-    Args:
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-    """
+    name = "torchrec"
+    nested = True
+    unmet = "the program does not import TorchRec"
 
-    def __init__(self, *, peers: Peers, guard: Guard) -> None:
-        self._peers = peers
-        self._guard = guard
+    def _prepare(self, value: object) -> None:
         self._requested: dict[str, Value] = {}
         self._checked: dict[str, Value] = {}
-        self._refusal = "the program does not import TorchRec"
-        self._refuses_values = False
         self._own_obstacles: dict[str, str] = {}
         self._is_installed = False
         self._has_planned = False
-        self._n_agreements = 0
         self._in_collective: list[PlanRequest] | None = None
         self._changed: ChangedPlanner | None = None
         self.offered: dict[str, set[str]] = {}
-        self._wrapped = WrappedFunctions(guard, nested=True)
 
     def add(self, fact: str, value: Value, *, only_checks: bool) -> None:
         """Add the value of one hook, by its fact; with ``only_checks`` it is the program's own."""
@@ -75,15 +67,15 @@ class PlannerChange:
 
     def release(self) -> None:
         """Restore the planner's methods; a plan that is made stays."""
-        self._wrapped.release()
+        super().release()
         self._changed = None
 
-    def refusal(self, fact: str) -> str:
+    def refusal_of(self, fact: str) -> str:
         """Return the reason why one hook was not applied, or could not be, in words; empty without one."""
         own = self._own_obstacles.get(fact, "")
         return own if self._refuses_values and fact not in self._requested else self._refusal or own
 
-    def refuses_values(self, fact: str) -> bool:
+    def refuses_values_of(self, fact: str) -> bool:
         """Return whether the reason lies in the requested values, so that others may be set."""
         return fact in self._requested and self._refuses_values
 
@@ -94,7 +86,7 @@ class PlannerChange:
             return
         self._refusal = "the program shards its tables without TorchRec's planner"
         for name, around in (("collective_plan", self._plan_together), ("plan", self._plan)):
-            self._wrapped.wrap_method(kind, name, partial(partial, around))
+            self._wrapped.wrap_method(kind, name, partial(partial, around))  # a call (make, call) becomes around(...)
 
     def _plan_together(self, make: Call, call: inspect.BoundArguments) -> object:
         """Plan by a collective of all ranks, whose first one calls ``_plan``."""
@@ -147,8 +139,7 @@ class PlannerChange:
         }
         obstacle = self._obstacle(self._requested, planner, tables)
         of_values = "" if obstacle else request.obstacle()
-        agreed = self._agree(request, veto=bool(obstacle or of_values))
-        if not agreed:
+        if not self._vote("" if obstacle or of_values else request.digest()):
             self._refuse(obstacle or of_values or _DISAGREE, of_values=bool(of_values))
         elif self._requested:
             self._refuses_values = False
@@ -164,11 +155,6 @@ class PlannerChange:
         if lengths - {len(tables)}:
             return f"{max(lengths - {len(tables)})} tables were requested, but the model has {len(tables)}"
         return obstacle_to_change(planner, sets_share=SHARE in values)
-
-    def _agree(self, request: PlanRequest, *, veto: bool) -> bool:
-        self._n_agreements += 1
-        digest = "" if veto else request.digest()
-        return self._peers.agree(f"torchrec/{self._n_agreements - 1}", digest, within_s=_AGREE_S)
 
     def _note_offers(self, tables: Sequence[PlannedTable]) -> None:
         kinds = {kind for table in tables for kind in table.kernels}
@@ -205,7 +191,7 @@ _CHANGES: WeakKeyDictionary[Peers, PlannerChange] = WeakKeyDictionary()
 
 def change_of(peers: Peers, guard: Guard) -> PlannerChange:
     """Return the change that all hooks with the same peers request."""
-    return _CHANGES.setdefault(peers, PlannerChange(peers=peers, guard=guard))
+    return _CHANGES.setdefault(peers, PlannerChange({}, peers=peers, guard=guard))
 
 
 def _first_line(error: BaseException) -> str:

@@ -26,9 +26,8 @@ class PlanRequest:
     """
 
     def __init__(self, tables: Sequence[PlannedTable], values: Mapping[str, Value], device: str) -> None:
-        self._tables = tables
-        self._shardings = _per_table(values.get(SHARDING), len(tables))
-        self._kernels = _per_table(values.get(KERNEL), len(tables))
+        words = [_per_table(values.get(fact), len(tables)) for fact in (SHARDING, KERNEL)]
+        self._rows = list(zip(tables, *words, strict=False))  # table, sharding, kernel
         self._device = device
         share = values.get(SHARE)
         self.share = float(share) if isinstance(share, int | float) else None
@@ -36,7 +35,7 @@ class PlanRequest:
     def obstacle(self) -> str:
         """Return the reason why these values cannot be set, in words; empty if they can be tried."""
         wanted: dict[str, tuple[str, str]] = {}
-        for table, sharding, kernel in zip(self._tables, self._shardings, self._kernels, strict=False):
+        for table, sharding, kernel in self._rows:
             if obstacle := table.obstacle(sharding, kernel, self._device):
                 return obstacle
             if wanted.setdefault(table.name, (sharding, kernel)) != (sharding, kernel):
@@ -46,7 +45,7 @@ class PlanRequest:
     def fields(self) -> dict[str, dict[str, object]]:
         """Return table -> fields of TorchRec's ``ParameterConstraints`` and their values."""
         fields: dict[str, dict[str, object]] = {}
-        for table, sharding, kernel in zip(self._tables, self._shardings, self._kernels, strict=False):
+        for table, sharding, kernel in self._rows:
             changes = {"sharding_types": [sharding]} if sharding else {}
             changes |= {"compute_kernels": [kernel]} if kernel else {}
             if changes:
@@ -56,7 +55,7 @@ class PlanRequest:
     def difference(self, plan: Any) -> str:
         """Return the first difference of a plan from the request, in words; empty without one."""
         planned = {name: each for module in plan.plan.values() for name, each in module.items()}
-        for table, sharding, kernel in zip(self._tables, self._shardings, self._kernels, strict=False):
+        for table, sharding, kernel in self._rows:
             found = planned.get(table.name)
             if found is None and (sharding or kernel):
                 return f"TorchRec's plan leaves out the table {table.name}"
@@ -67,8 +66,8 @@ class PlanRequest:
 
     def digest(self) -> str:
         """Return a hash of the tables and their values; it must be equal on all ranks."""
-        tables = [(table.name, table.rows, table.width) for table in self._tables]
-        return hashlib.sha256(repr((tables, self._shardings, self._kernels, self.share)).encode()).hexdigest()
+        rows = [(table.name, table.rows, table.width, *words) for table, *words in self._rows]
+        return hashlib.sha256(repr((rows, self.share)).encode()).hexdigest()
 
 
 def _per_table(value: Value | None, n_tables: int) -> list[str]:

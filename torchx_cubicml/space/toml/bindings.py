@@ -153,8 +153,16 @@ def _hook_place(table: TomlTable, hook: str) -> str:
 
 def _only_with_modules(table: TomlTable) -> SpaceError:
     """Return the error on modules without a hook that places them."""
-    names = [name for name in hook_names() if hook_spec(name).parts == "modules"]
-    return table.error("modules", f"only allowed together with hook = {' or '.join(map(repr, names))}")
+    return table.error("modules", f"only allowed together with hook = {hooks_of('modules')}")
+
+
+def hooks_of(parts: str) -> str:
+    """Return the hooks that set the places which a key of a space file names, in words.
+
+    >>> hooks_of("mesh")
+    "'mesh'"
+    """
+    return " or ".join(repr(name) for name in hook_names() if hook_spec(name).parts == parts)
 
 
 def _check_entries(table: TomlTable, spec: type[HookSpec]) -> None:

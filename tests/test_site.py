@@ -15,7 +15,7 @@ import pytest
 
 from torchx_cubicml.cli import COMMANDS
 from torchx_cubicml.cli.evaluate import SPLITS
-from torchx_cubicml.facts.hooks import hook_fact, hook_names, illegal_hook_fact
+from torchx_cubicml.facts.hook_registry import hook_fact, hook_names, illegal_hook_fact
 from torchx_cubicml.records.job_time import JOB_UNITS
 from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.toml.key_meanings import FACT_BINDINGS, JOB, PARAMETER, TABLES

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from markdown_table import code, table
 
-from torchx_cubicml.facts.hooks import hook_names, hook_spec
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.records.shareable_facts import KEPT_NAMES, LEFT_OUT
 from torchx_cubicml.records.standard_names import CHANGES_TRAINING, FLAG_ALIASES, STANDARD_PARAMETERS, WORKLOAD_SIZES
 from torchx_cubicml.space.legality import JOB_RULES

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchx_cubicml.advisor.hook_check import rival_doubts, uncalled_hooks
-from torchx_cubicml.facts.hooks import hook_names, hook_spec
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.program_source import ProgramSource
 

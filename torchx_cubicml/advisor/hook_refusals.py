@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.facts.hooks import (
+from torchx_cubicml.facts.hook_registry import (
     CHANGED,
     REFUSED,
     VALUES_REFUSED,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.facts.hooks import hook_of, hook_spec
+from torchx_cubicml.facts.hook_registry import hook_of, hook_spec
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
 from torchx_cubicml.recorder.attempt.notes import GOES_ON_AS_TYPED, AttemptNotes
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit, watch_memory_failures

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.facts.hooks import hook_fact, hook_names, illegal_hook_fact
+from torchx_cubicml.facts.hook_registry import hook_fact, hook_names, illegal_hook_fact
 from torchx_cubicml.records.axis_names import AXIS_NAMES
 from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.resumption import RESUMPTION_FACTS

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.facts.hooks import VALUES_REFUSED, hook_fact, hook_names
+from torchx_cubicml.facts.hook_registry import VALUES_REFUSED, hook_fact, hook_names
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.memory_failure import as_asked
 from torchx_cubicml.records.trial import Origin, State

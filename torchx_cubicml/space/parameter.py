@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.facts.hooks import hook_spec
+from torchx_cubicml.facts.hook_registry import hook_spec
 from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS, standard_flag_name
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import is_count

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.facts.hooks import REFUSED, hook_fact, hook_names
+from torchx_cubicml.facts.hook_registry import REFUSED, hook_fact, hook_names
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed
 from torchx_cubicml.recorder.ranks.peers import Peers
 from torchx_cubicml.settings import read_job_environment

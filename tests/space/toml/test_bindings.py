@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.facts.hooks import hook_names, hook_spec
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
 from torchx_cubicml.space.toml.bindings import hook_default, read_binding, read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.schema import TomlTable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.facts.hooks import hook_fact, hook_names, illegal_hook_fact
+from torchx_cubicml.facts.hook_registry import hook_fact, hook_names, illegal_hook_fact
 from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names, precision_word
 from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.resumption import RESUMPTION_FACTS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.facts.hooks import (
+from torchx_cubicml.facts.hook_registry import (
     REFUSED,
     VALUES_REFUSED,
     HookSpec,

@@ -11,8 +11,8 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.apply.mesh_hook import mesh_text
 from torchx_cubicml.recorder.model.rank_order import axis_order, flat
+from torchx_cubicml.records.axis_names import mesh_text
 
 if TYPE_CHECKING:
     import inspect

@@ -15,7 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.apply.hooks import Hook, toml_list
-from torchx_cubicml.records.axis_names import mesh_axis
+from torchx_cubicml.records.axis_names import mesh_axis, mesh_text
 
 if TYPE_CHECKING:
     import inspect
@@ -184,15 +184,6 @@ class MeshHook(Hook):
 
 
 hook = MeshHook
-
-
-def mesh_text(names: Sequence[str], sizes: Sequence[int]) -> str:
-    """Return a mesh as text.
-
-    >>> mesh_text(["dp", "tp"], [4, 2])
-    'dp=4,tp=2'
-    """
-    return ",".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
 
 
 def _named_sizes(call: SourceCall) -> list[tuple[tuple[str, int], ...]]:

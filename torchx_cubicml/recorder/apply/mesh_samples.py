@@ -10,7 +10,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.facts.hooks import CHANGED
+from torchx_cubicml.facts.hook_registry import CHANGED
 from torchx_cubicml.records.axis_names import mesh_axis
 
 if TYPE_CHECKING:

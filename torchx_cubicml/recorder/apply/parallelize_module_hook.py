@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.facts.hooks import CHANGED
+from torchx_cubicml.facts.hook_registry import CHANGED
 from torchx_cubicml.recorder.apply.hooks import toml_list
-from torchx_cubicml.recorder.apply.tensor_plans import PlanHook
+from torchx_cubicml.recorder.apply.tensor_plans import COLWISE, REPLICATED, ROWWISE, STYLES, PlanHook
 
 if TYPE_CHECKING:
     import inspect
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.records.values import Value
 
-AS_PLANNED, COLWISE, ROWWISE, REPLICATED = "plan", "colwise", "rowwise", "replicated"
-STYLES = {"ColwiseParallel": COLWISE, "RowwiseParallel": ROWWISE}
+_AS_PLANNED = "plan"  # value that leaves modules to the script's own plan
 _MAX_KEYS = 20  # of a plan, told in a refusal
 
 
@@ -40,7 +39,7 @@ class ParallelizeModuleHook(PlanHook):
 
     name = "parallelize_module"
     sets = "placement of the parameters of a group of modules"
-    values = ((AS_PLANNED, COLWISE, ROWWISE, REPLICATED),)
+    values = ((_AS_PLANNED, COLWISE, ROWWISE, REPLICATED),)
     parts = "modules"
     calls = ("parallelize_module",)
     marks = ("paralleliz", "tensor.parallel")
@@ -60,7 +59,7 @@ class ParallelizeModuleHook(PlanHook):
             for key, style in plan.items():
                 if style in STYLES:
                     groups.setdefault(key.rpartition(".")[0], {})[key] = style
-        choices = f"{toml_list('choices', (AS_PLANNED, REPLICATED))} # plan: as the script places them"
+        choices = f"{toml_list('choices', (_AS_PLANNED, REPLICATED))} # plan: as the script places them"
         return [
             line
             for parent, keys in groups.items()
@@ -95,7 +94,7 @@ class ParallelizeModuleHook(PlanHook):
             return None
         self._refusal = self._problem(module, call.arguments.get("device_mesh"), {key: plan[key] for key in wanted})
         changes = {key: self._requested[key] for key in wanted}
-        changes = {key: to for key, to in changes.items() if to not in {AS_PLANNED, own_placement(plan[key])}}
+        changes = {key: to for key, to in changes.items() if to not in {_AS_PLANNED, own_placement(plan[key])}}
         if self._only_checks or not self._agree_once(f"{','.join(wanted)} {sorted(changes.items())}") or not changes:
             return None
         call.arguments["parallelize_plan"] = {**plan, **changed_styles(module, plan, changes, self._groups)}

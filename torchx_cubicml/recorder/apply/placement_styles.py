@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.apply.elementwise_flow import only_feeds
-from torchx_cubicml.recorder.apply.parallelize_module_hook import COLWISE, REPLICATED, ROWWISE, STYLES
+from torchx_cubicml.recorder.apply.tensor_plans import COLWISE, REPLICATED, ROWWISE, STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.apply.wrapped_function import Call
 
 
+COLWISE, ROWWISE, REPLICATED = "colwise", "rowwise", "replicated"
+STYLES = {"ColwiseParallel": COLWISE, "RowwiseParallel": ROWWISE}
+"""Torch's styles that place the parameters of a module -> value of a space file."""
+
+
 class PlanHook(Hook):
     """Hook around ``parallelize_module``, until the first step; modules that are already parallelised stay as they are.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.facts.hooks import hook_names, hook_spec
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
 from torchx_cubicml.space.arithmetic import kind
@@ -17,7 +17,7 @@ from torchx_cubicml.space.parameter import OF_MACHINE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.facts.hooks import HookSpec
+    from torchx_cubicml.facts.hook_registry import HookSpec
     from torchx_cubicml.records.values import Scalar
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml.schema import TomlTable

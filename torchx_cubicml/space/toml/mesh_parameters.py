@@ -12,7 +12,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.facts.hooks import hook_spec
+from torchx_cubicml.facts.hook_registry import hook_spec
 from torchx_cubicml.records.axis_names import MESH_AXES
 from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL, dp_degree_expression
 from torchx_cubicml.space.expression import parse_expression

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.facts.hooks import hook_module, hook_names, hook_of, hook_spec
+from torchx_cubicml.facts.hook_registry import hook_module, hook_names, hook_of, hook_spec
 from torchx_cubicml.recorder.apply.hooks import Hook
 from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS, EMBEDDING_SHARDINGS, STANDARD_PARAMETERS
 
@@ -63,7 +63,7 @@ def test_a_hook_of_another_release_specifies_nothing() -> None:
 
 def test_specifications_load_neither_torch_nor_the_rest_of_the_recorder() -> None:
     code = (
-        "import sys\nfrom torchx_cubicml.facts.hooks import hook_names, hook_spec\n"
+        "import sys\nfrom torchx_cubicml.facts.hook_registry import hook_names, hook_spec\n"
         "assert not [name for name in sys.modules if name.startswith('torchx_cubicml.recorder')]\n"
         "[hook_spec(name) for name in hook_names()]\n"
         "print(*(name for name in sys.modules if name == 'torch' or name.startswith('torchx_cubicml.recorder.')))\n"
@@ -117,7 +117,7 @@ hook = BufferHook
 import torchx_cubicml.recorder.apply as package
 package.__path__.append({str(tmp_path)!r})
 from torchx_cubicml.cli.starter.hook_offers import hook_lines
-from torchx_cubicml.facts.hooks import hook_names
+from torchx_cubicml.facts.hook_registry import hook_names
 from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.launch.program_source import ProgramSource
 from torchx_cubicml.advisor.hook_check import uncalled_hooks

@@ -118,7 +118,8 @@ class ActivationCheckpointingHook(Hook):
         layers, requested, mismatch = per_layer(root, self._requested, when="when it is first called")
         compiled = compiled_layers(root, layers)
         self._refusal = mismatch or compiled.obstacle or _obstacle(root, layers)
-        if not self._agree(plan_digest(layers, requested, is_sharded=True), "the ranks do not train the same layers"):
+        digest = "" if self._refusal else plan_digest(layers, requested, is_sharded=True)
+        if not self._agree(digest, "the ranks do not train the same layers"):
             if compiled.obstacle:
                 self._stop_looking()  # the compiler would compile the model again once the global hook is gone
             return

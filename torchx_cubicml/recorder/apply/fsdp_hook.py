@@ -243,7 +243,7 @@ class FsdpHook(Hook):
             or self._in_constructor.mismatch(layers)
             or _unsettable(kind, layers, requested)
         )
-        if not self._agree(plan_digest(layers, requested), _DISAGREE):
+        if not self._agree("" if self._refusal else plan_digest(layers, requested), _DISAGREE):
             self._skipped_models.append(root)
             return
         self._plan = {id(layer): (layer, str(strategy)) for layer, strategy in zip(layers, requested, strict=True)}

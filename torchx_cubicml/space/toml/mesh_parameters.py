@@ -12,7 +12,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.facts.hook_registry import hook_spec
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.records.axis_names import MESH_AXES
 from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL, dp_degree_expression
 from torchx_cubicml.space.expression import parse_expression
@@ -121,7 +121,7 @@ def _read_binding(table: TomlTable, axis: str, trainer: Trainer | None) -> Bindi
     """Return the place of an axis: its flag in the file, the hook, or the trainer's flag."""
     flags = table.table("flags", legal=_axes_in(table))
     hook = table.text("hook")
-    if hook is not None and hook_spec(hook).parts != "mesh":
+    if hook is not None and (hook not in hook_names() or hook_spec(hook).parts != "mesh"):
         raise table.error("hook", f"must be {hooks_of('mesh')}")
     if hook is not None and len(flags):
         raise table.error("flags", "not allowed together with hook")

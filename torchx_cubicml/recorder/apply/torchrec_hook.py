@@ -49,7 +49,7 @@ class TorchRecHook(Hook):
 
     def illegal_values(self) -> tuple[str, ...]:
         """Return the values that no sharder of the program offers."""
-        offered = self._change.offered.get(self.fact)
+        offered = self._change.words_offered.get(self.fact)
         return tuple(str(word) for group in self.values for word in group if offered and word not in offered)
 
 

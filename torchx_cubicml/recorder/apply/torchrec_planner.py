@@ -53,7 +53,7 @@ class PlannerChange(Hook):
         self._has_planned = False
         self._in_collective: list[PlanRequest] | None = None
         self._changed: ChangedPlanner | None = None
-        self.offered: dict[str, set[str]] = {}
+        self.words_offered: dict[str, set[str]] = {}
 
     def add(self, fact: str, value: Value, *, only_checks: bool) -> None:
         """Add the value of one hook, by its fact; with ``only_checks`` it is the program's own."""
@@ -160,7 +160,7 @@ class PlannerChange(Hook):
         kinds = {kind for table in tables for kind in table.kernels}
         kernels = {kernel for table in tables for offered in table.kernels.values() for kernel in offered}
         if kinds:
-            self.offered = {SHARDING: {LEFT_TO_PLANNER, *kinds}, KERNEL: {LEFT_TO_PLANNER, *kernels}}
+            self.words_offered = {SHARDING: {LEFT_TO_PLANNER, *kinds}, KERNEL: {LEFT_TO_PLANNER, *kernels}}
 
     def _change(self, changed: list[ChangedPlanner], planner: object, requests: Sequence[PlanRequest]) -> None:
         """Change the planner if there is a request, and append it to ``changed``."""

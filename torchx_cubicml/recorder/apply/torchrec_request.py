@@ -26,8 +26,8 @@ class PlanRequest:
     """
 
     def __init__(self, tables: Sequence[PlannedTable], values: Mapping[str, Value], device: str) -> None:
-        words = [_per_table(values.get(fact), len(tables)) for fact in (SHARDING, KERNEL)]
-        self._rows = list(zip(tables, *words, strict=False))  # table, sharding, kernel
+        shardings, kernels = (_per_table(values.get(fact), len(tables)) for fact in (SHARDING, KERNEL))
+        self._rows = [*zip(tables, shardings, kernels, strict=False)]
         self._device = device
         share = values.get(SHARE)
         self.share = float(share) if isinstance(share, int | float) else None

@@ -18,7 +18,6 @@ from torchx_cubicml.facts.hook_registry import (
     hook_of,
     illegal_hook_fact,
 )
-from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -52,6 +51,8 @@ class Hook(HookSpec):
     def __init__(
         self, value: Value | Mapping[str, Value], *, peers: Peers, guard: Guard, only_checks: bool = False
     ) -> None:
+        from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
+
         self._peers, self._guard, self._only_checks = peers, guard, only_checks
         self._wrapped = WrappedFunctions(guard, nested=self.nested)
         self._refusal, self._refuses_values = self.unmet, False

@@ -18,10 +18,7 @@ STYLES = {"ColwiseParallel": COLWISE, "RowwiseParallel": ROWWISE}
 
 
 class PlanHook(Hook):
-    """Hook around ``parallelize_module``, until the first step; modules that are already parallelised stay as they are.
-
-    Args: see ``Hook``.
-    """
+    """Hook around ``parallelize_module``, until the first step; modules that are already parallelised stay so."""
 
     _n_changed = 0  # plans
 

@@ -175,7 +175,7 @@ class FsdpHook(Hook):
         """Return the call that replaces the program's own, if it wraps a layer of the plan."""
         from torchx_cubicml.recorder.model.layers import unwrap
 
-        modules = _modules_of(call.arguments["module"])
+        modules = modules_of(call.arguments["module"])
         strategies = [self._early_strategy(module, call, kind) for module in modules if self._is_early(module)]
         for module in modules if not strategies else ():
             self._plan_for_model(module, call, kind)
@@ -294,7 +294,8 @@ def _unsettable(kind: WrapperKind, layers: Sequence[nn.Module], requested: Seque
     return f"a layer that is wrapped in a constructor cannot be set to {value}" if value is not None else ""
 
 
-def _modules_of(wrapped: object) -> list[nn.Module]:
+def modules_of(wrapped: object) -> list[nn.Module]:
+    """Return the modules that one call of FSDP wraps, which FSDP2 takes as a list, too."""
     return list(wrapped) if isinstance(wrapped, list | tuple) else [wrapped]  # type: ignore[list-item] # as FSDP takes
 
 

@@ -1,5 +1,8 @@
 """FSDP precision hook: sets the number format in which each repeated layer computes (mixed precision of FSDP).
 
+A layer casts its inputs to its format, and its outputs to the format that the script computes in. So layers of several
+formats follow each other, and what is not wrapped with them sees what it would see without the hook.
+
 It wraps the same functions as the hook for the sharding strategy. Each changes an argument of its own, so a script can
 have both, and one of them may refuse. Autocast chooses the format of each operation, whatever that of the parameters:
 where a layer runs under it, the hook refuses.
@@ -7,17 +10,62 @@ where a layer runs under it, the hook refuses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
+from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook, WrapperKind, modules_of
 
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Iterable, Sequence
 
+    import torch
     from torch import nn
 
-    from torchx_cubicml.recorder.apply.fsdp_hook import WrapperKind
     from torchx_cubicml.records.values import Value
+
+
+class Fsdp1Precision(WrapperKind):
+    """``mixed_precision`` of ``FullyShardedDataParallel``, which lays out the parameters for it as it wraps them."""
+
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the ``mixed_precision`` of ``strategy``; raise ``ValueError`` if the layer has no fp32 parameters."""
+        from torch.distributed.fsdp import MixedPrecision
+
+        _check_stored(call.arguments["module"])
+        own = call.arguments.get("mixed_precision") or MixedPrecision()
+        policy = replace(own, param_dtype=_dtype(strategy), reduce_dtype=_reduced(own), cast_forward_inputs=True)
+        return {"mixed_precision": policy}
+
+    def finish(self, wrapper: object, own: object) -> None:
+        """Cast the outputs of a wrapped layer to the format of the script's own policy."""
+        import torch
+
+        from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
+
+        cast = partial(_with_outputs_cast, getattr(own, "param_dtype", None) or torch.float32)
+        wrapper.register_forward_hook(ModuleHook(cast))  # type: ignore[attr-defined]  # FSDP1's wrapper is a module
+
+
+class Fsdp2Precision(WrapperKind):
+    """``mp_policy`` of ``fully_shard``, which casts the outputs itself, and cannot change that of a wrapped layer."""
+
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the ``mp_policy`` of ``strategy``; raise ``ValueError`` if the layer has no fp32 parameters."""
+        import torch
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        _check_stored(call.arguments["module"])
+        own: Any = call.arguments.get("mp_policy") or MixedPrecisionPolicy()
+        policy = replace(
+            own,
+            param_dtype=_dtype(strategy),
+            reduce_dtype=_reduced(own),
+            output_dtype=own.output_dtype or own.param_dtype or torch.float32,
+            cast_forward_inputs=True,
+        )
+        return {"mp_policy": policy}
 
 
 class FsdpPrecisionHook(FsdpHook):
@@ -41,8 +89,6 @@ class FsdpPrecisionHook(FsdpHook):
     @classmethod
     def kinds(cls) -> tuple[WrapperKind, WrapperKind]:
         """Return the argument of the number format, of FSDP1 and of FSDP2."""
-        from torchx_cubicml.recorder.apply.fsdp_precision_calls import Fsdp1Precision, Fsdp2Precision
-
         return Fsdp1Precision(), Fsdp2Precision()
 
     def release(self) -> None:
@@ -101,3 +147,35 @@ class FsdpPrecisionHook(FsdpHook):
 
 
 hook = FsdpPrecisionHook
+
+
+def _with_outputs_cast(dtype: torch.dtype, module: nn.Module, args: object, outputs: object) -> object:
+    """Return the outputs of a layer with its floating-point tensors in a format."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_map_only
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return tree_map_only(Tensor, cast, outputs)
+
+
+def _dtype(value: str) -> torch.dtype:
+    import torch
+
+    return {"fp32": torch.float32, "bf16": torch.bfloat16}[value]
+
+
+def _reduced(own: Any) -> torch.dtype | None:
+    """Return the format in which gradients are reduced: the script's, or fp32 if it has no policy."""
+    import torch
+
+    return own.reduce_dtype if own.param_dtype is not None else own.reduce_dtype or torch.float32
+
+
+def _check_stored(wrapped: object) -> None:
+    from torchx_cubicml.recorder.model.size import short_format
+
+    formats = {short_format(str(each.dtype)) for module in modules_of(wrapped) for each in module.parameters()}
+    if others := formats - {"fp32"}:
+        raise ValueError(f"the parameters are stored as {min(others)}; the formats of FSDP's policies need fp32")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.values import Value
 
-SHARDING, KERNEL, SHARE = "embedding_sharding", "embedding_kernel", "reserved_share"  # facts of the hooks
+_SHARDING, _KERNEL, _SHARE = "embedding_sharding", "embedding_kernel", "reserved_share"  # facts of the hooks
 _PLANNERS = "torchrec.distributed.planner.planners"
 _DISAGREE = "the ranks do not plan the same tables in the same way"
 _NO_PLAN = "TorchRec's planner finds no plan with these values"
@@ -49,10 +49,10 @@ class PlanRequest:
     """
 
     def __init__(self, tables: Sequence[PlannedTable], values: Mapping[str, Value], device: str) -> None:
-        shardings, kernels = (_per_table(values.get(fact), len(tables)) for fact in (SHARDING, KERNEL))
+        shardings, kernels = (_per_table(values.get(fact), len(tables)) for fact in (_SHARDING, _KERNEL))
         self._rows = [*zip(tables, shardings, kernels, strict=False)]
         self._device = device
-        share = values.get(SHARE)
+        share = values.get(_SHARE)
         self.share = float(share) if isinstance(share, int | float) else None
 
     def obstacle(self) -> str:
@@ -209,13 +209,13 @@ class PlannerChange(Hook):
             return "the model that the program plans has no embedding tables of TorchRec"
         if lengths - {len(tables)}:
             return f"{max(lengths - {len(tables)})} tables were requested, but the model has {len(tables)}"
-        return obstacle_to_change(planner, sets_share=SHARE in values)
+        return obstacle_to_change(planner, sets_share=_SHARE in values)
 
     def _note_offers(self, tables: Sequence[PlannedTable]) -> None:
         kinds = {kind for table in tables for kind in table.kernels}
         kernels = {kernel for table in tables for offered in table.kernels.values() for kernel in offered}
         if kinds:
-            self.words_offered = {SHARDING: {LEFT_TO_PLANNER, *kinds}, KERNEL: {LEFT_TO_PLANNER, *kernels}}
+            self.words_offered = {_SHARDING: {LEFT_TO_PLANNER, *kinds}, _KERNEL: {LEFT_TO_PLANNER, *kernels}}
 
     def _change(self, changed: list[ChangedPlanner], planner: object, requests: Sequence[PlanRequest]) -> None:
         """Change the planner if there is a request, and append it to ``changed``."""

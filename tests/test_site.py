@@ -15,7 +15,7 @@ import pytest
 
 from torchx_cubicml.cli import COMMANDS
 from torchx_cubicml.cli.evaluate import SPLITS
-from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES, hook_fact, illegal_hook_fact
+from torchx_cubicml.facts.hook_registry import hook_fact, hook_names, illegal_hook_fact
 from torchx_cubicml.records.job_time import JOB_UNITS
 from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.toml.key_meanings import FACT_BINDINGS, JOB, PARAMETER, TABLES
@@ -156,21 +156,13 @@ def test_examples_in_the_docstrings_hold(name: str) -> None:
     assert not result.failed
 
 
-def test_every_hook_is_on_its_page() -> None:
-    rows = (DOCS / "reference" / "hooks.md").read_text().splitlines()
-    for hook, groups in HOOKS.items():
-        (row,) = (row for row in rows if row.startswith(f"| `{hook}` |"))
-        for value in {str(value).lower() if isinstance(value, bool) else value for group in groups for value in group}:
-            assert f"`{value}`" in row or value in RESHARD_SIZES, (hook, value)
-
-
 def test_every_recorded_fact_of_the_page_has_a_writer() -> None:
     page = (DOCS / "recorded-facts.md").read_text().partition("## Observed facts")[2].partition("## The measurement")[0]
     tables = [table.partition("\n#")[0] for table in page.split("| fact |")[1:]]
     cells = [row.split("|")[1] for table in tables for row in table.splitlines() if row.startswith("| `")]
     facts = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     assert len(facts) > 100
-    known = {*map(hook_fact, HOOKS), *map(illegal_hook_fact, HOOKS)}
+    known = {*map(hook_fact, hook_names()), *map(illegal_hook_fact, hook_names())}
     for package in ("recorder", "records"):
         for path in (ROOT / "torchx_cubicml" / package).rglob("*.py"):
             nodes = [*ast.walk(ast.parse(path.read_text()))]

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from command_pages import command_page, component_page, cubicrun_help
-from name_tables import flag_table, job_rules_table, record_names, trainer_names, trainer_rules
+from name_tables import flag_table, hook_table, job_rules_table, record_names, trainer_names, trainer_rules
 from python_api import python_api
 from space_keys import key_table
 
@@ -27,6 +27,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cubicrun": cubicrun_help,
     "python-api": python_api,
     "flags": flag_table,
+    "hooks": hook_table,
     "job-rules": job_rules_table,
     "record-names": record_names,
     "trainer-names": trainer_names,

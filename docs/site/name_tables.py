@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from markdown_table import code, table
 
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.records.shareable_facts import KEPT_NAMES, LEFT_OUT
 from torchx_cubicml.records.standard_names import CHANGES_TRAINING, FLAG_ALIASES, STANDARD_PARAMETERS, WORKLOAD_SIZES
 from torchx_cubicml.space.legality import JOB_RULES
@@ -38,6 +39,18 @@ def record_names() -> str:
         kind = "parameter" if name in STANDARD_PARAMETERS else "size" if name in WORKLOAD_SIZES else "fact"
         rows.append([code(name), kind, "left out" if name in LEFT_OUT else "kept"])
     return table(["name", "kind", "in an anonymous export"], rows)
+
+
+def hook_table() -> str:
+    """Return the hooks, what each sets, and its values in groups that do not mix."""
+    rows = []
+    for spec in map(hook_spec, hook_names()):
+        groups = [
+            ", ".join(code(f"{value}".lower() if isinstance(value, bool) else value) for value in group)
+            for group in spec.values
+        ]
+        rows.append([code(spec.name), spec.sets, "; or ".join(groups) or spec.takes])
+    return table(["hook", "what it sets", "values, the default first"], rows)
 
 
 def job_rules_table() -> str:

@@ -431,6 +431,12 @@ def test_a_flag_is_known_in_upper_case_and_in_a_section() -> None:
     assert not changes_training(Parameter(name="knob", choices=(1, 2)))
     in_file = Binding(kind=BindingKind.FILE, name="x in --c", file="--c", key=("train", "dtype"))
     assert changes_training(Parameter(name="knob", choices=(1, 2), binding=in_file))
+
+
+@pytest.mark.parametrize(("hook", "expected"), [("fsdp_precision", True), ("fsdp", False), ("mesh.tp", False)])
+def test_a_hook_that_changes_the_training_does_so_under_any_name(hook: str, expected: bool) -> None:
+    binding = Binding(kind=BindingKind.HOOK, name=hook)
+    assert changes_training(Parameter(name="knob", choices=(1, 2), binding=binding)) is expected
     assert changes_training(replace(one("knob"), observe="precision"))
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.advisor.hook_refusals import HookRefusals, has_told, hook_name, model_doubt
+from torchx_cubicml.facts.hook_registry import hook_spec
 from torchx_cubicml.launch.program_source import ProgramSource
-from torchx_cubicml.launch.uncalled_hooks import rival_doubts, uncalled_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.space import SearchSpace
+
+_NAMED = 3  # files that a message names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +57,11 @@ class HookCheck:
         asked = [item for item in hooked if not has_told(item, current, launches)]
         source = ProgramSource.of(launch) if asked else ProgramSource(files=(), text="")
         uncalled = uncalled_hooks(source, {item.name: hook_name(item) for item in asked})
-        unserved = {name: each.reason for each in uncalled if not each.doubt for name in each.parameters}
+        unserved = {} if source.doubt else uncalled
         left = [item for item in asked if item.name not in unserved]
         hooks = {item.name: hook_name(item) for item in left}
-        doubts = [f"{each.reason}, but {each.doubt}" for each in uncalled if each.doubt] + rival_doubts(source, hooks)
+        doubts = [f"{reason}, but {source.doubt}" for reason in uncalled.values() if source.doubt]
+        doubts += rival_doubts(source, hooks)
         doubts += filter(None, (model_doubt(item, current, launches) for item in left))
         return cls(open=hooks, doubts=tuple(dict.fromkeys(doubts)), unserved=unserved)
 
@@ -92,3 +95,37 @@ class HookCheck:
             f"{'; '.join(reasons)}. Nothing was launched: remove {' and '.join(self.unserved)} from {where}, or make "
             "the call. If other code makes it, launch the command once with this space file: then the job tells"
         )
+
+
+def uncalled_hooks(source: ProgramSource, hooks: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters whose hooks change calls that a source does not name anywhere, with the reason in words.
+
+    Other code may make the calls where the source has a ``doubt``.
+
+    Args:
+        source: of the program.
+        hooks: parameter -> hook that sets it.
+    """
+    more = f" and {len(source.files) - _NAMED} more" if len(source.files) > _NAMED else ""
+    read = f"(read: {', '.join(source.files[:_NAMED])}{more})"
+    reasons = {}
+    for parameter, spec in ((parameter, hook_spec(hook)) for parameter, hook in hooks.items()):
+        if source.text and spec.calls and not source.has(spec.marks):
+            calls = f"neither {' nor '.join(spec.calls)}" if len(spec.calls) > 1 else f"no {spec.calls[0]}"
+            reasons[parameter] = f"the program calls {calls} {read}"
+    return reasons
+
+
+def rival_doubts(source: ProgramSource, hooks: Mapping[str, str]) -> list[str]:
+    """Return the names in a source that speak against its hooks, in words.
+
+    Args:
+        source: of the program.
+        hooks: parameter -> hook that sets it.
+    """
+    return [
+        f"the program names {name}: for {hook}, {why}"
+        for hook in dict.fromkeys(hooks.values())
+        for name, why in hook_spec(hook).rivals.items()
+        if source.has([name])
+    ]

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.hook_table import (
+from torchx_cubicml.facts.hook_registry import (
     CHANGED,
-    HOOK_ABSENCES,
-    HOOK_COUNTS,
     REFUSED,
     VALUES_REFUSED,
     hook_fact,
     hook_of,
+    hook_spec,
     illegal_hook_fact,
 )
 from torchx_cubicml.records.workload import recency
@@ -113,11 +112,11 @@ def model_doubt(parameter: Parameter, current: Config, recorded: Iterable[Trial]
     latest = max((trial for trial in recorded if trial.measurement is not None), key=recency, default=None)
     if latest is None:
         return ""
-    hook, value = hook_name(parameter), current.get(parameter.name)
-    fact, absent = HOOK_ABSENCES.get(hook, ("", ""))
-    if fact and latest.observed.get(fact) == absent:
-        return f"the latest launch, {latest.trial_id}, trained with {fact} = {absent}"
-    counted = HOOK_COUNTS.get(hook, "")
+    spec, value = hook_spec(hook_name(parameter)), current.get(parameter.name)
+    for fact, absent in spec.absent_under.items():
+        if latest.observed.get(fact) == absent:
+            return f"the latest launch, {latest.trial_id}, trained with {fact} = {absent}"
+    counted = spec.counted()
     count = latest.observed.get(counted)
     if isinstance(value, tuple) and isinstance(count, int) and count != len(value):
         known = f"the latest launch, {latest.trial_id}, had {counted} = {count}"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
-from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS
+from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -19,7 +19,7 @@ from torchx_cubicml.launch.config_io import stated_values
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.recorded_values import RecordedValues, is_in_texts
 from torchx_cubicml.records.arguments import restored_arguments
-from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
+from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.records.workload import PROJECT, collapsed, is_same_program, is_same_workload
 from torchx_cubicml.space import BindingKind, implied_values

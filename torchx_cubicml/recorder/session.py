@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.facts.hook_registry import hook_of, hook_spec
 from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
 from torchx_cubicml.recorder.attempt.notes import GOES_ON_AS_TYPED, AttemptNotes
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit, watch_memory_failures
@@ -33,7 +34,6 @@ from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
 from torchx_cubicml.records.contract import decode_contract
-from torchx_cubicml.records.hook_table import HOOKED_FACTS, hook_of
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import LOAD_FAILED
 from torchx_cubicml.settings import read_job_environment
@@ -365,7 +365,7 @@ class Session:
         return Training(
             self.guarded,
             world_size=self._assignment.job.world_size,
-            requested={**contract.config, **{HOOKED_FACTS.get(name, name): value for name, value in hooks.items()}},
+            requested={**contract.config, **{hook_spec(place).fact or place: value for place, value in hooks.items()}},
             step_limit=self._step_limit,
             began=self._began,
         )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 AXIS_NAMES: dict[str, frozenset[str]] = {
     "dp_replicate": frozenset({"dp_replicate", "replicate", "ddp"}),
     "dp_shard": frozenset({"dp_shard", "shard", "fsdp", "dp_shard_cp"}),
@@ -25,3 +30,13 @@ def mesh_axis(name: str) -> str:
     ['dp_shard', 'tp', '']
     """
     return next((axis for axis in MESH_AXES if name.lower() in AXIS_NAMES[axis]), "")
+
+
+def mesh_text(axes: Sequence[str], sizes: Sequence[int]) -> str:
+    """Return shape and order of a mesh; sizes alone without names.
+
+    >>> mesh_text(["dp", "tp"], [4, 2]), mesh_text([], [4, 2])
+    ('dp=4,tp=2', '4,2')
+    """
+    named = (f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True))
+    return ",".join(named if axes else map(str, sizes))

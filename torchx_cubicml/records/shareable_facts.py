@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.facts.hook_registry import hook_fact, hook_names, illegal_hook_fact
 from torchx_cubicml.records.axis_names import AXIS_NAMES
-from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES, hook_fact, illegal_hook_fact
 from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.resumption import RESUMPTION_FACTS
-from torchx_cubicml.records.standard_names import FLAG_ALIASES, STANDARD_PARAMETERS, WORKLOAD_SIZES
+from torchx_cubicml.records.standard_names import FLAG_ALIASES, RESHARD_SIZES, STANDARD_PARAMETERS, WORKLOAD_SIZES
 from torchx_cubicml.records.standard_words import SPELLINGS, SWITCHES, standard_word, switch_value
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ LEFT_OUT = frozenset(
     {
         *("host", "job_id", "visible_devices", "runs_as_typed", "restart_cause", "caught_out_of_memory"),
         *RESUMPTION_FACTS,
-        *map(hook_fact, HOOKS),
-        *map(illegal_hook_fact, HOOKS),
+        *map(hook_fact, hook_names()),
+        *map(illegal_hook_fact, hook_names()),
     }
 )
 """Observed facts that name a place or hold a message."""

@@ -42,6 +42,9 @@ EMBEDDING_SHARDINGS = (
 EMBEDDING_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "fused_triton", "key_value")
 """TorchRec's names of the kernels that look up an embedding table in training."""
 
+LEFT_TO_PLANNER = "planner"
+"""Value that leaves a table's sharding or kernel to TorchRec's planner."""
+
 STANDARD_WORDS: dict[str, frozenset[str]] = {
     "sharding_strategy": frozenset(
         {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "DDP", "NONE"}
@@ -124,6 +127,9 @@ WORKLOAD_NAMES = frozenset({"n_layers", "n_heads", "d_model", "vocab_size", "seq
 
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")
 """FSDP's names of its sharding strategies."""
+
+RESHARD_SIZES = {f"FULL_SHARD_{size}": size for size in (2, 4, 8, 16, 32, 64)}
+"""Strategies of FSDP2 that keep parameters within groups of ranks after forward -> ranks of a group."""
 
 MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH = "micro_batch_size", "gradient_accumulation_steps", "global_batch_size"
 """Samples of a forward pass on a rank, forward passes of an optimizer step, samples of an optimizer step."""

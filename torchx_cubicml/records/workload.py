@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.hook_table import HOOKS, VALUES_REFUSED, hook_fact
+from torchx_cubicml.facts.hook_registry import VALUES_REFUSED, hook_fact, hook_names
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.memory_failure import as_asked
 from torchx_cubicml.records.trial import Origin, State
@@ -247,7 +247,7 @@ def about_equal(value: Value, reference: Value) -> bool:
 
 def without_refused_values(trial: Trial) -> Trial:
     """Return a trial whose values a hook refused without its measurement, as that is of the program's own values."""
-    facts = (trial.observed.get(hook_fact(hook)) for hook in HOOKS)
+    facts = (trial.observed.get(hook_fact(hook)) for hook in hook_names())
     reason = next((each for each in facts if isinstance(each, str) and each.startswith(VALUES_REFUSED)), "")
     if trial.measurement is None or not reason:
         return trial

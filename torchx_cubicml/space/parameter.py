@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.facts.hook_registry import hook_spec
 from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS, standard_flag_name
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import is_count
@@ -132,9 +133,11 @@ class Parameter:
 
     @property
     def known_names(self) -> frozenset[str]:
-        """Standard names by which it may be known: its own, the one that it is observed as, and those of its flags."""
+        """Standard names by which it may be known: its own, what it is observed as, and those of its flags or hook."""
         binding = self.binding
         flags = [binding.name, *binding.aliases, *binding.key] if binding is not None else []
+        if binding is not None and binding.kind == BindingKind.HOOK:
+            flags += filter(None, [hook_spec(binding.name).fact])
         return frozenset({self.name, self.observed_as, *map(standard_flag_name, (self.name, *flags))})
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.browser.stores.tuned import OWN, TUNE, Launcher
 from torchx_cubicml import State, TrialStore
-from torchx_cubicml.records.hook_table import REFUSED, hook_fact
+from torchx_cubicml.facts.hook_registry import REFUSED, hook_fact
 
 if TYPE_CHECKING:
     from pathlib import Path

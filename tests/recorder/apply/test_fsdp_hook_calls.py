@@ -15,7 +15,7 @@ from torch.distributed.fsdp import ShardingStrategy
 from torchx_cubicml.recorder.apply import constructor_layers
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
 from torchx_cubicml.recorder.apply.hooks import hook_facts, installed, warn_of_refusals
-from torchx_cubicml.records.hook_table import RESHARD_SIZES
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,7 +38,7 @@ class Ranks:
         self.words: list[str] = []
 
     def agree(self, name: str, word: str, *, within_s: float) -> bool:
-        assert (name, within_s) in {("placement", 30.0), ("plan", 30.0)}
+        assert (name, within_s) in {("parallelize_module/0", 30.0), ("sequence_parallel/0", 30.0)}
         self.words.append(word)
         return self.answer and bool(word)
 

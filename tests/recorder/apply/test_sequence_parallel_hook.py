@@ -28,7 +28,7 @@ class Ranks:
         self.words: list[str] = []
 
     def agree(self, name: str, word: str, *, within_s: float) -> bool:
-        assert (name, within_s) == ("plan", 30.0)
+        assert (name, within_s) == ("sequence_parallel/0", 30.0)
         self.words.append(word)
         return self.answer and bool(word)
 

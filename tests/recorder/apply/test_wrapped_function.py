@@ -87,3 +87,25 @@ def test_a_guard_that_calls_nothing_leaves_the_call(holders: list[Any]) -> None:
     wrapped = WrappedFunctions(lambda _call: lambda *_args, **_kwargs: None)
     wrapped.wrap(holders[0].scale, doubled)
     assert holders[0].scale(3) == 3
+
+
+def test_calls_within_a_call_are_replaced_where_the_hook_asks_for_them(holders: list[Any]) -> None:
+    wrapped = WrappedFunctions(lambda call: call, nested=True)
+    wrapped.wrap(holders[0].scale, doubled)
+    assert holders[0].scale(5) == 2  # doubled to 10, and the inner 1 to 2
+
+
+def test_a_method_of_a_base_class_is_wrapped_in_the_class_alone() -> None:
+    class Base:
+        def scale(self, number: int) -> int:
+            return number
+
+    class Place(Base):
+        pass
+
+    wrapped = WrappedFunctions(lambda call: call)
+    wrapped.wrap_method(Place, "scale", doubled)
+    assert (Place().scale(3), Base().scale(3)) == (6, 3)
+    wrapped.release()
+    assert "scale" not in vars(Place)
+    assert Place().scale(3) == 3

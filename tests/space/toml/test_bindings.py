@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.hook_table import HOOK_SHARES, HOOKS
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
 from torchx_cubicml.space.toml.bindings import hook_default, read_binding, read_tune, with_derived_world_size
-from torchx_cubicml.space.toml.plan_modules import PLACING_HOOK
 from torchx_cubicml.space.toml.schema import TomlTable
 
 
@@ -99,13 +98,12 @@ def test_sizes_of_torchrun() -> None:
 def test_hooks_default_to_torchs_own() -> None:
     with pytest.raises(SpaceError, match=r"parameters.p.hook: only allowed together with mesh = "):
         hook_default(table(hook="mesh"), (1, 2))
-    for hook, families in HOOKS.items():
+    for hook in hook_names():
+        families = hook_spec(hook).values
         if not families:
             continue
-        if hook != PLACING_HOOK:
+        if not hook_spec(hook).parts:
             assert read_binding(table(hook=hook)) == Binding(kind=BindingKind.HOOK, name=hook)
-        if hook in HOOK_SHARES:
-            continue
         for family in families:
             assert hook_default(table(hook=hook), family) == family[0]
             assert hook_default(table(hook=hook), family[-1:]) == next(

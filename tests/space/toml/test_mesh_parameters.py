@@ -182,6 +182,7 @@ def test_a_mesh_out_of_rule_is_refused(before: str, after: str, why: str) -> Non
     ("text", "why"),
     [
         (BY_HOOK.replace('hook = "mesh"', 'hook = "fsdp"'), r"mesh\.hook: must be 'mesh'"),
+        (BY_HOOK.replace('hook = "mesh"', 'hook = "mesh.tp"'), r"mesh\.hook: must be 'mesh'"),
         (BY_HOOK.replace("{ tp = 2 }", "{}"), r"hook = 'mesh' needs the script's own size of each axis"),
         ('[parameters.x]\nchoices = [1]\nhook = "mesh"', r'x\.hook: only allowed together with mesh = \["dp_shard"'),
         (f'{BY_FLAGS}[parameters.tp_degree]\nchoices = [1]\nflag = "--t"', r"declared more than once: tp_degree"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
+from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

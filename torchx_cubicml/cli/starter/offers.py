@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.meanings import ScriptFlag, may_change_speed_alone
-from torchx_cubicml.cli.starter.toml_text import NO_FLAG, listed, parameter_table, switch_choices
+from torchx_cubicml.cli.starter.toml_text import NO_FLAG, parameter_table, switch_choices
 from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.local_device import local_device
-from torchx_cubicml.launch.command_facts.source_literals import call_keywords
 from torchx_cubicml.launch.scheduler import is_on_this_machine
-from torchx_cubicml.launch.source_files import dotted, nodes_of
-from torchx_cubicml.records.axis_names import mesh_axis
-from torchx_cubicml.records.hook_table import AS_PLANNED, HOOK_CALLS, HOOK_RIVALS, HOOKED_FACTS, HOOKS
+from torchx_cubicml.recorder.apply.hooks import OfferedProgram, hook_classes
 from torchx_cubicml.records.log_pattern import THROUGHPUT_READINGS
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space.expression import is_name
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import Collection, Iterable, Sequence
 
     from torchx_cubicml.cli.starter.from_launches import RecordedLaunches
@@ -39,7 +36,6 @@ _ALLOCATOR = [
     'env = "PYTORCH_CUDA_ALLOC_CONF"',  # torch 2.9.1 ignores its newer name, PYTORCH_ALLOC_CONF
     'default = "expandable_segments:False"',
 ]
-_RECOMPUTES = "activation_checkpointing"
 
 
 def offer_lines(flags: Sequence[ScriptFlag]) -> list[str]:
@@ -127,72 +123,18 @@ def hook_lines(
         trials: recorded launches of the program; the latest that knows its embedding tables counts them.
     """
     taken = {flag.meaning: flag.value or "" for flag in flags}
-    tables = [count for trial in trials if (count := trial.fact("n_embedding_tables")) is not None]
-    per_layer = ['per_layer = "n_layers"'] if taken.get("n_layers", "").isdecimal() else []
-    n_strategies = 3 if any(name.endswith("FullyShardedDataParallel") for name in names) else 2  # FSDP2 has no NO_SHARD
-    asked = "number of tables" if tables else "write the number of tables here"
-    per_table = f"per_table = {[1, *tables][-1]} # {asked}; with groups = 2, one choice for each half of them"
-    modules = _modules(trees)
-    blocks: dict[str, tuple[Sequence[Scalar], list[str]]] = {
-        "fsdp": (HOOKS["fsdp"][0][:n_strategies], per_layer),
-        _RECOMPUTES: (HOOKS[_RECOMPUTES][0], per_layer),
-        "torchrec": (HOOKS["torchrec"][0][:5], [per_table]),
-        "mesh": ((), _mesh(trees, taken, trials)),
-        "parallelize_module": ((AS_PLANNED, "replicated") if modules else (), modules),
-        "sequence_parallel": (HOOKS["sequence_parallel"][0], []),
-    }
-    sharding = HOOKED_FACTS["fsdp"]
-    places = {hook: ScriptFlag(name=hook, meaning=HOOKED_FACTS.get(hook, hook), place="hook") for hook in blocks}
-    stated = next((each for each in flags if each.meaning == sharding and each.value in HOOKS["torchrec"][0]), None)
-    if stated is not None:
-        places["torchrec"] = replace(stated, meaning=places["torchrec"].meaning)
-    called = _called(names, has_tables=bool(tables))
-    found = [
-        parameter_table(places[hook], choices=choices, lines=lines)
-        for hook, (choices, lines) in blocks.items()
-        if (choices or lines) and hook in called and places[hook].meaning not in taken
-    ]
+    program = OfferedProgram(trees=trees, names=names, taken=taken, trials=trials)
+    found = []
+    for hook in hook_classes():
+        choices, lines = hook.offer(program)
+        place = ScriptFlag(name=hook.name, meaning=hook.fact or hook.name, place="hook")
+        words = {word for group in hook.values for word in group} if hook.per == "table" else set()
+        stated = next((flag for flag in flags if flag.meaning == "sharding_strategy" and flag.value in words), None)
+        if (choices or lines) and place.meaning not in taken:
+            shown = place if stated is None else replace(stated, meaning=place.meaning)
+            found.append(parameter_table(shown, choices=choices, lines=lines))
     head = "What no flag sets, a hook can set inside the job; the first launch of a tune tells whether it serves:"
     return [f"# {line}" for line in (head, *chain(*found))] if found else []
-
-
-def _called(names: Collection[str], *, has_tables: bool) -> set[str]:
-    """Return the hooks whose calls a program mentions; recomputation goes with FSDP, unless something rivals it."""
-    calls = {name.rpartition(".")[2] for name in names}
-    called = {hook for hook, each in HOOK_CALLS.items() if not calls.isdisjoint(each.names)}
-    if has_tables or any(name.partition(".")[0] == "torchrec" for name in names):
-        called.add("torchrec")
-    is_rivalled = any(rival in name.lower() for name in names for rival in HOOK_RIVALS[_RECOMPUTES])
-    return called | {_RECOMPUTES} if "fsdp" in called and not is_rivalled else called
-
-
-def _mesh(trees: Iterable[ast.Module], taken: Collection[str], trials: Iterable[Trial]) -> list[str]:
-    """Return the axes of the only mesh of several axes in a source; nothing where names do not tell what they are."""
-    found = {given.get("mesh_dim_names") for tree in trees for _, given in call_keywords(tree)}
-    names = [each for each in found if isinstance(each, tuple) and len(each) > 1]
-    axes = [mesh_axis(str(name)) for name in names[0]] if len(names) == 1 else [""]
-    if "" in axes or len({*axes}) < len(axes) or any(f"{axis}_degree" in taken for axis in axes):
-        return []
-    rest = next((axis for axis in ("dp_shard", "dp", "dp_replicate") if axis in axes), "")
-    known = {axis: size for trial in trials for axis in axes if (size := trial.fact(f"{axis}_degree")) is not None}
-    sizes = {axis: known.get(axis, 1) for axis in axes if axis != rest}
-    asked = "as recorded" if sizes.keys() <= known.keys() else "write the script's own sizes here"
-    default = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
-    return [f"mesh = [{listed(axes)}]", f"default = {{ {default} }} # {asked}"]
-
-
-def _modules(trees: Iterable[ast.Module]) -> list[str]:
-    """Return the column- and row-wise modules of the largest tensor-parallel plan in a source; nothing without one."""
-    plans = [
-        [
-            str(key.value)
-            for key, style in zip(plan.keys, plan.values, strict=True)
-            if isinstance(key, ast.Constant) and dotted(getattr(style, "func", style)).endswith("wiseParallel")
-        ]
-        for plan in (node for tree in trees for node in nodes_of(tree) if isinstance(node, ast.Dict))
-    ]
-    largest = max(plans, key=len, default=[])
-    return [f"modules = [{listed(largest)}] # keep those that go together"] if largest else []
 
 
 def log_lines(trials: Iterable[Trial]) -> list[str]:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import comb
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
+from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from torchx_cubicml.facts.hook_registry import hook_fact, hook_names, illegal_hook_fact
 from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names, precision_word
-from torchx_cubicml.records.hook_table import HOOKS, hook_fact, illegal_hook_fact
 from torchx_cubicml.records.job_time import QUEUE_S
 from torchx_cubicml.records.resumption import RESUMPTION_FACTS
 from torchx_cubicml.records.standard_names import STANDARD_WORDS
@@ -56,8 +56,8 @@ VOLATILE_FACTS = (
     "trial_id",
     "visible_devices",
     *RESUMPTION_FACTS,
-    *map(hook_fact, HOOKS),
-    *map(illegal_hook_fact, HOOKS),
+    *map(hook_fact, hook_names()),
+    *map(illegal_hook_fact, hook_names()),
 )
 """Facts that differ from launch to launch whatever the config is, or say nothing of speed; they become no columns."""
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.records.hook_table import RESHARD_SIZES
 from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.objective_units import OBJECTIVES, PER_JOULE
 from torchx_cubicml.records.provenance import Trust
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER
-from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS
+from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

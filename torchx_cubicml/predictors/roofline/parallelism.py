@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from torchx_cubicml.predictors.roofline.facts import OFF, ON
-from torchx_cubicml.records.hook_table import RESHARD_SIZES
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.facts import Facts

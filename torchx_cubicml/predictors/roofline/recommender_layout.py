@@ -20,7 +20,7 @@ from torchx_cubicml.predictors.roofline.embedding_load import (
 )
 from torchx_cubicml.predictors.roofline.recommender_constants import RECOMMENDER_DEFAULTS
 from torchx_cubicml.predictors.roofline.recommender_facts import RecommenderFacts
-from torchx_cubicml.records.hook_table import LEFT_TO_PLANNER, RESHARD_SIZES
+from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER, RESHARD_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,72 +14,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from torchx_cubicml.recorder.apply.checkpointed_compiled import CheckpointedCompiled, compiled_layers
-from torchx_cubicml.recorder.apply.checkpointed_forward import CheckpointedForward
-from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
-from torchx_cubicml.recorder.apply.module_calls import before_every_call
-from torchx_cubicml.recorder.model.kernels import has_compiled
-from torchx_cubicml.recorder.model.layers import repeated_blocks, user_class
-from torchx_cubicml.recorder.model.precision import PrecisionProbe, can_see_backward
+from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
+from torchx_cubicml.recorder.apply.hooks import Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import nn
 
     from torchx_cubicml.recorder.apply.checkpointed_compiled import CompiledLayers
-    from torchx_cubicml.recorder.ranks.peers import Peers
-    from torchx_cubicml.recorder.steps.torch_hooks import Guard
+    from torchx_cubicml.recorder.apply.checkpointed_forward import CheckpointedForward
+    from torchx_cubicml.recorder.apply.hooks import Offer, OfferedProgram
+    from torchx_cubicml.recorder.model.precision import PrecisionProbe
     from torchx_cubicml.records.values import Value
 
-_AGREE_S = 30.0  # time for the other ranks to reach their first forward
 _FULL = "full"
 _OWN = "the script checkpoints layers itself"
-_NO_MODEL = "the program trains no model with repeated layers"
 _COMPILED = "the program compiles what calls the layers, so that they cannot be checkpointed one by one"
 
 
-class ActivationCheckpointingHook:
+class ActivationCheckpointingHook(Hook):
     """Hook around the forward of repeated layers, from the first training forward on.
 
-    Args:
-        requested: ``none`` or ``full`` per repeated layer, or one for all.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: ``none`` or ``full`` per repeated layer, or one for all.
     """
 
-    def __init__(
-        self,
-        requested: Value,
-        *,
-        peers: Peers,
-        guard: Guard,
-        only_checks: bool = False,
-    ) -> None:
+    name = "activation_checkpointing"
+    sets = "which layers are computed again in backward, which takes less memory and more time"
+    values = (("none", _FULL),)
+    offered = ("none", _FULL)
+    per = "layer"
+    fact = "activation_checkpointing"
+    rivals: ClassVar = {
+        "torch.compile": "the model may be compiled as a whole",
+        **dict.fromkeys(
+            ("utils.checkpoint", "checkpoint_wrapper", "gradient_checkpointing_enable"),
+            "the script may recompute layers itself",
+        ),
+    }
+    unmet = "the program trains no model with repeated layers"
+
+    def _prepare(self, requested: Value) -> None:
         self._requested = requested
-        self._peers = peers
-        self._guard = guard
-        self._only_checks = only_checks
-        self._refusal = _NO_MODEL
-        self._n_agreements = 0
         self._seen: dict[int, nn.Module] = {}  # modules that were looked at, kept alive so that no id is reused
         self._words: tuple[str, ...] = ()  # of the plan, one per layer
         self._forward: CheckpointedForward | None = None
         self._probe: PrecisionProbe | None = None
-        self._stop_looking: Callable[[], None] | None = None
+
+    @classmethod
+    def offer(cls, program: OfferedProgram) -> Offer:
+        """Return both values for a script that wraps layers in FSDP, unless something rivals the hook."""
+        is_rivalled = any(rival in name.lower() for name in program.names for rival in cls.rivals)
+        is_apt = not is_rivalled and not program.called.isdisjoint(FsdpHook.calls)
+        return super().offer(program) if is_apt else ((), [])
 
     def install(self) -> None:
         """Look at each module that is called until a model with repeated layers trains."""
-        self._stop_looking = before_every_call(self._guard(self._before_forward))
+        self._look_at_calls(self._before_forward)
 
     def release(self) -> None:
         """Stop looking; layers that are checkpointed stay so."""
-        if self._stop_looking is not None:
-            self._stop_looking()
-            self._stop_looking = None
+        from torchx_cubicml.recorder.model.kernels import has_compiled
+
+        super().release()
         self._seen.clear()
         if self._probe is not None:
             self._probe.release()
@@ -87,7 +86,7 @@ class ActivationCheckpointingHook:
             self._probe = None
         forward = self._forward
         n_unseen = forward.n_unseen if forward is not None and not forward.objection else 0
-        if has_compiled() and (n_unseen or self._refusal == _NO_MODEL):
+        if has_compiled() and (n_unseen or self._refusal == self.unmet):
             self._refusal = _COMPILED
         if self._forward is not None and (self._only_checks or self._refusal):
             self._forward.remove()
@@ -96,14 +95,6 @@ class ActivationCheckpointingHook:
         """Return the reason why the layers are not checkpointed as requested, in words; empty if they are."""
         objection = self._forward.objection if self._forward is not None else ""
         return self._refusal or objection
-
-    def refuses_values(self) -> bool:
-        """Return that a refusal holds for the program, whatever the values."""
-        return False
-
-    def illegal_values(self) -> tuple[str, ...]:
-        """Return no value: each layer can have any."""
-        return ()
 
     def _difference(self, observed: Sequence[str]) -> str:
         """Return in words that the script recomputes layers which the plan does not; empty if it does not."""
@@ -114,6 +105,8 @@ class ActivationCheckpointingHook:
     def _before_forward(self, module: nn.Module, args: Sequence[object]) -> None:
         if self._words or id(module) in self._seen or not _trains(module):
             return
+        from torchx_cubicml.recorder.apply.layer_plan import whole_model
+
         root = whole_model(module)
         if id(root) not in self._seen:
             self._plan_for(root)
@@ -121,31 +114,28 @@ class ActivationCheckpointingHook:
 
     def _plan_for(self, root: nn.Module) -> None:
         """Make the plan for a model, if all ranks can apply it."""
-        layers = repeated_blocks(root)
-        requested = per_layer(self._requested, len(layers))
+        from torchx_cubicml.recorder.apply.checkpointed_compiled import compiled_layers
+        from torchx_cubicml.recorder.apply.layer_plan import per_layer, plan_digest
+
+        layers, requested, mismatch = per_layer(root, self._requested, when="when it is first called")
         compiled = compiled_layers(root, layers)
-        refusal = (
-            mismatch(len(requested), len(layers), when="when it is first called")
-            or compiled.obstacle
-            or _obstacle(root, layers)
-        )
-        digest = "" if refusal else plan_digest(layers, requested, is_sharded=True)
-        self._n_agreements += 1
-        name = f"activation_checkpointing/{self._n_agreements - 1}"
-        agreed = self._peers.agree(name, digest, within_s=_AGREE_S)
-        if not agreed or refusal:
-            self._refusal = refusal or "the ranks do not train the same layers"
-            if compiled.obstacle and self._stop_looking is not None:
+        self._refusal = mismatch or compiled.obstacle or _obstacle(root, layers)
+        digest = "" if self._refusal else plan_digest(layers, requested, is_sharded=True)
+        if not self._agree(digest, "the ranks do not train the same layers"):
+            if compiled.obstacle:
                 self._stop_looking()  # the compiler would compile the model again once the global hook is gone
             return
-        self._refusal = ""
         self._words = tuple(map(str, requested))
-        if self._stop_looking is not None:
-            self._stop_looking()
+        self._stop_looking()
         self._checkpoint(layers, compiled)
 
     def _checkpoint(self, layers: Sequence[nn.Module], compiled: CompiledLayers) -> None:
         """Checkpoint the layers of the plan."""
+        from torchx_cubicml.recorder.apply.checkpointed_compiled import CheckpointedCompiled
+        from torchx_cubicml.recorder.apply.checkpointed_forward import CheckpointedForward
+        from torchx_cubicml.recorder.model.layers import user_class
+        from torchx_cubicml.recorder.model.precision import PrecisionProbe
+
         chosen = [layer for layer, word in zip(layers, self._words, strict=True) if word == _FULL]
         if not compiled.parts:  # hooks on compiled layers would have them compiled again
             self._probe = PrecisionProbe(layers, self._guard)
@@ -172,6 +162,8 @@ def _obstacle(root: nn.Module, layers: Sequence[nn.Module]) -> str:
     """Return the reason why the hook cannot checkpoint the layers of a model, in words; empty if they can be."""
     from torch.jit import ScriptModule
 
+    from torchx_cubicml.recorder.model.precision import can_see_backward
+
     parts, inner = list(root.modules()), [part for layer in layers for part in layer.modules()]
     obstacles = {
         "this torch does not tell whether a backward pass is running": not can_see_backward(),
@@ -185,6 +177,8 @@ def _obstacle(root: nn.Module, layers: Sequence[nn.Module]) -> str:
 
 def _checkpoints_itself(part: nn.Module) -> bool:
     """Return whether a module is torch's wrapper, or has the switch of the models of transformers turned on."""
+    from torchx_cubicml.recorder.model.layers import user_class
+
     return user_class(part).__name__ == "CheckpointWrapper" or vars(part).get("gradient_checkpointing") is True
 
 

@@ -11,74 +11,137 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
-from torchx_cubicml.recorder.apply.fsdp_calls import Fsdp1, Fsdp2
-from torchx_cubicml.recorder.apply.layer_plan import mismatch, per_layer, plan_digest, whole_model
-from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
-from torchx_cubicml.records.hook_table import HOOKS, RESHARD_SIZES
+from torchx_cubicml.recorder.apply.hooks import Hook
+from torchx_cubicml.records.standard_names import RESHARD_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import inspect
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
-    from torchx_cubicml.recorder.apply.fsdp_calls import WrapperKind
-    from torchx_cubicml.recorder.ranks.peers import Peers
+    from torchx_cubicml.recorder.apply.hooks import Offer, OfferedProgram
+    from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.records.values import Value
 
-_AGREE_S = 30.0  # time for the other ranks to reach their first wrap
+_PLAIN = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
+_HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+_RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 _WHEN = "when its first module is wrapped"
 _UNORDERED = "the ranks do not wrap the layers in the same order, so groups of ranks cannot be made"
 _DISAGREE = "the ranks do not wrap the same layers in the same way"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ChangedCall:
-    """Call that replaces the program's own, and the argument of the program that it replaces."""
+class WrapperKind:
+    """Argument of one generation of FSDP that a hook changes per layer, called its strategy here."""
 
-    call: inspect.BoundArguments
-    own: object
+    can_change_wrapped = False
+    """True if the strategy of a layer that is already wrapped can be changed."""
+
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the arguments for ``strategy``; raise ``ValueError`` if it is not legal here."""
+        raise NotImplementedError
+
+    def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
+        """Change the strategy of a layer that is already wrapped, and return whether it is one that can be changed.
+
+        With an empty strategy nothing is changed.
+        """
+        return False
+
+    def finish(self, wrapper: object, own: object) -> None:
+        """Complete the change of a layer that was wrapped.
+
+        Args:
+            wrapper: of the layer; only FSDP1 has one.
+            own: argument of the script that was replaced; ``None`` without one.
+        """
 
 
-class FsdpHook:
+class Fsdp1(WrapperKind):
+    """``FullyShardedDataParallel``, which lays out the storage of parameters as it wraps them."""
+
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the ``sharding_strategy`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
+        from torch.distributed.fsdp import ShardingStrategy
+
+        given = call.arguments
+        own = getattr(given.get("sharding_strategy"), "name", _PLAIN[0])
+        hybrid = own in _HYBRID or isinstance(given.get("process_group"), tuple) or _is_hybrid(given)
+        _check_family(strategy, hybrid=hybrid)
+        return {"sharding_strategy": ShardingStrategy[strategy]}
+
+
+class Fsdp2(WrapperKind):
+    """``fully_shard``."""
+
+    can_change_wrapped = True
+
+    def changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
+        """Return the ``reshard_after_forward`` of ``strategy``; raise ``ValueError`` if it is not legal here."""
+        if strategy == "NO_SHARD":
+            raise ValueError("fully_shard has no NO_SHARD; choose from FULL_SHARD, SHARD_GRAD_OP")
+        if strategy in RESHARD_SIZES:
+            return {"reshard_after_forward": _check_size(strategy, call.arguments)}
+        _check_family(strategy, hybrid=_is_hybrid(call.arguments))
+        return {"reshard_after_forward": strategy in _RESHARDS}
+
+    def change_wrapped(self, layer: nn.Module, strategy: str) -> bool:
+        """Set the strategy of a wrapped layer by ``set_reshard_after_forward``; return whether it can be set.
+
+        That function takes no size of a group.
+        """
+        if strategy in RESHARD_SIZES:
+            return False
+        change = getattr(type(layer), "set_reshard_after_forward", None)  # a wrapper would forward the name
+        if change is not None and strategy:
+            change(layer, strategy in _RESHARDS, recurse=False)
+        return change is not None
+
+
+class FsdpHook(Hook):
     """Hook around the wrapping functions of FSDP, until the first step.
 
-    Args:
-        strategies: one per repeated layer, or one for all.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: one per repeated layer, or one for all.
     """
 
     name = "fsdp"
-    kinds: tuple[WrapperKind, WrapperKind] = (Fsdp1(), Fsdp2())
+    sets = "sharding strategy of each layer that the script wraps in FSDP"
+    values: ClassVar[tuple[tuple[str | bool, ...], ...]] = (
+        (*_PLAIN, *RESHARD_SIZES),  # over all ranks
+        _HYBRID,  # within replicated groups
+    )
+    offered: ClassVar[tuple[str | bool, ...]] = _PLAIN
+    per = "layer"
+    fact = "sharding_strategy"
+    calls = ("FullyShardedDataParallel", "fully_shard")
+    marks = ("fsdp", "fully_shard", "fullyshard")
+    nested = True  # the constructor of FSDP1 wraps the modules within
+    absent_under: ClassVar = {"sharding_strategy": "DDP"}
+    unmet = "the program wraps no module in FSDP"
 
-    def __init__(
-        self,
-        strategies: Value,
-        *,
-        peers: Peers,
-        guard: Callable[[Callable[..., object]], Callable[..., None]],
-        only_checks: bool = False,
-    ) -> None:
+    def _prepare(self, strategies: Value) -> None:
+        from torchx_cubicml.recorder.apply.constructor_layers import ConstructorLayers
+
         self._strategies = strategies
-        self._peers = peers
-        self._only_checks = only_checks
-        self._guarded_change, self._guarded_finish = guard(self._change), guard(self._finish)
-        self._refusal = "the program wraps no module in FSDP"
-        self._n_agreements = 0
         self._skipped_models: list[nn.Module] = []  # whole models that do not match the requested strategies
         self._plan: dict[int, tuple[nn.Module, str]] = {}  # layers by id, kept alive so that no id is reused
         self._changed_layers: set[int] = set()
         self._in_constructor = ConstructorLayers(strategies)
-        self._illegal_values: tuple[str, ...] = ()
-        self._undo: list[Callable[[], None]] = []
+
+    @classmethod
+    def offer(cls, program: OfferedProgram) -> Offer:
+        """Return the strategies, for FSDP2 without ``NO_SHARD``."""
+        choices, lines = super().offer(program)
+        return choices if cls.calls[0] in program.called else choices[:2], lines
+
+    @classmethod
+    def kinds(cls) -> tuple[WrapperKind, WrapperKind]:
+        """Return the argument that the hook changes, of FSDP1 and of FSDP2."""
+        return Fsdp1(), Fsdp2()
 
     def install(self) -> None:
         """Wrap FSDP1's constructor and FSDP2's ``fully_shard``."""
@@ -87,17 +150,14 @@ class FsdpHook:
         except ImportError as error:  # a torch built without it
             self._refusal = f"this torch has no FSDP: {error}"
             return
-        self._wrap(fsdp.FullyShardedDataParallel, "__init__", self.kinds[0])
-        function = getattr(fsdp, "fully_shard", None)  # torch 2.6 and later
-        if function is not None:
-            for holder in [module for module in list(sys.modules.values()) if _is_holder(module, function)]:
-                self._wrap(holder, "fully_shard", self.kinds[1])
+        first, second = (partial(self._replaced, kind) for kind in self.kinds())
+        self._wrapped.wrap_method(fsdp.FullyShardedDataParallel, "__init__", first)
+        if hasattr(fsdp, "fully_shard"):  # torch 2.6 and later
+            self._wrapped.wrap(fsdp.fully_shard, second)
 
     def release(self) -> None:
         """Restore FSDP's functions; modules that are already wrapped stay as they are."""
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
+        super().release()
         self._check_constructed()
         self._skipped_models.clear()
         self._plan = {
@@ -111,56 +171,33 @@ class FsdpHook:
             return self._refusal + (f"; {early} layers were set before that was known" if early else "")
         return f"{len(self._plan)} of the repeated layers were not wrapped in FSDP; the others were set as requested"
 
-    def refuses_values(self) -> bool:
-        """Return False: a refusal holds for all strategies but those of ``illegal_values``."""
-        return False
+    def _replaced(self, kind: WrapperKind, make: Call, call: inspect.BoundArguments) -> Call | None:
+        """Return the call that replaces the program's own, if it wraps a layer of the plan."""
+        from torchx_cubicml.recorder.model.layers import unwrap
 
-    def illegal_values(self) -> tuple[str, ...]:
-        """Return the strategies that the program's way of wrapping does not allow."""
-        return self._illegal_values
-
-    def _wrap(self, holder: object, name: str, kind: WrapperKind) -> None:
-        original = getattr(holder, name)
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def hooked(*args: object, **kwargs: object) -> object:
-            calls: list[_ChangedCall] = []
-            self._guarded_change(calls, functools.partial(signature.bind, *args, **kwargs), kind)
-            if not calls:
-                return original(*args, **kwargs)
-            result = original(*calls[0].call.args, **calls[0].call.kwargs)
-            self._guarded_finish(calls[0], kind)
-            return result
-
-        setattr(holder, name, hooked)
-        self._undo.append(lambda: setattr(holder, name, original) if getattr(holder, name) is hooked else None)
-
-    def _change(self, calls: list[_ChangedCall], bind: Callable[[], inspect.BoundArguments], kind: WrapperKind) -> None:
-        """Append to ``calls`` the call that replaces the program's own, if it wraps a layer of the plan."""
-        try:
-            call = bind()
-        except TypeError:  # FSDP itself raises this
-            return
-        modules = _modules_of(call.arguments["module"])
+        modules = modules_of(call.arguments["module"])
         strategies = [self._early_strategy(module, call, kind) for module in modules if self._is_early(module)]
         for module in modules if not strategies else ():
             self._plan_for_model(module, call, kind)
         layers = [id(unwrap(module)) for module in modules if id(unwrap(module)) in self._plan]
         if not self._is_in_order(layers):
-            return
+            return None
         self._changed_layers.update(layers)
         strategies += [self._plan[layer][1] for layer in layers]
         strategy = next(filter(None, strategies), "")
-        if strategy and not self._only_checks:
-            changes = kind.changes(call, strategy)
-            own = [call.arguments.get(name) for name in changes]
-            call.arguments.update(changes)
-            calls.append(_ChangedCall(call=call, own=own[0]))
+        if not strategy or self._only_checks:
+            return None
+        changes = kind.changes(call, strategy)
+        own = next(call.arguments.get(name) for name in changes)
+        call.arguments.update(changes)
+        finish = self._guard(kind.finish)
 
-    def _finish(self, changed: _ChangedCall, kind: WrapperKind) -> None:
-        """Complete the change after the program's call, whose first argument is the wrapper under FSDP1."""
-        kind.finish(changed.call.args[0], changed.own)
+        def changed() -> object:
+            result = make()
+            finish(call.args[0], own)  # under FSDP1, this is the wrapper
+            return result
+
+        return changed
 
     def _is_in_order(self, layers: Sequence[int]) -> bool:
         """Return whether all ranks wrap these layers now, which matters if FSDP makes groups of ranks for them."""
@@ -168,9 +205,7 @@ class FsdpHook:
             return True
         if self._refusal != _UNORDERED:
             positions = list(self._plan)
-            self._n_agreements += 1
-            word = ",".join(str(positions.index(layer)) for layer in layers)
-            if self._peers.agree(f"{self.name}/{self._n_agreements - 1}", word, within_s=_AGREE_S):
+            if self._vote(",".join(str(positions.index(layer)) for layer in layers)):
                 return True
             self._refusal = _UNORDERED
         return False
@@ -181,46 +216,40 @@ class FsdpHook:
 
     def _early_strategy(self, module: nn.Module, call: inspect.BoundArguments, kind: WrapperKind) -> str:
         """Return the strategy of a layer that a constructor wraps; empty where none is set, or it can be set later."""
+        from torchx_cubicml.recorder.apply.layer_plan import plan_digest
+
         if kind.can_change_wrapped:
             self._refusal = "the script wraps layers in a constructor, and not the model around them"
             return ""
         strategy = self._in_constructor.strategy_of_next(module)
-        illegal = self._illegal(call, kind, [strategy]) if strategy else ""
-        if not strategy or illegal or not self._agree([module], [strategy]):
+        illegal = self._illegal_reason(call, kind, [strategy]) if strategy else ""
+        if not strategy or illegal or not self._vote(plan_digest([module], [strategy])):
             self._refusal = illegal or (_DISAGREE if strategy else self._refusal)
             return ""
         self._in_constructor.add(module)
         return strategy
 
-    def _agree(self, layers: Sequence[nn.Module], strategies: Sequence[Value], *, veto: bool = False) -> bool:
-        """Return whether all ranks plan the same strategies for the same layers."""
-        digest = "" if veto else plan_digest(layers, strategies)
-        self._n_agreements += 1
-        return self._peers.agree(f"{self.name}/{self._n_agreements - 1}", digest, within_s=_AGREE_S)
-
     def _plan_for_model(self, module: nn.Module, call: inspect.BoundArguments, kind: WrapperKind) -> None:
         """Make the plan for the whole model that a module belongs to, if all ranks can apply it."""
+        from torchx_cubicml.recorder.apply.layer_plan import per_layer, plan_digest, whole_model
+
         if self._plan or self._refusal == _DISAGREE or self._is_skipped(module):
             return
         root = whole_model(module)
-        layers = repeated_blocks(root)
-        requested = per_layer(self._strategies, len(layers))
-        refusal = (
-            mismatch(len(requested), len(layers), when=_WHEN)
-            or self._illegal(call, kind, requested)
+        layers, requested, mismatch = per_layer(root, self._strategies, when=_WHEN)
+        self._refusal = (
+            mismatch
+            or self._illegal_reason(call, kind, requested)
             or self._in_constructor.mismatch(layers)
             or _unsettable(kind, layers, requested)
         )
-        agreed = self._agree(layers, requested, veto=bool(refusal))
-        if not agreed or refusal:
+        if not self._agree("" if self._refusal else plan_digest(layers, requested), _DISAGREE):
             self._skipped_models.append(root)
-            self._refusal = refusal or _DISAGREE
             return
-        self._refusal = ""
         self._plan = {id(layer): (layer, str(strategy)) for layer, strategy in zip(layers, requested, strict=True)}
-        self._illegal_values = tuple(
-            str(value) for family in HOOKS[self.name] for value in family if self._illegal(call, kind, [value])
-        )
+        self._illegal = [
+            str(value) for family in self.values for value in family if self._illegal_reason(call, kind, [value])
+        ]
         for layer, strategy in self._plan.values():
             if self._in_constructor.has(layer) or kind.change_wrapped(layer, "" if self._only_checks else strategy):
                 self._changed_layers.add(id(layer))
@@ -234,17 +263,19 @@ class FsdpHook:
 
     def _check_constructed(self) -> None:
         """Compare the layers that a constructor wrapped with a model that is not wrapped as a whole."""
+        from torchx_cubicml.recorder.apply.layer_plan import per_layer
+
         model = self._in_constructor.model()
         if model is None or self._plan or self._refusal == _DISAGREE or self._is_skipped(model):
             return
-        layers = repeated_blocks(model)
-        n_requested = len(per_layer(self._strategies, len(layers)))
-        self._refusal = mismatch(n_requested, len(layers), when=_WHEN) or self._in_constructor.mismatch(layers)
+        layers, _, mismatch = per_layer(model, self._strategies, when=_WHEN)
+        self._refusal = mismatch or self._in_constructor.mismatch(layers)
         n_left = len(layers) - self._in_constructor.count
         if not self._refusal and n_left:
             self._refusal = f"{n_left} of the repeated layers were not wrapped in FSDP"
 
-    def _illegal(self, call: inspect.BoundArguments, kind: WrapperKind, requested: Sequence[Value]) -> str:
+    def _illegal_reason(self, call: inspect.BoundArguments, kind: WrapperKind, requested: Sequence[Value]) -> str:
+        """Return in words which value a call cannot be made with; empty without one."""
         for strategy in dict.fromkeys(map(str, requested)):
             try:
                 kind.changes(call, strategy)
@@ -263,9 +294,28 @@ def _unsettable(kind: WrapperKind, layers: Sequence[nn.Module], requested: Seque
     return f"a layer that is wrapped in a constructor cannot be set to {value}" if value is not None else ""
 
 
-def _is_holder(module: object, function: object) -> bool:
-    return getattr(module, "__name__", "").startswith("torch.") and vars(module).get("fully_shard") is function
-
-
-def _modules_of(wrapped: object) -> list[nn.Module]:
+def modules_of(wrapped: object) -> list[nn.Module]:
+    """Return the modules that one call of FSDP wraps, which FSDP2 takes as a list, too."""
     return list(wrapped) if isinstance(wrapped, list | tuple) else [wrapped]  # type: ignore[list-item] # as FSDP takes
+
+
+def _is_hybrid(given: Mapping[str, object]) -> bool:
+    mesh = given.get("device_mesh") or given.get("mesh")
+    return getattr(mesh, "ndim", 1) > 1
+
+
+def _check_size(strategy: str, given: Mapping[str, object]) -> int:
+    """Return the size of the groups of a strategy; raise ``ValueError`` unless it divides the ranks of a copy."""
+    from torch import distributed
+
+    size, n_ranks = RESHARD_SIZES[strategy], getattr(given.get("mesh"), "size", distributed.get_world_size)()
+    if _is_hybrid(given) or n_ranks % size or size >= n_ranks:
+        raise ValueError(f"{strategy} is illegal here: {size} ranks must be a part of the {n_ranks} of one copy")
+    return size
+
+
+def _check_family(strategy: str, *, hybrid: bool) -> None:
+    legal = _HYBRID if hybrid else _PLAIN
+    if strategy not in legal:
+        kind = "within replicated groups" if hybrid else "over all ranks"
+        raise ValueError(f"the script shards {kind}, where {strategy} is illegal; choose from {', '.join(legal)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.model.layers import ancestors, unwrap, user_class
+from torchx_cubicml.recorder.model.layers import ancestors, repeated_blocks, unwrap, user_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,18 +25,21 @@ def whole_model(module: nn.Module) -> nn.Module:
     return max(around, key=lambda each: sum(1 for _ in each.modules()))
 
 
-def per_layer(requested: Value, n_layers: int) -> tuple[Value, ...]:
-    """Return the requested value of each layer: one each, or one for all."""
-    return requested if isinstance(requested, tuple) else (requested,) * n_layers
+def per_layer(root: nn.Module, requested: Value, *, when: str) -> tuple[Sequence[nn.Module], tuple[Value, ...], str]:
+    """Return the repeated layers of a model, their values, and how the numbers of both differ, in words.
 
-
-def mismatch(n_requested: int, n_layers: int, *, when: str) -> str:
-    """Return in words how the number of values differs from that of the layers; empty if it does not."""
-    if not n_layers:
-        return f"the model has no repeated layers {when}"
-    if n_requested != n_layers:
-        return f"{n_requested} layers were requested, but the model repeats {n_layers}"
-    return ""
+    Args:
+        root: the model.
+        requested: one value per layer, or one for all.
+        when: when the model is looked at, in words.
+    """
+    layers = repeated_blocks(root)
+    values = requested if isinstance(requested, tuple) else (requested,) * len(layers)
+    if not layers:
+        return layers, values, f"the model has no repeated layers {when}"
+    is_other = len(values) != len(layers)
+    wrong = f"{len(values)} layers were requested, but the model repeats {len(layers)}" if is_other else ""
+    return layers, values, wrong
 
 
 def plan_digest(layers: Sequence[nn.Module], requested: Sequence[Value], *, is_sharded: bool = False) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.model.rank_order import axis_order, flat
+from torchx_cubicml.records.axis_names import mesh_text
 
 if TYPE_CHECKING:
     import inspect
@@ -49,20 +50,21 @@ class MeshCall:
 
     def text(self) -> str:
         """Return the mesh as text, such as ``dp=4,tp=2``."""
-        return ",".join(f"{name}={size}" for name, size in zip(self.names, self.sizes, strict=True))
+        return mesh_text(self.names, self.sizes)
 
 
-class MeshMaker(Protocol):
+class MeshMaker:
     """Function of torch that makes a mesh."""
 
-    name: str
+    name = ""
     """Name of the function."""
 
-    returns_mesh: bool
+    returns_mesh = True
     """True if it returns the mesh; a constructor does not."""
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh that a call of the program makes; ``None`` for torch's own calls, and where torch raises."""
+        raise NotImplementedError
 
     def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
         """Return a call of torch alone that makes another mesh of the same axes, and returns it.
@@ -73,13 +75,13 @@ class MeshMaker(Protocol):
             shape: size of each axis.
             order: positions of the axes, outermost first.
         """
+        return make
 
 
-class ByShape:
+class ByShape(MeshMaker):
     """``init_device_mesh``."""
 
     name = "init_device_mesh"
-    returns_mesh = True
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh of a call."""
@@ -97,7 +99,7 @@ class ByShape:
         return partial(DeviceMesh, device, _ranks(shape, order), mesh_dim_names=names)
 
 
-class ByRanks:
+class ByRanks(MeshMaker):
     """Constructor ``DeviceMesh(device_type, ranks)``."""
 
     name = "__init__"
@@ -122,11 +124,10 @@ class ByRanks:
         return constructed
 
 
-class ByUnflattening:
+class ByUnflattening(MeshMaker):
     """Method ``_unflatten`` of a mesh of one axis."""
 
     name = "_unflatten"
-    returns_mesh = True
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh of a call."""
@@ -146,20 +147,15 @@ class ByUnflattening:
         return make
 
 
-class ByGroups:
+class ByGroups(MeshMaker):
     """Static method ``DeviceMesh.from_group``."""
 
     name = "from_group"
-    returns_mesh = True
 
     def read(self, call: inspect.BoundArguments) -> MeshCall | None:
         """Return the mesh of a call, which stays as it is."""
         sizes, ranks = flat(call.arguments.get("mesh"))
         return _named(call, sizes, ranks=ranks, problem=_FROM_GROUPS)
-
-    def prepared(self, make: Call, call: inspect.BoundArguments, shape: Sequence[int], order: Sequence[int]) -> Call:
-        """Return the program's own call."""
-        return make
 
 
 METHODS: tuple[MeshMaker, ...] = (ByRanks(), ByUnflattening(), ByGroups())

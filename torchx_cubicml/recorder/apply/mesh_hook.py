@@ -10,60 +10,73 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.apply.mesh_calls import METHODS, ByShape
-from torchx_cubicml.recorder.apply.mesh_samples import MeshSamples
-from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
-from torchx_cubicml.records.axis_names import mesh_axis
+from torchx_cubicml.recorder.apply.hooks import Hook
+from torchx_cubicml.records.axis_names import mesh_axis, mesh_text
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from torchx_cubicml.recorder.apply.hooks import Offer, OfferedProgram
     from torchx_cubicml.recorder.apply.mesh_calls import MeshCall, MeshMaker
     from torchx_cubicml.recorder.apply.wrapped_function import Call
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
-_AGREE_S = 30.0  # time for the other ranks to reach their first mesh
-_DISAGREE = "the ranks do not make the same mesh"
 _ORDER = "order"
+_REMAINING = ("dp_shard", "dp", "dp_replicate")  # the first of these in a mesh takes the remaining ranks
 
 
-class MeshHook:
+class MeshHook(Hook):
     """Hook around the functions that make a mesh, until the first step.
 
-    Args:
-        value: size by axis, and ``order`` with the axes from the outermost to the innermost, if that is requested.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: ``value`` is what the script is thought to make.
+    Its value: size by axis, and ``order`` with the axes from the outermost to the innermost, if that is requested.
     """
 
-    def __init__(
-        self,
-        value: Mapping[str, Value],
-        *,
-        peers: Peers,
-        guard: Callable[[Callable[..., object]], Callable[..., None]],
-        only_checks: bool = False,
-    ) -> None:
+    name = "mesh"
+    sets = "sizes and order of a device mesh"
+    takes = "see [a device mesh](../space-file.md#a-device-mesh)"
+    parts = "mesh"
+    calls = ("init_device_mesh", "DeviceMesh")
+    marks = ("mesh",)
+    unmet = "the program makes no device mesh of several named axes"
+
+    def _prepare(self, value: Mapping[str, Value]) -> None:
+        from torchx_cubicml.recorder.apply.mesh_samples import MeshSamples
+
         self._sizes = {axis: int(size) for axis, size in value.items() if isinstance(size, int)}
         self._order = tuple(str(value.get(_ORDER, "")).split(",")) if value.get(_ORDER) else ()
-        self._peers = peers
-        self._only_checks = only_checks
-        self._samples = MeshSamples(peers, guard)
-        self._guarded_watch = guard(self._samples.watch)
-        self._wrapped = WrappedFunctions(guard)
-        self._refusal = "the program makes no device mesh of several named axes"
+        self._samples = MeshSamples(self._peers, self._guard)
+        self._guarded_watch = self._guard(self._samples.watch)
         self._own: MeshCall | None = None  # the script's mesh
         self._is_changed = False
 
+    @classmethod
+    def offer(cls, program: OfferedProgram) -> Offer:
+        """Return the axes of the only mesh of several axes in a source; nothing where names do not tell them."""
+        from torchx_cubicml.launch.command_facts.source_literals import call_keywords
+
+        found = {given.get("mesh_dim_names") for tree in program.trees for _, given in call_keywords(tree)}
+        names = [each for each in found if isinstance(each, tuple) and len(each) > 1]
+        axes = [mesh_axis(str(name)) for name in names[0]] if len(names) == 1 else [""]
+        is_taken = program.called.isdisjoint(cls.calls) or any(f"{axis}_degree" in program.taken for axis in axes)
+        if is_taken or "" in axes or len({*axes}) < len(axes):
+            return (), []
+        rest = next((axis for axis in _REMAINING if axis in axes), "")
+        known = {axis: size for trial in program.trials for axis in axes if (size := trial.fact(f"{axis}_degree"))}
+        sizes = {axis: known.get(axis, 1) for axis in axes if axis != rest}
+        asked = "as recorded" if sizes.keys() <= known.keys() else "write the script's own sizes here"
+        default = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
+        return (), [f"mesh = {json.dumps(axes)}", f"default = {{ {default} }} # {asked}"]
+
     def install(self) -> None:
         """Wrap the functions that make a mesh."""
+        from torchx_cubicml.recorder.apply.mesh_calls import METHODS, ByShape
+
         try:
             from torch.distributed import device_mesh
         except ImportError as error:  # a torch built without it
@@ -78,22 +91,10 @@ class MeshHook:
 
     def release(self) -> None:
         """Restore the functions; meshes that are already made stay as they are."""
-        self._wrapped.release()
+        super().release()
         if self._is_changed and not self._refusal:
             self._refusal = self._samples.mismatch()
         self._samples.release()
-
-    def refusal(self) -> str:
-        """Return the reason why the mesh is not the requested one, in words; empty if it is."""
-        return self._refusal
-
-    def refuses_values(self) -> bool:
-        """Return that a refusal is not told apart by values: it holds for the program."""
-        return False
-
-    def illegal_values(self) -> tuple[str, ...]:
-        """Return nothing: a size is not legal or illegal without the others."""
-        return ()
 
     def _replaced(self, maker: MeshMaker, make: Call, call: inspect.BoundArguments) -> Call | None:
         """Return the call that replaces the program's own, if that makes the mesh of the request."""
@@ -109,9 +110,8 @@ class MeshHook:
         self._refusal = self._problem(found)
         if self._only_checks:
             return None
-        word = "" if self._refusal else f"{found.text()} {found.order} -> {self._sizes} {self._order}"
-        if not self._peers.agree("mesh", word, within_s=_AGREE_S) or self._refusal:
-            self._refusal = self._refusal or _DISAGREE
+        word = f"{found.text()} {found.order} -> {self._sizes} {self._order}"
+        if not self._agree(word, "the ranks do not make the same mesh"):
             return None
         self._is_changed = True
         return self._made(found, maker, make, call)
@@ -144,7 +144,7 @@ class MeshHook:
             return f"the script's mesh has the axes {own}, and the space file {stated}"
         requested = tuple(self._sizes[axis] for axis in axes)
         if prod(requested) != world_size:
-            return f"{_text(axes, requested)} is no mesh of {world_size} processes"
+            return f"{mesh_text(axes, requested)} is no mesh of {world_size} processes"
         if prod(found.sizes) != world_size:
             return f"the script's mesh {found.text()} is not of all {world_size} processes"
         return self._order_problem(found) or (self._other_own_mesh(axes, found) if self._only_checks else "")
@@ -158,7 +158,8 @@ class MeshHook:
         """Return the difference of the script's mesh from what the space file states of it; empty if there is none."""
         stated = tuple(self._sizes[axis] for axis in axes)
         if stated != found.sizes:
-            return f"the script makes {_text(axes, found.sizes)}, and the space file states {_text(axes, stated)}"
+            own, other = mesh_text(axes, found.sizes), mesh_text(axes, stated)
+            return f"the script makes {own}, and the space file states {other}"
         order = tuple(map(mesh_axis, found.order))
         if self._order and order != self._order:
             own, listed = ", ".join(order), ", ".join(self._order)
@@ -181,12 +182,3 @@ class MeshHook:
 
 
 hook = MeshHook
-
-
-def _text(names: Sequence[str], sizes: Sequence[int]) -> str:
-    """Return a mesh as text.
-
-    >>> _text(["dp", "tp"], [4, 2])
-    'dp=4,tp=2'
-    """
-    return ",".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))

@@ -10,8 +10,8 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.facts.hook_registry import CHANGED
 from torchx_cubicml.records.axis_names import mesh_axis
-from torchx_cubicml.records.hook_table import CHANGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,7 +63,7 @@ class MeshSamples:
             return ""
         end = time.monotonic() + _WAIT_S
         posts = [
-            self._peers.ask(f"mesh/{rank}", within_s=max(end - time.monotonic(), 0.0))
+            self._peers.ask(f"mesh_samples/{rank}", within_s=max(end - time.monotonic(), 0.0))
             for rank in range(min(self._peers.world_size, _MAX_RANKS))
         ]
         if not all(posts):
@@ -80,7 +80,7 @@ class MeshSamples:
         with torch.no_grad():
             values = inputs[0].detach().flatten()[:_MAX_ELEMENTS].to("cpu", torch.float64)
         digest = hashlib.sha256(repr(tuple(inputs[0].shape)).encode() + values.numpy().tobytes()).hexdigest()
-        self._peers.post(f"mesh/{self._peers.rank}", f"{self._coordinate} {digest}")
+        self._peers.post(f"mesh_samples/{self._peers.rank}", f"{self._coordinate} {digest}")
 
 
 def mismatch(posts: Iterable[tuple[str, str]]) -> str:

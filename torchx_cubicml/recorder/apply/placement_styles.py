@@ -10,12 +10,14 @@ from fnmatch import fnmatch
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from torchx_cubicml.recorder.apply.elementwise_flow import only_feeds
+from torchx_cubicml.recorder.apply.tensor_plans import COLWISE, REPLICATED, ROWWISE, STYLES
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from torch import nn
 
-COLWISE, ROWWISE, REPLICATED = "colwise", "rowwise", "replicated"
-PLACEMENTS = (COLWISE, ROWWISE, REPLICATED)
-_OWN = {"ColwiseParallel": COLWISE, "RowwiseParallel": ROWWISE}
 _LAYOUTS = ("input_layouts", "output_layouts")
 _SHARDED_DIM = {("Linear", COLWISE): 0, ("Linear", ROWWISE): 1, ("Embedding", COLWISE): 1, ("Embedding", ROWWISE): 0}
 
@@ -35,7 +37,7 @@ def matched(module: nn.Module, path: str) -> list[nn.Module]:
 
 def own_placement(style: object) -> str:
     """Return the placement of one of torch's styles; empty for another style."""
-    return _OWN.get(type(style).__name__, "") if type(style).__module__.startswith("torch.") else ""
+    return STYLES.get(type(style).__name__, "") if type(style).__module__.startswith("torch.") else ""
 
 
 def sharded_dim(module: nn.Module, placement: str) -> int | None:
@@ -87,7 +89,7 @@ def illegal_placements(style: object, module: nn.Module, n_ranks: int) -> set[st
     """Return the placements, besides the script's own, whose shards would not be equal."""
     weight: Any = module.weight
     illegal = set()
-    for placement in set(PLACEMENTS) - {own_placement(style)}:
+    for placement in {COLWISE, ROWWISE, REPLICATED} - {own_placement(style)}:
         dim = sharded_dim(module, placement)
         if dim is not None and weight.shape[dim] % n_ranks:
             illegal.add(placement)
@@ -133,3 +135,52 @@ def _replicated_parallel() -> Any:
         _partition_embedding_fn = _partition_linear_fn
 
     return ReplicatedParallel
+
+
+def changed_styles(
+    module: nn.Module, plan: Mapping[str, Any], changes: Mapping[str, str], groups: Iterable[tuple[str, ...]]
+) -> dict[str, object]:
+    """Return the changed styles of a plan by their keys.
+
+    Args:
+        module: module that the plan is for.
+        plan: the script's own.
+        changes: key of the plan -> another placement.
+        groups: keys of the modules that one parameter places.
+    """
+    whole = {
+        key
+        for group in groups
+        for key in _whole_within(module, plan, [key for key in group if key in changes], changes)
+    }
+    return {
+        key: placed(
+            plan[key],
+            placement,
+            whole_input=key in whole and own_placement(plan[key]) == ROWWISE,
+            whole_output=key in whole and own_placement(plan[key]) == COLWISE,
+        )
+        for key, placement in changes.items()
+    }
+
+
+def _whole_within(
+    module: nn.Module, plan: Mapping[str, Any], group: Iterable[str], changes: Mapping[str, str]
+) -> set[str]:
+    """Return the modules of a group between which activations may stay whole.
+
+    They are the column-wise modules of one parent, whose outputs only element-wise operations carry to the row-wise
+    ones.
+    """
+    by_parent: dict[str, list[str]] = {}
+    for key in group:
+        if changes[key] == REPLICATED:
+            by_parent.setdefault(key.rpartition(".")[0], []).append(key)
+    whole: set[str] = set()
+    for parent, keys in by_parent.items():
+        sources = [key for key in keys if own_placement(plan[key]) == COLWISE and shards_last(plan[key].output_layouts)]
+        sinks = [key for key in keys if own_placement(plan[key]) == ROWWISE and shards_last(plan[key].input_layouts)]
+        names = [[key.rpartition(".")[2] for key in each] for each in (sources, sinks)]
+        if sources and sinks and all(only_feeds(each, *names) for each in matched(module, parent)):
+            whole |= {*sources, *sinks}
+    return whole

@@ -14,19 +14,17 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.apply.wrapped_function import WrappedFunctions
+from torchx_cubicml.recorder.apply.tensor_plans import PlanHook
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from torch import nn
 
     from torchx_cubicml.recorder.apply.wrapped_function import Call
-    from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.values import Value
 
-_AGREE_S = 30.0  # time for the other ranks to reach their first plan
 _SEQUENCE_DIM = 1
 _LAYOUTS = (
     *("input_layouts", "output_layouts", "desired_input_layouts", "desired_output_layouts", "sequence_sharding"),
@@ -35,63 +33,39 @@ _LAYOUTS = (
 _STYLES = ("ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModuleInput", "PrepareModuleOutput")
 
 
-class SequenceParallelHook:
+class SequenceParallelHook(PlanHook):
     """Hook around ``parallelize_module``, until the first step.
 
-    Args:
-        value: whether activations are sharded along the sequence; the script's own plans do that.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
+    Its value: whether activations are sharded along the sequence; the script's own plans do that.
     """
 
-    def __init__(
-        self,
-        value: Value,
-        *,
-        peers: Peers,
-        guard: Callable[[Callable[..., object]], Callable[..., None]],
-        only_checks: bool = False,
-    ) -> None:
-        self._only_checks = only_checks or bool(value)
-        self._peers = peers
-        self._wrapped = WrappedFunctions(guard)
-        self._refusal = ""
+    name = "sequence_parallel"
+    sets = "sequence parallelism of tensor-parallel plans"
+    values = ((True, False),)  # the script's own plan first: it can be switched off
+    fact = "sequence_parallel"
+    offered = (True, False)
+    calls = ("SequenceParallel",)
+    marks = ("sequenceparallel",)
+
+    def _prepare(self, value: Value) -> None:
+        """Take the requested value; the script's own is not set."""
+        self._only_checks = self._only_checks or bool(value)
         self._has_sequence = False  # a plan with sequence parallelism was seen
-        self._n_changed = 0
-
-    def install(self) -> None:
-        """Wrap ``parallelize_module``."""
-        self._refusal = self._wrapped.wrap_parallelize_module(self._replaced)
-
-    def release(self) -> None:
-        """Restore ``parallelize_module``; modules that are already parallelised stay as they are."""
-        self._wrapped.release()
 
     def refusal(self) -> str:
         """Return the reason why sequence parallelism is not, or could not be, switched off; empty if it is or could."""
-        if self._refusal and self._n_changed:
-            return f"{self._refusal}; {self._n_changed} plans were changed before that was known"
-        return self._refusal or ("" if self._has_sequence else "the program has no sequence-parallel plan")
+        missing = "" if self._has_sequence else "the program has no sequence-parallel plan"
+        return self._refusal + self._done() if self._refusal else missing
 
-    def refuses_values(self) -> bool:
-        """Return that a refusal is not told apart by values: it holds for the program."""
-        return False
-
-    def illegal_values(self) -> tuple[str, ...]:
-        """Return nothing: both values are legal, or the hook refuses."""
-        return ()
-
-    def _replaced(self, make: Call, call: inspect.BoundArguments) -> Call | None:
+    def replaced(self, make: Call, call: inspect.BoundArguments) -> Call | None:
         """Return the call that replaces the program's own, if its plan shards the sequence."""
         plan = call.arguments.get("parallelize_plan")
         styles = [*plan.values()] if isinstance(plan, dict) else [] if plan is None else [plan]
         if self._refusal or not any(_shards_sequence(style) or _is_sequence_parallel(style) for style in styles):
             return None
-        is_first = not self._has_sequence
         self._has_sequence = self._has_sequence or any(map(_is_sequence_parallel, styles))
         self._refusal = _problem(styles, call.arguments["module"], has_sequence=self._has_sequence)
-        if self._only_checks or not self._all_agree(is_first=is_first):
+        if self._only_checks or not self._agree_once("replicate"):
             return None
         replicated = {id(style): _replicated(style) for style in styles}
         call.arguments["parallelize_plan"] = (
@@ -101,13 +75,6 @@ class SequenceParallelHook:
         )
         self._n_changed += 1
         return make
-
-    def _all_agree(self, *, is_first: bool) -> bool:
-        """Return whether a plan is changed on all ranks; they vote at their first plan."""
-        word = "" if self._refusal else "replicate"
-        if is_first and not self._peers.agree("plan", word, within_s=_AGREE_S):
-            self._refusal = self._refusal or "the ranks do not make the same plan"
-        return not self._refusal
 
 
 hook = SequenceParallelHook

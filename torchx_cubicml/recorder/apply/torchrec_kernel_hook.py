@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import functools
+from torchx_cubicml.recorder.apply.torchrec_hook import TorchRecHook
+from torchx_cubicml.records.standard_names import EMBEDDING_KERNELS, LEFT_TO_PLANNER
 
-from torchx_cubicml.recorder.apply.torchrec_planner import PlannerHook
-from torchx_cubicml.recorder.apply.torchrec_request import KERNEL
 
-hook = functools.partial(PlannerHook, KERNEL)
+class TorchRecKernelHook(TorchRecHook):
+    """Hook of the kernels."""
+
+    name = "torchrec_kernel"
+    sets = "kernel of each embedding table"
+    values = ((LEFT_TO_PLANNER, *EMBEDDING_KERNELS),)
+    offered = ()
+    fact = "embedding_kernel"
+
+
+hook = TorchRecKernelHook

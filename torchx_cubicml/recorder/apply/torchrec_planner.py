@@ -10,60 +10,109 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
+import hashlib
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from torchx_cubicml.recorder.apply.hooks import Hook
 from torchx_cubicml.recorder.apply.torchrec_constraints import ChangedPlanner, obstacle_to_change
-from torchx_cubicml.recorder.apply.torchrec_request import KERNEL, SHARDING, SHARE, PlanRequest
 from torchx_cubicml.recorder.apply.torchrec_tables import planned_tables
 from torchx_cubicml.recorder.steps.torch_hooks import once_imported
-from torchx_cubicml.records.hook_table import HOOKS, LEFT_TO_PLANNER
+from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import inspect
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.recorder.apply.torchrec_tables import PlannedTable
+    from torchx_cubicml.recorder.apply.wrapped_function import Call
     from torchx_cubicml.recorder.ranks.peers import Peers
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.values import Value
 
-_AGREE_S = 30.0  # time for the other ranks to reach their planner
+_SHARDING, _KERNEL, _SHARE = "embedding_sharding", "embedding_kernel", "reserved_share"  # facts of the hooks
 _PLANNERS = "torchrec.distributed.planner.planners"
 _DISAGREE = "the ranks do not plan the same tables in the same way"
 _NO_PLAN = "TorchRec's planner finds no plan with these values"
 _UNABLE = "Unable to find a plan for this model because of "  # beginning of TorchRec's own message
 
 
-class PlannerChange:
-    """Change of the program's planner that the TorchRec hooks of one process request together.
+class PlanRequest:
+    """Values requested for the tables of one model.
 
     Args:
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
+        tables: tables in TorchRec's order.
+        values: fact of a hook -> one value for all tables, or one for each.
+        device: TorchRec's name of the kind of device.
     """
 
-    def __init__(self, *, peers: Peers, guard: Callable[[Callable[..., object]], Callable[..., None]]) -> None:
-        self._peers = peers
-        self._guard = guard
+    def __init__(self, tables: Sequence[PlannedTable], values: Mapping[str, Value], device: str) -> None:
+        shardings, kernels = (_per_table(values.get(fact), len(tables)) for fact in (_SHARDING, _KERNEL))
+        self._rows = [*zip(tables, shardings, kernels, strict=False)]
+        self._device = device
+        share = values.get(_SHARE)
+        self.share = float(share) if isinstance(share, int | float) else None
+
+    def obstacle(self) -> str:
+        """Return the reason why these values cannot be set, in words; empty if they can be tried."""
+        wanted: dict[str, tuple[str, str]] = {}
+        for table, sharding, kernel in self._rows:
+            if obstacle := table.obstacle(sharding, kernel, self._device):
+                return obstacle
+            if wanted.setdefault(table.name, (sharding, kernel)) != (sharding, kernel):
+                return f"two tables have the name {table.name}, and TorchRec constrains tables by name"
+        return ""
+
+    def fields(self) -> dict[str, dict[str, object]]:
+        """Return table -> fields of TorchRec's ``ParameterConstraints`` and their values."""
+        fields: dict[str, dict[str, object]] = {}
+        for table, sharding, kernel in self._rows:
+            changes = {"sharding_types": [sharding]} if sharding else {}
+            changes |= {"compute_kernels": [kernel]} if kernel else {}
+            if changes:
+                fields[table.name] = dict(changes)
+        return fields
+
+    def difference(self, plan: Any) -> str:
+        """Return the first difference of a plan from the request, in words; empty without one."""
+        planned = {name: each for module in plan.plan.values() for name, each in module.items()}
+        for table, sharding, kernel in self._rows:
+            found = planned.get(table.name)
+            if found is None and (sharding or kernel):
+                return f"TorchRec's plan leaves out the table {table.name}"
+            for wanted, got in ((sharding, found and found.sharding_type), (kernel, found and found.compute_kernel)):
+                if wanted and wanted != got:
+                    return f"TorchRec's plan has {got} for the table {table.name}"
+        return ""
+
+    def digest(self) -> str:
+        """Return a hash of the tables and their values; it must be equal on all ranks."""
+        rows = [(table.name, table.rows, table.width, *words) for table, *words in self._rows]
+        return hashlib.sha256(repr((rows, self.share)).encode()).hexdigest()
+
+
+class PlannerChange(Hook):
+    """Change of the program's planner that the TorchRec hooks of one process request together, by their facts."""
+
+    name = "torchrec"
+    nested = True
+    unmet = "the program does not import TorchRec"
+
+    def _prepare(self, value: object) -> None:
         self._requested: dict[str, Value] = {}
         self._checked: dict[str, Value] = {}
-        self._refusal = "the program does not import TorchRec"
-        self._refuses_values = False
         self._own_obstacles: dict[str, str] = {}
         self._is_installed = False
-        self._is_released = False
         self._has_planned = False
-        self._n_agreements = 0
         self._in_collective: list[PlanRequest] | None = None
         self._changed: ChangedPlanner | None = None
-        self._offered: dict[str, set[str]] = {}
-        self._undo: list[Callable[[], None]] = []
+        self.words_offered: dict[str, set[str]] = {}
 
-    def add(self, name: str, value: Value, *, only_checks: bool) -> None:
-        """Add the value of one hook; with ``only_checks`` it is the program's own."""
-        (self._checked if only_checks else self._requested)[name] = value
+    def add(self, fact: str, value: Value, *, only_checks: bool) -> None:
+        """Add the value of one hook, by its fact; with ``only_checks`` it is the program's own."""
+        (self._checked if only_checks else self._requested)[fact] = value
 
     def install(self) -> None:
         """Wrap the methods of TorchRec's planner as soon as the program imports it."""
@@ -73,26 +122,17 @@ class PlannerChange:
 
     def release(self) -> None:
         """Restore the planner's methods; a plan that is made stays."""
-        self._is_released = True
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
+        super().release()
         self._changed = None
 
-    def refusal(self, name: str) -> str:
+    def refusal_of(self, fact: str) -> str:
         """Return the reason why one hook was not applied, or could not be, in words; empty without one."""
-        if name in self._requested or not self._refuses_values:
-            return self._refusal or self._own_obstacles.get(name, "")
-        return self._own_obstacles.get(name, "")
+        own = self._own_obstacles.get(fact, "")
+        return own if self._refuses_values and fact not in self._requested else self._refusal or own
 
-    def refuses_values(self, name: str) -> bool:
+    def refuses_values_of(self, fact: str) -> bool:
         """Return whether the reason lies in the requested values, so that others may be set."""
-        return name in self._requested and self._refuses_values
-
-    def illegal_values(self, name: str) -> tuple[str, ...]:
-        """Return the values of one hook that no sharder of the program offers."""
-        offered = self._offered.get(name)
-        return tuple(str(word) for group in HOOKS[name] for word in group if offered and word not in offered)
+        return fact in self._requested and self._refuses_values
 
     def _wrap_planner(self) -> None:
         kind = getattr(sys.modules[_PLANNERS], "EmbeddingShardingPlanner", None)
@@ -100,48 +140,33 @@ class PlannerChange:
             self._refusal = "this TorchRec has no EmbeddingShardingPlanner"
             return
         self._refusal = "the program shards its tables without TorchRec's planner"
-        if not self._is_released:
-            self._wrap(kind, "collective_plan", self._plan_together)
-            self._wrap(kind, "plan", self._plan)
+        for name, around in (("collective_plan", self._plan_together), ("plan", self._plan)):
+            self._wrapped.wrap_method(kind, name, partial(partial, around))  # a call (make, call) becomes around(...)
 
-    def _wrap(self, kind: type, name: str, around: Callable[..., object]) -> None:
-        original = getattr(kind, name)
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def hooked(planner: object, *args: object, **kwargs: object) -> object:
-            call = functools.partial(original, planner, *args, **kwargs)
-            return around(planner, call, functools.partial(signature.bind, planner, *args, **kwargs))
-
-        setattr(kind, name, hooked)
-        self._undo.append(lambda: setattr(kind, name, original) if getattr(kind, name) is hooked else None)
-
-    def _plan_together(
-        self, planner: object, call: Callable[[], object], bind: Callable[[], inspect.BoundArguments]
-    ) -> object:
+    def _plan_together(self, make: Call, call: inspect.BoundArguments) -> object:
         """Plan by a collective of all ranks, whose first one calls ``_plan``."""
         requests: list[PlanRequest] = []
-        self._guard(self._decide)(requests, planner, bind)
+        self._guard(self._decide)(requests, call.arguments)
         self._in_collective = requests
         try:
-            plan = call()
+            plan = make()
         finally:
             self._in_collective = None
         self._guard(self._check)(requests, plan)
         return plan
 
-    def _plan(self, planner: object, call: Callable[[], object], bind: Callable[[], inspect.BoundArguments]) -> object:
+    def _plan(self, make: Call, call: inspect.BoundArguments) -> object:
         """Plan with the requested constraints, or with the program's own."""
         requests = self._in_collective
         if requests is None:
             requests = []
-            self._guard(self._decide)(requests, planner, bind)
+            self._guard(self._decide)(requests, call.arguments)
         changed: list[ChangedPlanner] = []
-        self._guard(self._change)(changed, planner, requests)
+        self._guard(self._change)(changed, call.arguments["self"], requests)
         if not changed:
-            return call()
+            return make()
         try:
-            plan = call()
+            plan = make()
         except Exception as error:  # noqa: BLE001 - TorchRec's own, which the program's constraints may not cause
             self._refuse(f"{_NO_PLAN}: {_first_line(error)}", of_values=True)
         else:
@@ -150,14 +175,11 @@ class PlannerChange:
                 return plan
         changed[0].restore()
         self._changed = None
-        return call()
+        return make()
 
-    def _decide(self, requests: list[PlanRequest], planner: Any, bind: Callable[[], inspect.BoundArguments]) -> None:
-        """Append the request to ``requests`` if all ranks can make it of this planner."""
-        try:
-            arguments = bind().arguments
-        except TypeError:  # TorchRec itself raises this
-            return
+    def _decide(self, requests: list[PlanRequest], arguments: Mapping[str, Any]) -> None:
+        """Append the request to ``requests`` if all ranks can make it of the planner of a call."""
+        planner = arguments["self"]
         device = str(getattr(getattr(planner, "_topology", None), "compute_device", ""))
         sharders = arguments.get("sharders")
         if sharders is None:
@@ -172,8 +194,7 @@ class PlannerChange:
         }
         obstacle = self._obstacle(self._requested, planner, tables)
         of_values = "" if obstacle else request.obstacle()
-        agreed = self._agree(request, veto=bool(obstacle or of_values))
-        if not agreed:
+        if not self._vote("" if obstacle or of_values else request.digest()):
             self._refuse(obstacle or of_values or _DISAGREE, of_values=bool(of_values))
         elif self._requested:
             self._refuses_values = False
@@ -188,18 +209,13 @@ class PlannerChange:
             return "the model that the program plans has no embedding tables of TorchRec"
         if lengths - {len(tables)}:
             return f"{max(lengths - {len(tables)})} tables were requested, but the model has {len(tables)}"
-        return obstacle_to_change(planner, sets_share=SHARE in values)
-
-    def _agree(self, request: PlanRequest, *, veto: bool) -> bool:
-        self._n_agreements += 1
-        digest = "" if veto else request.digest()
-        return self._peers.agree(f"torchrec/{self._n_agreements - 1}", digest, within_s=_AGREE_S)
+        return obstacle_to_change(planner, sets_share=_SHARE in values)
 
     def _note_offers(self, tables: Sequence[PlannedTable]) -> None:
         kinds = {kind for table in tables for kind in table.kernels}
         kernels = {kernel for table in tables for offered in table.kernels.values() for kernel in offered}
         if kinds:
-            self._offered = {SHARDING: {LEFT_TO_PLANNER, *kinds}, KERNEL: {LEFT_TO_PLANNER, *kernels}}
+            self.words_offered = {_SHARDING: {LEFT_TO_PLANNER, *kinds}, _KERNEL: {LEFT_TO_PLANNER, *kernels}}
 
     def _change(self, changed: list[ChangedPlanner], planner: object, requests: Sequence[PlanRequest]) -> None:
         """Change the planner if there is a request, and append it to ``changed``."""
@@ -228,51 +244,17 @@ class PlannerChange:
 _CHANGES: WeakKeyDictionary[Peers, PlannerChange] = WeakKeyDictionary()
 
 
-class PlannerHook:
-    """Hook of one kind of value; the hooks with the same peers are one change.
-
-    Args:
-        name: name of the hook in a space file.
-        value: one value for all tables, or one for each; the share of memory to reserve.
-        peers: the other ranks.
-        guard: wraps code that runs within the program's calls.
-        only_checks: whether nothing is changed: the hook finds out whether it could.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        value: Value,
-        *,
-        peers: Peers,
-        guard: Callable[[Callable[..., object]], Callable[..., None]],
-        only_checks: bool = False,
-    ) -> None:
-        self._name = name
-        self._planner = _CHANGES.setdefault(peers, PlannerChange(peers=peers, guard=guard))
-        self._planner.add(name, value, only_checks=only_checks)
-
-    def install(self) -> None:
-        """Wrap the methods of TorchRec's planner as soon as the program imports it."""
-        self._planner.install()
-
-    def release(self) -> None:
-        """Restore the planner's methods; a plan that is made stays."""
-        self._planner.release()
-
-    def refusal(self) -> str:
-        """Return the reason why the requested change was not made, in words; empty if it was."""
-        return self._planner.refusal(self._name)
-
-    def refuses_values(self) -> bool:
-        """Return whether the reason lies in the requested values, so that others may be set."""
-        return self._planner.refuses_values(self._name)
-
-    def illegal_values(self) -> tuple[str, ...]:
-        """Return the values that no sharder of the program offers."""
-        return self._planner.illegal_values(self._name)
+def change_of(peers: Peers, guard: Guard) -> PlannerChange:
+    """Return the change that all hooks with the same peers request."""
+    return _CHANGES.setdefault(peers, PlannerChange({}, peers=peers, guard=guard))
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).removeprefix(_UNABLE)[:200].rstrip(". ")
+
+
+def _per_table(value: Value | None, n_tables: int) -> list[str]:
+    """Return one word per table, empty where the table is left to the planner."""
+    values = value if isinstance(value, tuple) else (value,) * n_tables
+    return ["" if each is None or each == LEFT_TO_PLANNER else str(each) for each in values]

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import functools
+from torchx_cubicml.recorder.apply.torchrec_hook import TorchRecHook
 
-from torchx_cubicml.recorder.apply.torchrec_planner import PlannerHook
-from torchx_cubicml.recorder.apply.torchrec_request import SHARE
 
-hook = functools.partial(PlannerHook, SHARE)
+class TorchRecReservedHook(TorchRecHook):
+    """Hook of the reserved share."""
+
+    name = "torchrec_reserved"
+    sets = "share of memory that TorchRec's planner keeps free"
+    values = ()
+    offered = ()
+    takes = "numbers from 0 to below 1"
+    default_share = 0.15  # TorchRec's
+    per = ""
+    fact = "reserved_share"
+
+
+hook = TorchRecReservedHook

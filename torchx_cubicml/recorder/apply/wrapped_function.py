@@ -1,7 +1,7 @@
 """Wrapping of torch's functions for a while, so that a hook may replace a call of the program.
 
 A wrapper stands wherever torch holds the function. A call within a wrapped call of the same hook passes through, as
-torch's functions call each other and themselves.
+torch's functions call each other and themselves, unless the hook asks for these too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +23,12 @@ class WrappedFunctions:
 
     Args:
         guard: wraps code that runs within the program's calls.
+        nested: whether a call within a wrapped call is replaced too, as of a class that makes others of its kind.
     """
 
-    def __init__(self, guard: Callable[[Callable[..., object]], Callable[..., None]]) -> None:
+    def __init__(self, guard: Callable[[Callable[..., object]], Callable[..., None]], *, nested: bool = False) -> None:
         self._guard = guard
+        self._nested = nested
         self._is_within = self._is_released = False
         self._undo: list[Callable[[], None]] = []
 
@@ -43,18 +45,9 @@ class WrappedFunctions:
         for module in [each for each in list(sys.modules.values()) if _holds(each, name, function)]:
             self._place(module, name, hooked)
 
-    def wrap_parallelize_module(self, replaced: Replaced) -> str:
-        """Wrap ``parallelize_module``, likewise; return the reason why this torch has none, empty if it has."""
-        try:
-            from torch.distributed.tensor.parallel import parallelize_module
-        except ImportError as error:  # a torch built without it
-            return f"this torch has no parallelize_module: {error}"
-        self.wrap(parallelize_module, replaced)
-        return ""
-
     def wrap_method(self, owner: type, name: str, replaced: Replaced) -> None:
         """Wrap a method of a class, likewise; nothing if this torch has no such method."""
-        kept = vars(owner).get(name)
+        kept: Any = inspect.getattr_static(owner, name, None)
         if isinstance(kept, staticmethod):
             self._place(owner, name, staticmethod(self._wrapper(kept.__func__, replaced)))
         elif kept is not None:
@@ -85,7 +78,7 @@ class WrappedFunctions:
         def hooked(*args: object, **kwargs: object) -> object:
             if self._is_within or self._is_released:
                 return original(*args, **kwargs)
-            self._is_within = True
+            self._is_within = not self._nested
             try:
                 calls: list[Call] = []
                 guarded(calls, args, kwargs)
@@ -96,11 +89,13 @@ class WrappedFunctions:
         return hooked
 
     def _place(self, holder: object, name: str, hooked: object) -> None:
-        kept = vars(holder)[name]
+        own = {name: vars(holder)[name]} if name in vars(holder) else {}
 
         def undo() -> None:
             if vars(holder).get(name) is hooked:
-                setattr(holder, name, kept)
+                delattr(holder, name)  # of a method that a base class has, nothing else is to be restored
+                for each, kept in own.items():
+                    setattr(holder, each, kept)
 
         setattr(holder, name, hooked)
         self._undo.append(undo)

@@ -26,7 +26,7 @@ from torchx_cubicml.recorder.model.mesh_axes import (
 )
 from torchx_cubicml.recorder.model.pipeline import stage_groups
 from torchx_cubicml.recorder.model.rank_order import axis_order, flat
-from torchx_cubicml.records.axis_names import AXIS_NAMES, mesh_axis
+from torchx_cubicml.records.axis_names import AXIS_NAMES, mesh_axis, mesh_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -83,7 +83,7 @@ class MeshLayout:
         """Return the known facts under their standard names."""
         is_known = self.tp_degree is not None
         known: dict[str, Value | None] = {
-            "mesh": _text(self.axes, self.sizes) or None,
+            "mesh": mesh_text(self.axes, self.sizes) or None,
             "mesh_axes": self.axes or None,
             "mesh_sizes": self.sizes or None,
             "mesh_order": ",".join(self.order) or None,
@@ -239,15 +239,6 @@ def _plan(placed: Sequence[PlacedParameter], roles: AxisRoles) -> tuple[str, ...
 def _placement(placement: object) -> str:
     dim = shard_dim(placement)
     return type(placement).__name__ if dim is None else f"{type(placement).__name__}({dim})"
-
-
-def _text(axes: Sequence[str], sizes: Sequence[int]) -> str:
-    """Return shape and order of a mesh, such as ``dp_shard=2,tp=2``; sizes alone without names."""
-    return (
-        ",".join(f"{name}={size}" for name, size in zip(axes, sizes, strict=True))
-        if axes
-        else ",".join(map(str, sizes))
-    )
 
 
 def _order(mesh: Any) -> tuple[str, ...]:

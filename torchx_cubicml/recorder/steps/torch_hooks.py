@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from contextlib import contextmanager, nullcontext
 from functools import wraps
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -65,15 +65,16 @@ class ModuleHook:
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: Callable[..., None]) -> None:
+    def __init__(self, call: Callable[..., object]) -> None:
         self._call = call
 
-    def __call__(self, module: nn.Module, args: Sequence[object], other: object = None) -> None:
+    def __call__(self, module: nn.Module, args: Sequence[object], other: object = None) -> Any:
         """Report one forward; ``other`` is its keyword arguments in a pre-hook, and its output in a post-hook.
 
-        A hook that another hook has just removed is called once more, without its last argument.
+        What the call returns, if anything, replaces the output, as torch has it. A hook that another hook has just
+        removed is called once more, without its last argument.
         """
-        self._call(module, args, other)
+        return self._call(module, args, other)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Reduce to a no-op of the standard library that takes the same arguments."""

@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.hook_table import HOOK_SHARES, HOOKS, TABLE_HOOKS
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.records.redaction import names_secret
 from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.parameter import OF_MACHINE
-from torchx_cubicml.space.toml.plan_modules import PLACING_HOOK, hook_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx_cubicml.facts.hook_registry import HookSpec
     from torchx_cubicml.records.values import Scalar
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml.schema import TomlTable
@@ -35,6 +35,8 @@ _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPONENT_OPTION = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z0-9_]*")
 _FILE = re.compile(rf"{_FLAG.pattern}|\$[A-Za-z_][A-Za-z0-9_]*|[^\s$-][^\x00-\x1f$=]*")
+_MAX_MODULES = 64
+_MODULE = re.compile(r"[\w*?\[\]!-]+(\.[\w*?\[\]!-]+)*")
 _PLACEHOLDER = re.compile(r"\{[a-z_]*\}")
 
 
@@ -54,9 +56,9 @@ def read_binding(table: TomlTable) -> Binding:
     if "key" in table:
         raise table.error("key", "only allowed together with file")
     if stated[0] == "hook":
-        return Binding(kind=BindingKind.HOOK, name=hook_place(table, name))
+        return Binding(kind=BindingKind.HOOK, name=_hook_place(table, name))
     if "modules" in table:
-        raise table.error("modules", f"only allowed together with hook = '{PLACING_HOOK}'")
+        raise _only_with_modules(table)
     if stated[0] == "torchrun":
         return _read_size(table, name)
     if stated[0] in OF_MACHINE:
@@ -95,6 +97,14 @@ def read_tune(table: TomlTable) -> TuneChanges:
     )
 
 
+def places_of(binding: Binding) -> tuple[str, ...]:
+    """Return the places of a binding that no other one may have: one per module of a group, else its names."""
+    hook, dot, modules = binding.name.partition(".")
+    if binding.kind == BindingKind.HOOK and dot:
+        return tuple(f"{hook}.{module}" for module in modules.split(","))
+    return (binding.name, *binding.aliases)
+
+
 def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
     """Return the default of a hook: torch's or TorchRec's own, for a script that does not set it.
 
@@ -103,30 +113,64 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> Scalar:
             values for layers and not for tables, or the other way round.
     """
     name = table.text("hook") or ""
-    if name not in HOOKS:
-        raise table.unknown("hook", "hook", name, HOOKS)
-    if name == "mesh":
+    if name not in hook_names():
+        raise table.unknown("hook", "hook", name, hook_names())
+    spec = hook_spec(name)
+    if spec.parts == "mesh":
         raise table.error("hook", 'only allowed together with mesh = ["dp_shard", "tp"] and the like')
-    _check_entries(table, name)
-    if name in HOOK_SHARES:
+    _check_entries(table, spec)
+    if spec.default_share is not None:
         if not choices or not all(isinstance(choice, float | int) and _is_share(choice) for choice in choices):
             raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from 0 to below 1")
-        return HOOK_SHARES[name]
-    for family in HOOKS[name]:
+        return spec.default_share
+    for family in spec.values:
         if choices and {(kind(each), each) for each in choices} <= {(kind(each), each) for each in family}:
             return family[0]
-    legal = ", or from ".join(", ".join(map(_as_toml, family)) for family in HOOKS[name])
+    legal = ", or from ".join(", ".join(map(_as_toml, family)) for family in spec.values)
     raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from {legal}")
 
 
-def _check_entries(table: TomlTable, name: str) -> None:
+def _hook_place(table: TomlTable, hook: str) -> str:
+    """Return the place that a hook sets: the hook's name, with the modules that it places.
+
+    Raises:
+        SpaceError: the hook places modules and the table names none, or it does not and the table names some.
+    """
+    if hook_spec(hook).parts != "modules":
+        if "modules" in table:
+            raise _only_with_modules(table)
+        return hook
+    if "modules" not in table:
+        raise SpaceError(
+            f"{table.place}: hook = '{hook}' needs modules, a list of keys of the script's own plan, such as "
+            "['layers.*.up', 'layers.*.down']"
+        )
+    keys = table.values("modules", most=_MAX_MODULES)
+    if not all(isinstance(key, str) and _MODULE.fullmatch(key) for key in keys) or len(set(keys)) < len(keys):
+        raise table.error("modules", "must be different keys of a plan, such as 'layers.*.up'")
+    return f"{hook}.{','.join(map(str, keys))}"
+
+
+def _only_with_modules(table: TomlTable) -> SpaceError:
+    """Return the error on modules without a hook that places them."""
+    return table.error("modules", f"only allowed together with hook = {hooks_of('modules')}")
+
+
+def hooks_of(parts: str) -> str:
+    """Return the hooks that set the places which a key of a space file names, in words.
+
+    >>> hooks_of("mesh")
+    "'mesh'"
+    """
+    return " or ".join(repr(name) for name in hook_names() if hook_spec(name).parts == parts)
+
+
+def _check_entries(table: TomlTable, spec: type[HookSpec]) -> None:
     """Check that a parameter has one value per layer, per table or for the job, as its hook takes it."""
-    has_one_value = name in HOOK_SHARES or name in {"sequence_parallel", PLACING_HOOK}
-    legal_entries = None if has_one_value else "per_table" if name in TABLE_HOOKS else "per_layer"
-    for key in ("per_layer", "per_table"):
-        if key in table and key != legal_entries:
-            rule = f"takes {legal_entries}" if legal_entries else "takes one value"
-            raise table.error(key, f"hook = '{name}' {rule}")
+    for each in ("layer", "table"):
+        if f"per_{each}" in table and each != spec.per:
+            rule = f"takes per_{spec.per}" if spec.per else "takes one value"
+            raise table.error(f"per_{each}", f"hook = '{spec.name}' {rule}")
 
 
 def _is_share(number: float) -> bool:

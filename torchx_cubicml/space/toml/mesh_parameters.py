@@ -12,11 +12,12 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.records.axis_names import MESH_AXES
 from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL, dp_degree_expression
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.parameter import Binding, BindingKind, Parameter
-from torchx_cubicml.space.toml.bindings import read_flag
+from torchx_cubicml.space.toml.bindings import hooks_of, read_flag
 from torchx_cubicml.space.toml.key_meanings import MESH
 from torchx_cubicml.space.toml.trainer import trainer_parameter
 
@@ -120,12 +121,12 @@ def _read_binding(table: TomlTable, axis: str, trainer: Trainer | None) -> Bindi
     """Return the place of an axis: its flag in the file, the hook, or the trainer's flag."""
     flags = table.table("flags", legal=_axes_in(table))
     hook = table.text("hook")
-    if hook is not None and hook != "mesh":
-        raise table.error("hook", "must be 'mesh'")
+    if hook is not None and (hook not in hook_names() or hook_spec(hook).parts != "mesh"):
+        raise table.error("hook", f"must be {hooks_of('mesh')}")
     if hook is not None and len(flags):
         raise table.error("flags", "not allowed together with hook")
     if hook is not None:
-        return Binding(kind=BindingKind.HOOK, name=f"mesh.{axis}")
+        return Binding(kind=BindingKind.HOOK, name=f"{hook}.{axis}")
     if axis in flags:
         return read_flag(flags, axis)
     known = trainer_parameter(trainer, degree_of(axis))
@@ -180,7 +181,8 @@ def _derived(axis: str, binding: Binding | None, known: set[str], place: str) ->
 
 def _order(table: TomlTable, axes: Sequence[str]) -> Parameter:
     """Return the parameter of the order of the axes, which counts if two of them have several ranks."""
-    if table.text("hook") is None:
+    hook = table.text("hook")
+    if hook is None:
         raise table.error("order", "only allowed together with hook = 'mesh'")
     if len(axes) > _MAX_ORDERED:
         raise table.error("order", f"only allowed with at most {_MAX_ORDERED} axes")
@@ -190,6 +192,6 @@ def _order(table: TomlTable, axes: Sequence[str]) -> Parameter:
         name=MESH_ORDER,
         choices=tuple(",".join(each) for each in permutations(axes)),
         when=parse_expression(when, where=f"{table.place}.order"),
-        binding=Binding(kind=BindingKind.HOOK, name=f"mesh.{_ORDER}"),
+        binding=Binding(kind=BindingKind.HOOK, name=f"{hook}.{_ORDER}"),
         default=",".join(axes),
     )

@@ -23,13 +23,12 @@ from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression
-from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
+from torchx_cubicml.space.toml.bindings import places_of, read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.job import check_job, read_job
 from torchx_cubicml.space.toml.key_meanings import ROOT, TUNE
 from torchx_cubicml.space.toml.mesh_parameters import is_mesh, read_mesh
 from torchx_cubicml.space.toml.objectives import check_objectives, read_objectives
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
-from torchx_cubicml.space.toml.plan_modules import places_of
 from torchx_cubicml.space.toml.prices import check_prices, read_prices
 from torchx_cubicml.space.toml.roles import standard_names_of
 from torchx_cubicml.space.toml.schema import TomlTable, choose_from

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from torchx_cubicml.advisor.hook_check import rival_doubts, uncalled_hooks
+from torchx_cubicml.facts.hook_registry import hook_names, hook_spec
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.program_source import ProgramSource
-from torchx_cubicml.launch.uncalled_hooks import rival_doubts, uncalled_hooks
-from torchx_cubicml.records.hook_table import HOOK_CALLS, HOOKS
 
 JOBS = Path(__file__).parents[1] / "jobs"
 FSDP, MESH, PLANS = "fsdp", "mesh", {"parallelize_module", "sequence_parallel"}
@@ -21,16 +21,17 @@ def source_of(script: Path, scheduler: str = "local_cwd") -> ProgramSource:
 
 def refused(script: Path) -> set[str]:
     """Return the hooks that certainly do not serve a script."""
-    return {each.hook for each in uncalled_hooks(source_of(script), {name: name for name in HOOKS}) if not each.doubt}
+    source = source_of(script)
+    return set() if source.doubt else {*uncalled_hooks(source, {name: name for name in hook_names()})}
 
 
-@pytest.mark.parametrize("hook", HOOK_CALLS)
+@pytest.mark.parametrize("hook", hook_names())
 def test_a_mark_of_each_hook_stands_in_the_name_of_each_call(hook: str) -> None:
-    calls = HOOK_CALLS[hook]
+    spec = hook_spec(hook)
     named = "from torchrec.distributed import " if hook.startswith("torchrec") else ""
-    for name in calls.names:
-        assert any(mark in f"{named}{name}".lower() for mark in calls.marks)
-    assert all(mark == mark.lower() for mark in calls.marks)
+    for name in spec.calls:
+        assert any(mark in f"{named}{name}".lower() for mark in spec.marks)
+    assert all(mark == mark.lower() for mark in spec.marks)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_a_hook_that_serves_is_not_refused(job: str, served: set[str]) -> None:
 
 
 def test_a_program_under_ddp_has_nothing_for_these_hooks() -> None:
-    assert refused(JOBS / "train_ddp.py") == HOOK_CALLS.keys()
+    assert refused(JOBS / "train_ddp.py") == {*hook_names()} - {"activation_checkpointing"}
 
 
 @pytest.mark.parametrize(
@@ -78,11 +79,11 @@ def test_the_reason_names_the_calls_and_the_files(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("".join(f"import {name}\n" for name in names))
     for name in names:
         (tmp_path / f"{name}.py").write_text("")
-    (found,) = uncalled_hooks(source_of(tmp_path / "train.py", "slurm"), {"sharding": FSDP})
+    source = source_of(tmp_path / "train.py", "slurm")
     calls = "the program calls neither FullyShardedDataParallel nor fully_shard"
     files = ", ".join(str(tmp_path / f"{name}.py") for name in ("train", "a", "b"))
-    assert found.reason == f"{calls} (read: {files} and 1 more)"
-    assert (found.parameters, found.doubt) == (("sharding",), "")
+    assert uncalled_hooks(source, {"sharding": FSDP}) == {"sharding": f"{calls} (read: {files} and 1 more)"}
+    assert source.doubt == ""
 
 
 def test_a_plan_without_sequence_parallel_modules_is_none_to_switch_off(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import Binding, BindingKind
-from torchx_cubicml.space.toml.plan_modules import places_of
+from torchx_cubicml.space.toml.bindings import places_of
 from torchx_cubicml.space.toml.reader import parse_space
 
 MLP = """

@@ -112,5 +112,7 @@ def test_the_winner_of_a_tune_of_torchrun_is_a_command_that_runs(tmp_path: Path)
     made = run_words("local_cwd", "", winning_command(prepared, winner), store=prepared.store_url)
     after = ["--nproc_per_node", "2", "train.py", "--workers", "4", "--buckets", "1"]
     assert made == ["cubicrun", "--cubicml-store", prepared.store_url, *after]
-    dry = subprocess.run([made[0], "--cubicml-dryrun", *made[1:]], capture_output=True, text=True, check=False, timeout=300)
+    dry = subprocess.run(
+        [made[0], "--cubicml-dryrun", *made[1:]], capture_output=True, text=True, check=False, timeout=300
+    )
     assert dry.returncode == 0, dry.stderr

@@ -10,6 +10,7 @@ import pytest
 
 from torchx_cubicml.advisor.frontier_search import predicted_frontier
 from torchx_cubicml.advisor.pareto_front import FrontierPoint, frontier_of, measured_points
+from torchx_cubicml.history.history import History
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -102,7 +103,7 @@ def test_untried_configs_are_shown_as_predicted() -> None:
         for batch in (1, 2, 4)
     ]
     space = parse_space(SPACE, where="x.toml")
-    found = predicted_frontier(space, workload=workload, current=current, trials=trials, seed=0, predictor="greybox")
+    found = predicted_frontier(History(space=space, workload=workload, current=current, trials=trials), seed=0)
     predicted = [each for each in found.points if (each.launches == 0)]
     assert predicted
     assert all(8 in each.config.values() for each in predicted)  # what was not launched
@@ -112,6 +113,4 @@ def test_untried_configs_are_shown_as_predicted() -> None:
         assert each.values[1] == pytest.approx(each.values[0] * 3600 / int(str(each.config["world_size"])), rel=0.02)
     json = found.to_json()
     assert json["objectives"] == list(PAIR)
-    assert not predicted_frontier(
-        space, workload=workload, current=current, trials=[], seed=0, predictor="greybox"
-    ).points
+    assert not predicted_frontier(History(space=space, workload=workload, current=current, trials=[]), seed=0).points

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import Study
+from torchx_cubicml.history.history import History
 from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
+from torchx_cubicml.rewrite.choice import Choice, advise, apply_rules
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def run(config: Config, speed: float, doubt: float | None) -> Trial:
 
 
 def chosen(*trials: Trial) -> Choice:
-    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=OWN, trials=trials)
+    case = History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current=OWN, trials=trials)
     suggestion = advise(case)
     assert suggestion is not None
     return apply_rules(case, suggestion)

@@ -16,8 +16,8 @@ import numpy as np
 from torchx_cubicml.advisor.acquisition import weighted_by_fit
 from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.advisor.study import Study
+from torchx_cubicml.history.passes import comparable
 from torchx_cubicml.predictors.threads import one_thread
-from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers import searcher_named
 from torchx_cubicml.searchers.base import has_at_most, identity
 
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.posterior import Posterior
-    from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Config, Workload
-    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.history.history import History
+    from torchx_cubicml.records.values import Config
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the second objective, a search each
 _LIKELY = 0.5  # least probability to fit of a predicted point
@@ -37,31 +36,21 @@ _MAX_LISTED = 2_000  # legal configs up to which a space is listed, where a user
 _WARM_STARTS = 20  # measured configs that start the search, half of them the best of each objective
 
 
-def predicted_frontier(
-    space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int, predictor: str
-) -> Frontier:
+def predicted_frontier(history: History, *, seed: int) -> Frontier:
     """Return the frontier of measured configs and of untried ones at their predicted medians.
 
     Args:
-        space: with two objectives.
-        workload: facts, with ``world_size`` unless it is tuned.
-        current: the user's own config.
-        trials: of any workload.
+        history: in the terms of its space, which has two objectives.
         seed: of all randomness.
-        predictor: see ``suggest``.
 
     Raises:
         SpaceError: the space cannot be bound to the workload.
     """
+    space = history.space
     objectives = (space.objective, space.second_objective)
-
-    def study_of(objective: str) -> Study:
-        named = replace(space, objective=objective)
-        return Study.of(named, workload=workload, current=current, trials=trials, seed=seed, predictor=predictor)
-
-    first, second = (study_of(name) for name in objectives)
-    own = [trial for trial in trials if is_same_workload(trial, first.posterior.data.workload)]
-    points = measured_points(own, objectives, noise=first.posterior.noise)
+    named = (replace(history, space=replace(space, objective=objective)) for objective in objectives)
+    first, second = (Study.fitted(each, seed=seed) for each in named)
+    points = measured_points(comparable(history).own, objectives, noise=first.posterior.noise)
     if points:
         points += _predicted(first, second, _untried(first, second))
     return frontier_of(points, objectives, current=first.current)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.advisor.hook_refusals import HookRefusals, has_told, hook_name, model_doubt
+from torchx_cubicml.history.hook_refusals import HookRefusals, has_told, hook_name, model_doubt
 from torchx_cubicml.launch.program_source import ProgramSource
 from torchx_cubicml.launch.uncalled_hooks import rival_doubts, uncalled_hooks
 

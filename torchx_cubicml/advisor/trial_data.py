@@ -13,11 +13,13 @@ from torchx_cubicml.advisor.launch_overhead import with_jobs
 from torchx_cubicml.advisor.observed_averages import common_averages, with_averages
 from torchx_cubicml.advisor.observed_plan import observed_plan, with_plan
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.passes import comparable
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.measurement_error import repeat_noise
 from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, State
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
@@ -89,16 +91,15 @@ class SelectedTrials:
 
 def select_trials(trials: Iterable[Trial], *, space: SearchSpace, workload: Workload) -> SelectedTrials:
     """Return the comparable trials, at the statistic of the space; configs of the workload with all derived values."""
-    found = expire_lost_trials([trial.at(space.statistic).priced(space.prices) for trial in trials], workload)
-    comparable, advice = comparable_trials(found, workload, any_device=space.chooses_machine)
+    history = comparable(History(space=space, workload=workload, current={}, trials=[*trials]))
     completion = ConfigCompletion(space)
-    completed = [completion.of(trial) if is_same_workload(trial, workload) else trial for trial in comparable]
+    completed = [completion.of(trial) if is_same_workload(trial, workload) else trial for trial in history.trials]
     own: list[Trial] = []
     others: list[Trial] = []
     chosen = with_jobs(completed, space.job, workload=workload)
     for trial in chosen:
         (own if is_same_workload(trial, workload) else others).append(trial)
-    return SelectedTrials(own=own, others=others, trials=chosen, workload=workload, advice=advice)
+    return SelectedTrials(own=own, others=others, trials=chosen, workload=workload, advice=history.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

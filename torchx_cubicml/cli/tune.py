@@ -110,11 +110,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console: Console) -> Prepared:
     """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
-    from torchx_cubicml.launch import with_measured_objective
+    from torchx_cubicml.history.objective import measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
 
     trials = [trial.at(prepared.space.statistic) for trial in trials]
-    space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
+    space, _ = measured_objective(prepared.history(trials))
     with progress("comparing predictors") as report:
         choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed, report=report)
     if choice is None:

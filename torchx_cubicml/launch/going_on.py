@@ -143,6 +143,7 @@ class ResumeSigns:
         holds: flag, key or variable of an output that holds checkpoints, of whomever; empty without.
         places: ids of places that exist and may hold its checkpoints.
         job: scheduler's name of a job that was started before; empty of others.
+        starts_again: whether the job can start as typed if it turns out to go on with another training.
     """
 
     says: str = ""
@@ -150,9 +151,10 @@ class ResumeSigns:
     holds: str = ""
     places: frozenset[str] = frozenset()
     job: str = ""
+    starts_again: bool = False
 
     @classmethod
-    def of(cls, launch: Launch) -> Self:
+    def of(cls, launch: Launch, *, starts_again: bool = False) -> Self:
         """Return the signs of a command, in its working folder."""
         paths = CommandPaths.of(launch)
         named = ((name, _says_resume(name, text, paths)) for name, text in paths.settings.items())
@@ -166,6 +168,7 @@ class ResumeSigns:
             holds=next((name for name, path in local if _holds_something(path, _CHECKPOINT)), ""),
             places=frozenset(stated or (UNSEEN, *paths.found())),
             job=job.scheduler_job_id if job.attempt[0] else "",
+            starts_again=starts_again,
         )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.command_facts.stated_settings import read_document
 from torchx_cubicml.launch.config_text import is_document
+from torchx_cubicml.space.spelling import spell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.meanings import may_change_speed_alone
 from torchx_cubicml.cli.starter.toml_text import NO_FLAG, parameter_table, switch_choices
-from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.local_device import local_device
 from torchx_cubicml.launch.scheduler import is_on_this_machine
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space.expression import is_name
+from torchx_cubicml.space.spelling import number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

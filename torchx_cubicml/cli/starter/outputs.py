@@ -11,8 +11,8 @@ from torchx_cubicml.cli.starter.from_help import parse_help
 from torchx_cubicml.cli.starter.script_flag import ScriptFlag
 from torchx_cubicml.facts.named_places import NamedPlace, named_values, place_of
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
-from torchx_cubicml.launch.bindings.spelling import switch_value
 from torchx_cubicml.launch.source_files import dotted, parsed_modules
+from torchx_cubicml.space.spelling import switch_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import batch_derivation
+from torchx_cubicml.space.spelling import number, switch_value
 from torchx_cubicml.space.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
 
 if TYPE_CHECKING:

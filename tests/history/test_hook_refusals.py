@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import Study
-from torchx_cubicml.advisor.hook_refusals import hook_refusals
+from torchx_cubicml.history.hook_refusals import hook_refusals
 from torchx_cubicml.records.hook_table import CHANGED
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Binding, Parameter, SearchSpace

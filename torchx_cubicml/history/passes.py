@@ -1,0 +1,85 @@
+"""Passes that make a history of what a store contains, in the order in which each command lists them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.history.hook_refusals import hook_refusals
+from torchx_cubicml.history.migration import migrated_trials
+from torchx_cubicml.history.objective import measured_objective, uncounted_sizes
+from torchx_cubicml.history.same_training import batch_lines, kept_batch
+from torchx_cubicml.history.same_work import with_same_work
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, passed_over, value_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchx_cubicml.history.history import History
+
+
+def passed(history: History, *passes: Callable[[History], History]) -> History:
+    """Return a history after passes, in their order."""
+    return reduce(lambda found, step: step(found), passes, history)
+
+
+def migrated(history: History) -> History:
+    """Return the trials in the terms of the space; see ``migration``."""
+    return history.noting(passed_over(history.trials, history.workload), trials=migrated_trials(history))
+
+
+def of_same_work(history: History) -> History:
+    """Leave out the trials of the workload that did other work than the command; see ``same_work``."""
+    known = with_same_work(history)
+    return replace(history.noting(*known.lines, trials=known.trials), unseen=known.reason)
+
+
+def surely_of_same_work(history: History) -> History:
+    """Leave out the trials of the workload that may have done other work than the command, too."""
+    known = with_same_work(history)
+    return history.noting(*known.lines, trials=known.certain)
+
+
+def of_one_size(history: History) -> History:
+    """Leave out the trials of the workload with another value of a parameter of ``uncounted_sizes``."""
+    current = history.current
+    names = uncounted_sizes(history.space, history.own, current=current)
+    wanted = {name: value_key(current[name]) for name in names}
+    others = {
+        id(each) for each in history.own if any(value_key(each.config.get(name, "")) != wanted[name] for name in wanted)
+    }
+    return history.where(lambda trial: id(trial) not in others)
+
+
+def searched(history: History) -> History:
+    """Return the history in the space of the configs that the command may run with."""
+    return history.holding({*history.held, *batch_lines(history)})
+
+
+def with_objective(history: History) -> History:
+    """Fix the objective: the stated one, or the one that the trials of the searched space were measured in."""
+    found, note = measured_objective(searched(history))
+    space = replace(history.space, objective=found.objective, is_objective_stated=True)
+    return replace(history.noting(note), space=space)
+
+
+def with_refusals(history: History) -> History:
+    """Tell what hooks cannot set in the program, as its launches have shown."""
+    return history.noting(*hook_refusals(history.space, history.current, history.own).texts())
+
+
+def with_kept_batch(history: History) -> History:
+    """Find the global batch size that the script keeps."""
+    return replace(history, kept=kept_batch(history.own, current=history.current))
+
+
+def comparable(history: History) -> History:
+    """Keep the trials that compare with the latest one, at the statistic and the prices of the space.
+
+    Lost launches are expired.
+    """
+    space, workload = history.space, history.workload
+    found = expire_lost_trials([trial.at(space.statistic).priced(space.prices) for trial in history.trials], workload)
+    kept, notes = comparable_trials(found, workload, any_device=space.chooses_machine)
+    return history.noting(*notes, trials=kept)

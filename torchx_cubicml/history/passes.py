@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.history.hook_refusals import hook_refusals
 from torchx_cubicml.history.migration import migrated_trials
 from torchx_cubicml.history.objective import measured_objective, uncounted_sizes
-from torchx_cubicml.history.same_training import batch_lines, kept_batch
+from torchx_cubicml.history.same_training import batch_lines, kept_batch, with_fixed_batch
 from torchx_cubicml.history.same_work import with_same_work
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, passed_over, value_key
 
@@ -72,6 +72,12 @@ def with_refusals(history: History) -> History:
 def with_kept_batch(history: History) -> History:
     """Find the global batch size that the script keeps."""
     return replace(history, kept=kept_batch(history.own, current=history.current))
+
+
+def keeping_batch(history: History) -> History:
+    """Constrain the space to configs with the global batch size of the command; see ``with_fixed_batch``."""
+    facts = {**history.workload, **history.kept}
+    return replace(history, space=with_fixed_batch(history.space, workload=facts, current=history.current))
 
 
 def comparable(history: History) -> History:

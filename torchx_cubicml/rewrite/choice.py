@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.history.migration import migrated_trials
 from torchx_cubicml.history.passes import (
+    keeping_batch,
     migrated,
     of_one_size,
     of_same_work,
@@ -20,7 +21,7 @@ from torchx_cubicml.history.passes import (
     with_refusals,
 )
 from torchx_cubicml.history.present_command import PROGRAM
-from torchx_cubicml.history.same_training import batch_lines, can_change_batch, with_fixed_batch
+from torchx_cubicml.history.same_training import batch_lines, can_change_batch
 from torchx_cubicml.launch.messages import better_word, per_cost_text
 from torchx_cubicml.records.arguments import text_digest
 from torchx_cubicml.records.resumption import (
@@ -172,8 +173,7 @@ def advise(case: History) -> Suggestion | None:
     best = incumbent(found)
     if best is None or not changed_batch(case, _from_own_literals(case, found.space, best.config)):
         return best
-    space = with_fixed_batch(found.space, workload={**case.workload, **case.kept}, current=case.current)
-    kept = incumbent(replace(found, space=space))
+    kept = incumbent(keeping_batch(found))
     return best if kept is None or _is_own(case, kept.config) else kept
 
 
@@ -256,12 +256,11 @@ def _untried(case: History, *, seed: int) -> Choice | None:
     from torchx_cubicml.advisor import Study
 
     history = searched(case)
-    space = history.space
     if can_change_batch(case.space, workload=case.workload, current=case.current):
-        space = with_fixed_batch(space, workload={**case.workload, **case.kept}, current=case.current)
-    study = Study.fitted(replace(history, space=space), seed=seed)
+        history = keeping_batch(history)
+    study = Study.fitted(history, seed=seed)
     for suggestion in study.suggest(count=_EXPLORE_AMONG):
-        config = _from_own_literals(case, space, suggestion.config)
+        config = _from_own_literals(case, history.space, suggestion.config)
         fits = suggestion.probability_to_fit >= case.space.rewrite.min_fit
         if fits and config is not case.current and not changed_batch(case, config):
             return Choice(config=config, suggestion=suggestion, origin=Origin.EXPLORE)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.history.same_training import (
-    batch_contradiction,
     batch_cure,
     batch_sizes,
     can_change_batch,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.history.history import History
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
 
@@ -82,16 +80,6 @@ def keep_training(history: History, launch: Launch, *, where: str) -> KeptTraini
         notices.append(f"keeping {_names(stuck)}: another value changes the global batch; {cure}")
     is_empty = bool(notices) and bound.size(limit=2) == 1 and current in bound
     return KeptTraining(space=kept, notices=tuple(notices), is_empty=is_empty)
-
-
-def check_observed_batch(space: SearchSpace, own: Sequence[Trial], *, current: Config) -> None:
-    """Check that launches of the user's own config had the batch that the space file computes; see ``batch_lines``.
-
-    Raises:
-        LaunchError: they had another one, and a tune may change it.
-    """
-    if why := batch_contradiction(space, own, current=current):
-        raise LaunchError(why)
 
 
 def with_kept_batch(

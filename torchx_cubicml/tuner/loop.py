@@ -12,10 +12,16 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
-from torchx_cubicml.errors import CubicMLError, StoreError
+from torchx_cubicml.errors import CubicMLError, LaunchError, StoreError
 from torchx_cubicml.history.objective import measured_objective
 from torchx_cubicml.history.passes import migrated, surely_of_same_work
-from torchx_cubicml.history.same_training import batch_parameters, is_same_training, kept_batch, observed_batch_line
+from torchx_cubicml.history.same_training import (
+    batch_contradiction,
+    batch_parameters,
+    is_same_training,
+    kept_batch,
+    observed_batch_line,
+)
 from torchx_cubicml.launch.launch import changed_scheduler_options
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
@@ -27,7 +33,7 @@ from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
-from torchx_cubicml.tuner.kept_training import check_observed_batch, with_kept_batch
+from torchx_cubicml.tuner.kept_training import with_kept_batch
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
@@ -358,7 +364,8 @@ class _Loop:
         prepared = self._prepared
         free = {item.name for item in prepared.space.parameters if len(item.choices) > 1}
         own = self._history().own
-        check_observed_batch(prepared.space, own, current=prepared.current)
+        if why := batch_contradiction(prepared.space, own, current=prepared.current):
+            raise LaunchError(why)
         single = {name for name, value in prepared.current.items() if not isinstance(collapsed(value), tuple)}
         names = batch_parameters(prepared.space, own, suspected=suspected)
         found = [name for name in names if name in free & single]

@@ -180,7 +180,7 @@ class Posterior:
             surrogate=_of_objective(fit_surrogate(data, rng=rng), space, timing),
             has_transfer_prior=_are_informative(chosen.others, varied)
             or (data.is_per_second and roofline_covers(data.own)),
-            advice=(*refusals.texts(), *chosen.advice, *_disproved(data, order)),
+            advice=(*refusals.texts(), *chosen.notes, *_disproved(data, order)),
             order=order,
             data=data,
             timing=timing,

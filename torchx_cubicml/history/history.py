@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Config, Workload
+    from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
 
@@ -85,11 +85,16 @@ class History:
 
         Trials of the workload with another value of a parameter that the space then lacks are left out.
         """
-        space, current = with_fixed_values(self.space, self.current, {*names}), self.current
-        fixed = current.keys() - {parameter.name for parameter in space.parameters}
-        other = {id(each) for each in self.own if not all(_has(each, name, current) for name in fixed)}
-        return replace(self, space=space, trials=[trial for trial in self.trials if id(trial) not in other])
+        space = with_fixed_values(self.space, self.current, {*names})
+        fixed = self.current.keys() - {parameter.name for parameter in space.parameters}
+        return replace(self.as_typed(fixed), space=space)
+
+    def as_typed(self, names: Iterable[str]) -> History:
+        """Leave out the trials of the workload with another value of a parameter than the command has."""
+        typed = [(name, self.current[name]) for name in names]
+        other = {id(each) for each in self.own if not all(_has(each, *pair) for pair in typed)}
+        return self.where(lambda trial: id(trial) not in other)
 
 
-def _has(trial: Trial, name: str, current: Config) -> bool:
-    return name in trial.config and same_value(trial.config[name], current[name])
+def _has(trial: Trial, name: str, value: Value) -> bool:
+    return name in trial.config and same_value(trial.config[name], value)

@@ -11,7 +11,7 @@ from torchx_cubicml.history.migration import migrated_trials
 from torchx_cubicml.history.objective import measured_objective, uncounted_sizes
 from torchx_cubicml.history.same_training import batch_lines, kept_batch, with_fixed_batch
 from torchx_cubicml.history.same_work import with_same_work
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, passed_over, value_key
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, passed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,13 +43,7 @@ def surely_of_same_work(history: History) -> History:
 
 def of_one_size(history: History) -> History:
     """Leave out the trials of the workload with another value of a parameter of ``uncounted_sizes``."""
-    current = history.current
-    names = uncounted_sizes(history.space, history.own, current=current)
-    wanted = {name: value_key(current[name]) for name in names}
-    others = {
-        id(each) for each in history.own if any(value_key(each.config.get(name, "")) != wanted[name] for name in wanted)
-    }
-    return history.where(lambda trial: id(trial) not in others)
+    return history.as_typed(uncounted_sizes(history.space, history.own, current=history.current))
 
 
 def searched(history: History) -> History:

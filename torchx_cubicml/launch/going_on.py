@@ -154,7 +154,7 @@ class ResumeSigns:
     starts_again: bool = False
 
     @classmethod
-    def of(cls, launch: Launch, *, starts_again: bool = False) -> Self:
+    def of(cls, launch: Launch) -> Self:
         """Return the signs of a command, in its working folder."""
         paths = CommandPaths.of(launch)
         named = ((name, _says_resume(name, text, paths)) for name, text in paths.settings.items())
@@ -168,7 +168,6 @@ class ResumeSigns:
             holds=next((name for name, path in local if _holds_something(path, _CHECKPOINT)), ""),
             places=frozenset(stated or (UNSEEN, *paths.found())),
             job=job.scheduler_job_id if job.attempt[0] else "",
-            starts_again=starts_again,
         )
 
 

@@ -10,7 +10,6 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -294,8 +293,8 @@ def _decide(launch: Launch, contract: Contract, space: SearchSpace, options: Opt
     think_s = seconds_option("think_deadline_s", THINK_DEADLINE_S)
     limits = DecisionLimits(read_s=READ_DEADLINE_S, think_s=think_s, cache=_cache_folder(options))
     starts_again = space.rewrite.retry_as_typed and (launch.can_have_second_attempt or launch.world_size == 1)
-    look = partial(ResumeSigns.of, launch, starts_again=starts_again)
-    signs = within(READ_DEADLINE_S, look, what="looking for checkpoints")
+    signs = within(READ_DEADLINE_S, lambda: ResumeSigns.of(launch), what="looking for checkpoints")
+    signs = replace(signs, starts_again=starts_again)
     case = History(
         space=with_rule_facts(launch, space),
         workload=contract.workload,

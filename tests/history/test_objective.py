@@ -11,11 +11,11 @@ from torchx_cubicml.advisor import Study, best_known
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history.history import History
 from torchx_cubicml.history.objective import COUNT_WORK, measured_objective
-from torchx_cubicml.history.passes import of_one_size, passed
+from torchx_cubicml.history.passes import OF_LAUNCH, of_one_size, passed
 from torchx_cubicml.history.same_training import batch_lines
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import Trial
-from torchx_cubicml.rewrite.choice import OF_LAUNCH, advise
+from torchx_cubicml.rewrite.choice import advise
 from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.space.toml import parse_space
 

@@ -12,10 +12,9 @@ from torchx_cubicml import advisor
 from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.history.history import History
-from torchx_cubicml.history.passes import passed
+from torchx_cubicml.history.passes import OF_LAUNCH, passed
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite.choice import (
-    OF_LAUNCH,
     Choice,
     advise,
     apply_rules,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.history.history import History
-from torchx_cubicml.history.passes import passed
+from torchx_cubicml.history.passes import OF_LAUNCH, passed
 from torchx_cubicml.history.same_training import batch_lines, batch_parameters
 from torchx_cubicml.records.trial import Trial
-from torchx_cubicml.rewrite.choice import OF_LAUNCH, advise, apply_rules
+from torchx_cubicml.rewrite.choice import advise, apply_rules
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.space.toml import parse_space

@@ -232,7 +232,7 @@ def _read_history(launch: Launch, args: argparse.Namespace, recorded: Sequence[T
     Parameters that no hook can set keep their own values.
     """
     from torchx_cubicml.advisor.hook_check import HookCheck
-    from torchx_cubicml.history.passes import migrated, of_one_size, passed, surely_of_same_work, with_refusals
+    from torchx_cubicml.history.passes import OF_SUGGESTIONS, passed
     from torchx_cubicml.history.same_training import batch_lines
     from torchx_cubicml.launch import command_history
     from torchx_cubicml.space.toml import load_space
@@ -242,7 +242,7 @@ def _read_history(launch: Launch, args: argparse.Namespace, recorded: Sequence[T
 
     keys, predictor = digest_keys(args.store), latest_choice(args.store)
     history = replace(command_history(launch, load_space(args.space)), trials=recorded, keys=keys, predictor=predictor)
-    history = passed(history, migrated, surely_of_same_work, of_one_size, with_refusals)
+    history = passed(history, *OF_SUGGESTIONS)
     check = HookCheck.of(launch, history.space, history.current, recorded=recorded, own=history.own)
     kept, batch = keep_training(history, launch, where=args.space), batch_lines(history)
     held = replace(history, space=kept.space).holding({*check.unserved, *batch})

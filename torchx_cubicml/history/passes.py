@@ -11,12 +11,15 @@ from torchx_cubicml.history.migration import migrated_trials
 from torchx_cubicml.history.objective import measured_objective, uncounted_sizes
 from torchx_cubicml.history.same_training import batch_lines, kept_batch, with_fixed_batch
 from torchx_cubicml.history.same_work import with_same_work
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, passed_over
+from torchx_cubicml.records.argument_words import argument_words
+from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_program, passed_over, recency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torchx_cubicml.history.history import History
+    from torchx_cubicml.records.trial import Trial
 
 
 def passed(history: History, *passes: Callable[[History], History]) -> History:
@@ -27,6 +30,33 @@ def passed(history: History, *passes: Callable[[History], History]) -> History:
 def migrated(history: History) -> History:
     """Return the trials in the terms of the space; see ``migration``."""
     return history.noting(passed_over(history.trials, history.workload), trials=migrated_trials(history))
+
+
+def with_stated_configs(history: History) -> History:
+    """Give launches that were recorded without a space file the config that their arguments state.
+
+    The space describes a program if one of its launches has a value of the space, or an argument that it declares. The
+    latest launch with a value, as typed if there is one, stands for the program's command.
+    """
+    names, declared = {item.name for item in history.space.parameters}, history.command.declared
+
+    def has_value(trial: Trial) -> bool:
+        return not names.isdisjoint(trial.config)
+
+    def states_value(trial: Trial) -> bool:
+        return not declared.isdisjoint(argument_words(trial.arguments or ()))
+
+    described = [trial for trial in history.trials if has_value(trial) or states_value(trial)]
+    described.sort(key=lambda trial: (has_value(trial), trial.origin is Origin.USER, recency(trial)), reverse=True)
+    commands: list[Trial] = []
+    for trial in described:
+        if not any(is_same_program(trial, each.workload) for each in commands):
+            commands.append(trial)
+    for typed in commands:
+        found = migrated_trials(replace(history, workload=typed.workload, current=typed.config))
+        pairs = zip(history.trials, found, strict=True)
+        history = replace(history, trials=[recorded if recorded.config else stated for recorded, stated in pairs])
+    return history
 
 
 def of_same_work(history: History) -> History:
@@ -83,3 +113,11 @@ def comparable(history: History) -> History:
     found = expire_lost_trials([trial.at(space.statistic).priced(space.prices) for trial in history.trials], workload)
     kept, notes = comparable_trials(found, workload, any_device=space.chooses_machine)
     return history.noting(*notes, trials=kept)
+
+
+OF_LAUNCH = (migrated, of_same_work, of_one_size, with_objective, with_refusals, with_kept_batch)
+"""Passes of an ordinary launch. Trials that may have done other work stay, as such a launch runs as typed."""
+OF_SUGGESTIONS = (migrated, surely_of_same_work, of_one_size, with_refusals)
+"""Passes of ``suggest``, whose proposals run whether the command has run or not."""
+OF_TUNE = (migrated, surely_of_same_work)
+"""Passes on the trials from before a tune. A tune varies sizes that an ordinary launch keeps where none was counted."""

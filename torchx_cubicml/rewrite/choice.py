@@ -9,17 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.history.migration import migrated_trials
-from torchx_cubicml.history.passes import (
-    keeping_batch,
-    migrated,
-    of_one_size,
-    of_same_work,
-    searched,
-    with_kept_batch,
-    with_objective,
-    with_refusals,
-)
+from torchx_cubicml.history.passes import keeping_batch, migrated, searched
 from torchx_cubicml.history.present_command import PROGRAM
 from torchx_cubicml.history.same_training import batch_lines, can_change_batch
 from torchx_cubicml.launch.messages import better_word, per_cost_text
@@ -57,10 +47,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
 
 _EXPLORE_AMONG = 8  # suggestions, of which the first that clears ``min_fit`` is tried
-
-
-OF_LAUNCH = (migrated, of_same_work, of_one_size, with_objective, with_refusals, with_kept_batch)
-"""Passes that make the history of an ordinary launch."""
 
 
 def changed_batch(history: History, config: Config) -> str:
@@ -142,7 +128,7 @@ def resumed_choice(case: History, earlier: Trial | None) -> Choice | None:
     """
     if earlier is None or earlier.origin is Origin.USER:
         return None
-    (earlier,) = migrated_trials(replace(case, trials=[earlier]))
+    (earlier,) = migrated(replace(case, trials=[earlier])).trials
     if not is_same_workload(earlier, case.workload):
         return None
     names = held(case.space, goes_on=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, StoreError
-from torchx_cubicml.history.passes import comparable, passed
+from torchx_cubicml.history.passes import OF_LAUNCH, comparable, passed
 from torchx_cubicml.history.same_training import batch_lines
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
@@ -17,7 +17,6 @@ from torchx_cubicml.records.trial import short_id
 from torchx_cubicml.records.workload import expire_lost_trials, is_informative
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import (
-    OF_LAUNCH,
     advise,
     apply_rules,
     earlier_launch,

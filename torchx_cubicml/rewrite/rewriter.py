@@ -17,20 +17,8 @@ from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.history.history import History
 from torchx_cubicml.history.present_command import program_digest
 from torchx_cubicml.history.same_training import check_batch_size, kept_line, not_permitted
-from torchx_cubicml.launch import (
-    ComponentLaunch,
-    materialize,
-    read_config,
-    with_rule_facts,
-    workload_of,
-    write_config,
-)
-from torchx_cubicml.launch.command_texts import (
-    launcher_provenance,
-    program_path,
-    program_texts,
-    recorded_variables,
-)
+from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, with_rule_facts, workload_of, write_config
+from torchx_cubicml.launch.command_texts import launcher_provenance, program_path, program_texts, recorded_variables
 from torchx_cubicml.launch.config_io import checked_hooks, kept_variables, present_command
 from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.messages import (

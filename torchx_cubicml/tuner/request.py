@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.errors import LaunchError, SpaceError, StoreError
 from torchx_cubicml.history.history import History
-from torchx_cubicml.history.passes import migrated, passed, surely_of_same_work
+from torchx_cubicml.history.passes import OF_TUNE, passed
 from torchx_cubicml.history.same_training import can_change_batch
 from torchx_cubicml.launch import command_history
 from torchx_cubicml.launch.component import ComponentLaunch
@@ -214,7 +214,7 @@ def _with_same_work(history: History, url: str) -> History:
     """Return the history of the recorded trials that did the same work; none of a store that cannot be read now."""
     with suppress(StoreError):
         recorded = replace(history, trials=read_trials(url)[0], keys=digest_keys(url))
-        return passed(recorded, migrated, surely_of_same_work)
+        return passed(recorded, *OF_TUNE)
     return history
 
 

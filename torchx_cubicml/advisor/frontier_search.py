@@ -16,7 +16,6 @@ import numpy as np
 from torchx_cubicml.advisor.acquisition import weighted_by_fit
 from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.advisor.study import Study
-from torchx_cubicml.history.passes import comparable
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers import searcher_named
 from torchx_cubicml.searchers.base import has_at_most, identity
@@ -40,7 +39,7 @@ def predicted_frontier(history: History, *, seed: int) -> Frontier:
     """Return the frontier of measured configs and of untried ones at their predicted medians.
 
     Args:
-        history: in the terms of its space, which has two objectives.
+        history: comparable, in the terms of its space, which has two objectives.
         seed: of all randomness.
 
     Raises:
@@ -50,7 +49,7 @@ def predicted_frontier(history: History, *, seed: int) -> Frontier:
     objectives = (space.objective, space.second_objective)
     named = (replace(history, space=replace(space, objective=objective)) for objective in objectives)
     first, second = (Study.fitted(each, seed=seed) for each in named)
-    points = measured_points(comparable(history).own, objectives, noise=first.posterior.noise)
+    points = measured_points(history.own, objectives, noise=first.posterior.noise)
     if points:
         points += _predicted(first, second, _untried(first, second))
     return frontier_of(points, objectives, current=first.current)

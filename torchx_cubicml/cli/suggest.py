@@ -125,10 +125,12 @@ def _print_frontier(history: History, args: argparse.Namespace) -> int:
     from torchx_cubicml.advisor.frontier_search import predicted_frontier
     from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
     from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.history.passes import comparable
 
     if not history.space.second_objective:
         example = 'objective = ["tokens_per_second", "tokens_per_device_hour"]'
         raise LaunchError(f"--frontier needs two objectives in {args.space}, such as: {example}")
+    history = comparable(history)
     with progress("searching the frontier", is_json=args.json):
         frontier = predicted_frontier(history, seed=args.seed)
     if args.json:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, SpaceError
-from torchx_cubicml.history.history import History
 from torchx_cubicml.history.same_training import (
     can_change_batch,
     changes_training,
@@ -149,15 +148,6 @@ def test_frozen_values_can_leave_no_legal_config() -> None:
         with_fixed_values(SPACE, current, {"gradient_accumulation_steps"}).bind(
             workload={**WORKLOAD, "global_batch_size": 32}, current=current
         )
-
-
-def test_launches_with_another_frozen_value_are_left_out() -> None:
-    alike = Trial.completed(workload=WORKLOAD, config=CURRENT, tokens_per_second=1.0)
-    other = replace(alike, trial_id="other", config={**CURRENT, "sharding_strategy": ("NO_SHARD",) * 3})
-    elsewhere = replace(other, trial_id="elsewhere", workload={**WORKLOAD, "world_size": 8})
-    history = History(space=SPACE, workload=WORKLOAD, current=CURRENT, trials=[alike, other, elsewhere])
-    assert history.holding({"sharding_strategy"}).trials == [alike, elsewhere]
-    assert history.holding(()).trials == [alike, other, elsewhere]
 
 
 def test_the_global_batch_size_is_kept_by_default() -> None:

@@ -84,7 +84,9 @@ def test_the_batch_of_the_command_constrains_the_space() -> None:
 
 def test_a_launch_without_a_config_has_that_of_its_arguments_as_the_latest_typed_one_reads_them() -> None:
     bare = replace(RAN, config={}, arguments=("--batch", "4"), workload=WORKLOAD)
-    typed = replace(RAN, trial_id="typed", config=CURRENT, workload={**WORKLOAD, "project": "p:src"})
+    typed = replace(
+        RAN, trial_id="typed", origin=Origin.USER, config=CURRENT, workload={**WORKLOAD, "project": "p:src"}
+    )
     later = {"ended_at": "2030-01-01T00:00:00+00:00", "workload": {**WORKLOAD, "project": "q:src"}}
     tuned = replace(typed, trial_id="tuned", origin=Origin.TUNE, **later)
     command = program_command(None, SPACE)

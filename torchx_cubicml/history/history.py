@@ -48,11 +48,16 @@ class History:
     notes: tuple[str, ...] = ()
     unseen: str = ""
     kept: Workload = field(default_factory=dict)
+    _own: dict[tuple[int, int], tuple[object, list[Trial]]] = field(default_factory=dict, compare=False, repr=False)
 
-    @cached_property
+    @property
     def own(self) -> list[Trial]:
-        """Trials of the workload."""
-        return [trial for trial in self.trials if is_same_workload(trial, self.workload)]
+        """Trials of the workload; found once for all histories that share the trials."""
+        key = id(self.trials), id(self.workload)
+        if key not in self._own:  # keeps both alive, so that their ids stay unique
+            found = [trial for trial in self.trials if is_same_workload(trial, self.workload)]
+            self._own[key] = (self.trials, self.workload), found
+        return self._own[key][1]
 
     @cached_property
     def others(self) -> list[Trial]:
@@ -72,7 +77,8 @@ class History:
 
     def where(self, keeps: Callable[[Trial], bool]) -> History:
         """Return the history of the trials for which a function is true."""
-        return replace(self, trials=[*filter(keeps, self.trials)])
+        found = [*filter(keeps, self.trials)]
+        return self if len(found) == len(self.trials) else replace(self, trials=found)
 
     def noting(self, *notes: str, trials: Sequence[Trial] | None = None) -> History:
         """Return the history with further notes, of which empty ones do not count, and with other trials if given."""

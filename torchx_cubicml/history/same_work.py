@@ -57,8 +57,8 @@ class ComparedTrials:
         lines: reasons why trials were left out, one line each.
     """
 
-    trials: list[Trial]
-    certain: list[Trial]
+    trials: Sequence[Trial]
+    certain: Sequence[Trial]
     unseen: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
 
@@ -90,12 +90,12 @@ def with_same_work(history: History) -> ComparedTrials:
     trials, command, keys = history.trials, history.command, history.keys
     own = [trial for trial in history.own if trial.arguments is not None and is_informative(trial)]
     if not own:
-        return ComparedTrials(trials=list(trials), certain=list(trials))
+        return ComparedTrials(trials=trials, certain=trials)
     elsewhere = _without(
         trials, [trial for trial, seen in zip(own, as_asked(own), strict=True) if not proves_too_large(seen)]
     )
     if not keys and any(trial.digests is not None or is_keyed(trial.arguments or ()) for trial in own):
-        return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=(_NO_KEY,))
+        return ComparedTrials(trials=trials, certain=elsewhere, unseen=(_NO_KEY,))
     work, recorded = ObservedWork(history.space), RecordedSettings(command, keys)
     groups = _groups(own, recorded, work)
     present = recorded.present(own)
@@ -107,7 +107,7 @@ def with_same_work(history: History) -> ComparedTrials:
     if not same:
         closest = min(reversed(changes), key=len)
         unseen = tuple(sorted(typed.get(name) for name in closest))
-        return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=unseen, lines=lines)
+        return ComparedTrials(trials=trials, certain=elsewhere, unseen=unseen, lines=lines)
     reference = work.of(same)
     left_out: defaultdict[str, list[Trial]] = defaultdict(list)
     for group, changed in zip(groups, changes, strict=True):
@@ -141,9 +141,9 @@ def differing_settings(trial: Trial, command: PresentCommand, *, keys: Sequence[
     return tuple(_spoken(typed.get(name)) for name in sorted(differing))
 
 
-def _without(trials: Iterable[Trial], others: Iterable[Trial]) -> list[Trial]:
+def _without(trials: Sequence[Trial], others: Iterable[Trial]) -> Sequence[Trial]:
     left_out = set(map(id, others))
-    return [trial for trial in trials if id(trial) not in left_out]
+    return [trial for trial in trials if id(trial) not in left_out] if left_out else trials
 
 
 @dataclass(frozen=True, kw_only=True)

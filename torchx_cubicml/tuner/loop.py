@@ -557,11 +557,7 @@ def _of_same_training(prepared: Prepared, evidence: Evidence, trials: Iterable[T
     space, current, known = prepared.space, prepared.current, [*evidence.own, *evidence.before]
     facts = {"workload": {**prepared.workload, **kept_batch(known, current=current)}, "current": current}
     held = batch_parameters(space, known, suspected=True)
-    return [
-        without_refused_values(each)
-        for each in trials
-        if is_same_training(space, config=each.config, held=held, **facts)
-    ]
+    return [each for each in trials if is_same_training(space, config=each.config, held=held, **facts)]
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:

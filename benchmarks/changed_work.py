@@ -36,9 +36,10 @@ from pathlib import Path
 
 import numpy as np
 
-from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.program_parts import program_parts
-from torchx_cubicml.launch.same_work import with_same_work
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.present_command import PresentCommand
+from torchx_cubicml.history.program_parts import program_parts
+from torchx_cubicml.history.same_work import with_same_work
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
@@ -185,7 +186,8 @@ def asked(rule: str, trials: list[Trial], command: PresentCommand) -> tuple[bool
     """Return whether the launch runs as typed for its settings, and the trials that it learns from."""
     if rule == "words":
         space = replace(SPACE, objective="samples_per_second")
-        found = with_same_work(trials, command, space=space, workload=WORKLOAD, keys=(KEY,))
+        facts = {"workload": WORKLOAD, "current": {}, "command": command, "keys": (KEY,)}
+        found = with_same_work(History(space=space, trials=trials, **facts))
         return bool(found.unseen), comparable_trials(found.trials, WORKLOAD)[0]
     return False, comparable_trials(trials, WORKLOAD)[0]
 

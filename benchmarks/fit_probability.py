@@ -30,7 +30,7 @@ from lib.tables import h100_jobs
 
 from torchx_cubicml.advisor import suggest
 from torchx_cubicml.predictors import CrossWorkloadFeasibility
-from torchx_cubicml.predictors.features.history import History, config_key, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, config_key, training_row
 from torchx_cubicml.predictors.memory.dominance import DominanceRules
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
@@ -128,7 +128,7 @@ class SimulatedCase:
     ) -> Iterator[Predictions]:
         space = simulated.space.bind(workload=simulated.workload, current=simulated.current)
         tuned = {item.name: item.choices for item in space.parameters}
-        history = History.from_trials(trials, objective=space.objective, choices=tuned)
+        history = TrainingTable.from_trials(trials, objective=space.objective, choices=tuned)
         order = MemoryOrder.of_space(space.parameters, workload=simulated.workload, own=simulated.current)
         model = WorkloadFeasibility(order=order, tuned=tuned).fit(history)
         launched = {config_key(trial.config) for trial in trials}
@@ -172,7 +172,7 @@ class PublicCase:
 def _predicted(name: str, others: Sequence[Trial], rows: Sequence[Trial], n_own: int) -> Predictions:
     known, asked = [*others, *rows[:n_own]], rows[n_own:]
     order = MemoryOrder.of_names(sorted({each for trial in known for each in (*trial.workload, *trial.config)}))
-    history = History.from_trials(known, objective="tokens_per_second")
+    history = TrainingTable.from_trials(known, objective="tokens_per_second")
     model = CrossWorkloadFeasibility(order=order).fit(history, rng=np.random.default_rng(0))
     mappings = [training_row(trial) for trial in asked]
     return Predictions(

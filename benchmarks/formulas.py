@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from lib.tables import H100_JOBS, h100_jobs
 
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.computation import COMPUTE_PARTS
 from torchx_cubicml.predictors.roofline.facts import Facts
@@ -133,7 +133,7 @@ def compared_parts(rows: Sequence[Row], measured: Sequence[Mapping[str, Mapping[
     """Yield the figures of each config, by formulas calibrated on the steps of the others."""
     trials = [trial_of(row, each["seconds"]["step"]) for row, each in zip(rows, measured, strict=True)]
     for at, (row, each) in enumerate(zip(rows, measured, strict=True)):
-        history = History.from_trials([*trials[:at], *trials[at + 1 :]], objective="tokens_per_second")
+        history = TrainingTable.from_trials([*trials[:at], *trials[at + 1 :]], objective="tokens_per_second")
         roofline = Roofline().fit(history, rng=np.random.default_rng(0))
         parts, seconds = roofline.explain(row), each["seconds"]
         compute = sum(parts[name] for name in COMPUTE_PARTS)

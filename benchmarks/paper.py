@@ -24,7 +24,7 @@ from lib.simulator import FAMILIES, Simulator
 
 from torchx_cubicml.advisor import ProposalMethod, Study
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.features.rows import VectorColumns
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.reinforce import Reinforce
@@ -127,7 +127,7 @@ class _Score:
         predictor: str,
         rng: np.random.Generator,
     ) -> None:
-        history = History.from_trials(trials, objective=space.objective)
+        history = TrainingTable.from_trials(trials, objective=space.objective)
         self._feasibility = None if predictor == "ranking_mlp" else CrossWorkloadFeasibility().fit(history, rng=rng)
         if self._feasibility is None:
             below = _FAILED * float(np.nanmin(history.throughput))

@@ -37,7 +37,7 @@ from lib.tables import add_tables
 from lib.unused_jobs import NAME as UNUSED
 from lib.unused_jobs import unused_source
 
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import HAND_SET
@@ -147,7 +147,7 @@ def after_launches(source: Source) -> Iterator[Errors]:
 def _after(
     trials: Sequence[Trial], known: Sequence[int], asked: Sequence[int], prior: PublicPrior | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    history = History.from_trials([trials[at] for at in known], objective="tokens_per_second")
+    history = TrainingTable.from_trials([trials[at] for at in known], objective="tokens_per_second")
     predictor = Roofline().fit(history, rng=np.random.default_rng(0))
     rows = [training_row(trials[at]) for at in asked]
     predicted = predictor.predict(encode_rows(history.columns, rows))

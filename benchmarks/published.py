@@ -24,7 +24,7 @@ from lib.priors import use_prior_without
 from lib.public_sources import repository_of
 from lib.published_jobs import OMITTED, jobs
 
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.part_factors import part_factors
 from torchx_cubicml.records.trial import Trial
@@ -72,7 +72,7 @@ def compared_throughputs(of_source: Sequence[PublishedJob]) -> Iterator[Comparis
     for at, job in enumerate(of_source):
         others, calibrated = [*trials[:at], *trials[at + 1 :]], np.nan
         if len(others) >= FEWEST_OTHERS:
-            history = History.from_trials(others, objective="tokens_per_second")
+            history = TrainingTable.from_trials(others, objective="tokens_per_second")
             roofline = Roofline().fit(history, rng=np.random.default_rng(0))
             calibrated = float(roofline.tokens_per_second([rows[at]])[0]) / worlds[at]
         yield Comparison(

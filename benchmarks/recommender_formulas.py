@@ -30,7 +30,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from torchx_cubicml.predictors import PREDICTORS
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.records.trial import Trial
 
@@ -136,7 +136,7 @@ def predicted(method: str, known: Sequence[Run], asked: Sequence[Run]) -> NDArra
     rows = [training_row(run.trial) for run in asked]
     if method == "defaults":
         return np.asarray(np.log(Roofline().recommenders_.samples_per_second(rows)))
-    history = History.from_trials([run.trial for run in known], objective="samples_per_second")
+    history = TrainingTable.from_trials([run.trial for run in known], objective="samples_per_second")
     predictor = PREDICTORS[method]().fit(history, rng=np.random.default_rng(0))
     return predictor.predict(history.columns.encode(rows)).logarithm
 

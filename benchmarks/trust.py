@@ -26,7 +26,7 @@ from lib.tables import add_tables, fsdp_jobs, h100_jobs
 from scipy.stats import kendalltau
 
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.records.provenance import Trust
 
@@ -69,7 +69,7 @@ def predicted(own: Sequence[Trial], public: Sequence[Trial], asked: Sequence[Tri
         trials = [less_certain(trial) for trial in trials]
     if method != "category":
         trials = [replace(trial, trust=Trust.OWN) for trial in trials]
-    history = History.from_trials(trials, objective="tokens_per_second")
+    history = TrainingTable.from_trials(trials, objective="tokens_per_second")
     predictor = PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=np.random.default_rng(0))
     return predictor.predict(encode_rows(history.columns, [training_row(trial) for trial in asked])).logarithm
 

@@ -24,7 +24,7 @@ from lib.methods import OBJECTIVE
 from lib.splits import FSDP_LINES, LINES
 from lib.tables import fsdp_jobs, h100_jobs
 
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.greybox import Greybox
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS, PRIORS
 from torchx_cubicml.predictors.roofline.facts import Facts
@@ -159,7 +159,7 @@ def measured(seeds: int) -> tuple[Figures, dict[str, Constants]]:
         for known, split in case.lines.items():
             train, test = split(case.trials, case.seed)
             test = [trial for trial in test if trial.measurement is not None]
-            history = History.from_trials(train, objective=OBJECTIVE)
+            history = TrainingTable.from_trials(train, objective=OBJECTIVE)
             fitted = Greybox().fit(history, rng=np.random.default_rng(case.seed))
             for method, predictor in (("roofline", fitted.without_trees()), ("greybox", fitted)):
                 name = f"{case.table}, {case.told}, {known}, {method}"
@@ -170,7 +170,7 @@ def measured(seeds: int) -> tuple[Figures, dict[str, Constants]]:
     return figures, constants
 
 
-def _graded(predictor: Predictor, history: History, test: Sequence[Trial]) -> dict[str, float]:
+def _graded(predictor: Predictor, history: TrainingTable, test: Sequence[Trial]) -> dict[str, float]:
     from scipy.stats import kendalltau
 
     reached = np.log([trial.measurement.tokens_per_second for trial in test if trial.measurement is not None])

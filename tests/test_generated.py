@@ -34,7 +34,7 @@ from torchx_cubicml.cli import CubicMLCommand
 from torchx_cubicml.cubicrun import plan_launch
 from torchx_cubicml.launch.launchers.command_launch import split_options
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
@@ -208,7 +208,7 @@ def test_suggest(folder, case: Case, method: list[str], count: str, as_json: boo
 def test_predictors(case: Case, name: str, objective: str) -> None:
     """Each on the trials of a case as one table, and on the rows of those trials without a measurement."""
     tuned = {"micro_batch_size": (1, 2, 4), "mode": ("a", "b")} if len(case.trials) % 2 else {}
-    history = History.from_trials(case.trials, objective=objective, choices=tuned)
+    history = TrainingTable.from_trials(case.trials, objective=objective, choices=tuned)
     rows = [training_row(trial) for trial in case.trials] + [{}, {"micro_batch_size": 2**64, "device": "größe"}]
     features = history.columns.encode(rows)
     rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from lib.methods import OBJECTIVE
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def cost(trials: Sequence[Trial], *, counts: Sequence[int] = COUNTS) -> str:
     for count in counts:
         many = [ran[index % len(ran)] for index in range(count)]
         started = time.process_time()
-        history = History.from_trials(many, objective=OBJECTIVE)
+        history = TrainingTable.from_trials(many, objective=OBJECTIVE)
         read = time.process_time() - started
         asked = np.vstack([history.features] * max(_ASKED // count, 1))
         for name in (DEFAULT_PREDICTOR, "boosting", "roofline"):

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility, Prediction
 from torchx_cubicml.predictors.features.columns import UNSEEN
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,12 +88,12 @@ def library_judge(
     return classifier.fit(inputs, outcomes).predict_proba(_without_gaps(_unseen_as_gaps(history, features)))[:, 1]
 
 
-def _encoded(train: Sequence[Trial], test: Sequence[Trial]) -> tuple[History, NDArray[np.float64]]:
-    history = History.from_trials(train, objective=OBJECTIVE)
+def _encoded(train: Sequence[Trial], test: Sequence[Trial]) -> tuple[TrainingTable, NDArray[np.float64]]:
+    history = TrainingTable.from_trials(train, objective=OBJECTIVE)
     return history, history.columns.encode([training_row(trial) for trial in test])
 
 
-def _unseen_as_gaps(history: History, features: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unseen_as_gaps(history: TrainingTable, features: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.array(history.columns.categorical) & (features >= UNSEEN), np.nan, features)
 
 

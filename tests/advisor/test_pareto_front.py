@@ -12,6 +12,7 @@ import pytest
 from torchx_cubicml.advisor.frontier_search import predicted_frontier
 from torchx_cubicml.advisor.pareto_front import FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.cli.frontier_table import frontier_lines
+from torchx_cubicml.history.history import History
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -117,7 +118,7 @@ def test_untried_configs_are_shown_as_predicted() -> None:
         for batch in (1, 2, 4)
     ]
     space = parse_space(SPACE, where="x.toml")
-    found = predicted_frontier(space, workload=workload, current=current, trials=trials, seed=0, predictor="greybox")
+    found = predicted_frontier(History(space=space, workload=workload, current=current, trials=trials), seed=0)
     predicted = [each for each in found.points if (each.launches == 0)]
     assert predicted
     assert all(8 in each.config.values() for each in predicted)  # what was not launched
@@ -127,9 +128,7 @@ def test_untried_configs_are_shown_as_predicted() -> None:
         assert each.values[1] == pytest.approx(each.values[0] * 3600 / int(str(each.config["world_size"])), rel=0.02)
     json = found.to_json()
     assert json["objectives"] == list(PAIR)
-    assert not predicted_frontier(
-        space, workload=workload, current=current, trials=[], seed=0, predictor="greybox"
-    ).points
+    assert not predicted_frontier(History(space=space, workload=workload, current=current, trials=[]), seed=0).points
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -145,7 +144,8 @@ def test_untried_configs_have_the_batch_that_launches_tell(tells: bool) -> None:
             replace(made, workload=workload, config={"kernel": kernel, "micro_batch_size": batch}, observed=seen)
         )
     space = parse_space(text, where="x.toml")
-    found = predicted_frontier(space, workload=workload, current=current, trials=trials, seed=0, predictor="greybox")
+    history = History(space=space, workload=workload, current=current, trials=trials, predictor="greybox")
+    found = predicted_frontier(history, seed=0)
     predicted = {(each.config["micro_batch_size"], each.global_batch) for each in found.points if not each.launches}
     assert predicted == {(8, 48 if tells else None)}
     assert ("different global batch sizes: 6, 48" in " ".join(frontier_lines(found))) is tells

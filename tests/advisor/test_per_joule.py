@@ -8,6 +8,7 @@ import pytest
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.frontier_search import predicted_frontier
+from torchx_cubicml.history.history import History
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space.toml import parse_space
 
@@ -74,7 +75,7 @@ def test_a_frontier_has_an_untried_compromise_between_the_two() -> None:
     space = replace(parse_space(SPACE, where="x.toml"), objective="tokens_per_second")
     space = replace(space, second_objective="tokens_per_joule")
     trials = [trial(clock, batch, 2 * batch + place) for place, clock in enumerate(SPEED) for batch in (1, 2)]
-    found = predicted_frontier(space, workload=WORKLOAD, current=CURRENT, trials=trials, seed=0, predictor="greybox")
+    found = predicted_frontier(History(space=space, workload=WORKLOAD, current=CURRENT, trials=trials), seed=0)
     untried = [each.config for each in found.points if (each.launches == 0)]
     assert untried == [{"clock": clock, "batch": 4} for clock in ("high", "middle", "low")]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
 
 EIGHT = dict.fromkeys(range(8), 100.0)
 
@@ -159,7 +159,7 @@ class TestWhatIsPassedOn:
         class Watching:
             log: list[object] = field(default_factory=list)
 
-            def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+            def fit(self, history: TrainingTable, *, rng: np.random.Generator) -> Self:
                 del history
                 states.append(rng.bit_generator.state)
                 return self

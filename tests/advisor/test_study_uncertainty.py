@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import Study
+from torchx_cubicml.history.history import History
 from torchx_cubicml.predictors import PREDICTORS
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
+from torchx_cubicml.rewrite.choice import Choice, advise, apply_rules
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def run(config: Config, speed: float, doubt: float | None) -> Trial:
 
 
 def chosen(*trials: Trial) -> Choice:
-    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=OWN, trials=trials)
+    case = History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current=OWN, trials=trials)
     suggestion = advise(case)
     assert suggestion is not None
     return apply_rules(case, suggestion)
@@ -109,13 +111,13 @@ def test_repeats_of_other_workloads_narrow_the_noise() -> None:
 SIZES = (1, 2, 4, 8, 16, 32)
 
 
-def sized(doubts: dict[int, float], speeds: dict[int, float]) -> History:
+def sized(doubts: dict[int, float], speeds: dict[int, float]) -> TrainingTable:
     trials = [
         run({"size": size}, speeds.get(size, 100.0 * size**0.5) * (1 + 0.001 * again), doubts.get(size, 0.003))
         for size in SIZES
         for again in range(2)
     ]
-    return History.from_trials(trials, objective="tokens_per_second")
+    return TrainingTable.from_trials(trials, objective="tokens_per_second")
 
 
 @pytest.mark.parametrize("name", sorted(PREDICTORS))
@@ -146,7 +148,7 @@ def test_rows_carry_the_uncertainty_of_their_own_trial() -> None:
     assert history.uncertainty is not None
     assert [doubts[int(str(row["size"]))] for row in history.rows] == history.uncertainty.tolist()
     lost = Trial.infeasible(workload=WORKLOAD, config={"size": 64})
-    mixed = History.from_trials([lost, run({"size": 1}, 9.0, None)], objective="tokens_per_second")
+    mixed = TrainingTable.from_trials([lost, run({"size": 1}, 9.0, None)], objective="tokens_per_second")
     assert mixed.uncertainty is not None
     assert mixed.uncertainty.tolist() == [0.0, 0.0]
 

@@ -8,7 +8,6 @@ import pytest
 from torchx_cubicml.advisor import best_known
 from torchx_cubicml.advisor.trial_data import (
     ConfigOutcome,
-    SelectedTrials,
     are_facts_seen,
     constant_values,
     drop_leaking_facts,
@@ -22,6 +21,7 @@ from torchx_cubicml.advisor.trial_data import (
     pinned_choices,
     with_choices,
 )
+from torchx_cubicml.history.history import History
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space.expression import parse_expression
@@ -399,10 +399,9 @@ def test_clean_trials_lack_what_a_launch_learns_too_late() -> None:
     own = [of_two(1, "FULL_SHARD", seen=2, peak=1.0), of_two(1, "NO_SHARD", seen=2, peak=2.0)]
     own.append(of_two(2, "NO_SHARD", seen=4, peak=2.0))
     other = of_two(1, "FULL_SHARD", seen=2, peak=3.0, program="other.py")
-    selected = SelectedTrials(
-        own=own, others=[other], trials=[own[0], other, *own[1:]], workload=own[0].workload, advice=()
-    )
-    clean = drop_leaking_facts(selected, space=OBSERVED_AS)
+    trials = [own[0], other, *own[1:]]
+    history = History(space=OBSERVED_AS, workload=own[0].workload, current={}, trials=trials)
+    clean = drop_leaking_facts(history, space=OBSERVED_AS)
     assert clean.observe == {"micro_batch_size": "micro_batch_size", "shards": "sharding_strategy"}
     assert clean.idle == {"shards"}
     facts = {"sharding_strategy": "NO_SHARD", "n_params": 7, "device": "cpu"}
@@ -414,8 +413,8 @@ def test_clean_trials_lack_what_a_launch_learns_too_late() -> None:
 def test_what_a_config_sets_is_no_known_fact() -> None:
     trials = [of_two(batch, "NO_SHARD", seen=batch) for batch in (1, 2)]
     trials = [replace(trial, observed={**trial.observed, **trial.config}) for trial in trials]
-    selected = SelectedTrials(own=trials, others=[], trials=trials, workload=trials[0].workload, advice=())
-    clean = drop_leaking_facts(selected, space=OBSERVED_AS)
+    history = History(space=OBSERVED_AS, workload=trials[0].workload, current={}, trials=trials)
+    clean = drop_leaking_facts(history, space=OBSERVED_AS)
     assert clean.idle == set()
     assert clean.known_facts.keys().isdisjoint({"shards", "micro_batch_size"})
     assert [trial.observed for trial in clean.own] == [trial.observed for trial in trials]

@@ -48,18 +48,18 @@ def request(folder: Path, device: str) -> TuneRequest:
 
 def test_a_tune_says_what_it_expects_before_its_first_launch(tmp_path: Path) -> None:
     prepared = prepare(request(tmp_path, "NVIDIA H100 80GB HBM3"))
-    line, held = first_launch_lines(prepared, [])
+    line, held = first_launch_lines(prepared.history([]))
     assert line.startswith(
         "Predicted for your config, from formulas and 7 public sources, no measured launch of yours: "
     )
     assert " tokens/s (80 % interval: " in line
     assert held.startswith("Such intervals held ")
     launched = Trial.completed(workload=prepared.workload, config=prepared.current, tokens_per_second=50_000.0)
-    assert first_launch_lines(prepared, [launched]) == []
+    assert first_launch_lines(prepared.history([launched])) == []
 
 
 def test_a_tune_says_nothing_where_nothing_is_known(tmp_path: Path) -> None:
-    assert first_launch_lines(prepare(request(tmp_path, "cpu")), []) == []
+    assert first_launch_lines(prepare(request(tmp_path, "cpu")).history([])) == []
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "cpu"])

@@ -128,3 +128,23 @@ def test_suggest_shows_measured_and_predicted_configs(
     space.write_text(SPACE.replace('["tokens_per_second", "tokens_per_currency"]', '"tokens_per_second"'))
     with pytest.raises(LaunchError, match="--frontier needs two objectives"):
         shown(suggest, [*options, "--", *COMMAND], capsys)
+
+
+def test_launches_on_another_device_are_no_points_of_a_frontier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    space, url = tmp_path / "space.toml", str(tmp_path / "store")
+    space.write_text(
+        'objective = ["tokens_per_second", "tokens_per_device_hour"]\n'
+        "[parameters.batch]\nchoices = [1, 2, 4]\nflag = '--batch'\nchanges_training = true\n"
+    )
+    workload, config = read_config(ComponentLaunch.parse(COMMAND[0], COMMAND[1:]).launch, load_space(str(space)))
+    for day, batch, device, rate in ((1, 4, "A100", 900.0), (2, 1, "H100", 100.0), (3, 2, "H100", 140.0)):
+        done = Trial.completed(workload=workload, config={**config, "batch": batch}, tokens_per_second=rate)
+        TrialStore(url).add(replace(done, observed={"device": device}, ended_at=f"2026-01-0{day}T00:00:00+00:00"))
+    options = ["--space", str(space), "--store", url, "-s", "slurm", "--frontier"]
+    found = json.loads(shown(suggest, [*options, "--json", "--", *COMMAND], capsys))
+    assert (4, 1) not in [(each["config"]["batch"], each["launches"]) for each in found["points"]]
+    text = shown(suggest, [*options, "--", *COMMAND], capsys)
+    assert "1 launch left out: the latest had device H100, not A100" in " ".join(text.split())

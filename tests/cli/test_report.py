@@ -20,8 +20,10 @@ from torchx_cubicml import Origin, State, Trial, TrialStore
 from torchx_cubicml.advisor.comparison import Repeats
 from torchx_cubicml.cli import report_sections as sections
 from torchx_cubicml.cli.report_sections import SECTIONS, launch_order, result
+from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.records.measurement import Measurement
-from torchx_cubicml.records.trial import short_id
+from torchx_cubicml.records.trial import new_id, short_id
+from torchx_cubicml.store.digest_key import made_digest_key
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.progress import TuneResult
 
@@ -285,6 +287,31 @@ def test_the_space_file_gives_the_statistic(tmp_path: Path) -> None:
     TrialStore(str(tmp_path / "store")).add(trial)
     _, stderr, page = report("--store", tmp_path / "store", "--space", tmp_path / "space.toml", folder=tmp_path)
     assert "100 tokens/s" in text_of(page), stderr
+
+
+def test_the_space_file_tells_the_config_of_launches_recorded_without_one(tmp_path: Path) -> None:
+    url, key = str(tmp_path / "store"), made_digest_key(str(tmp_path / "store"))
+    (tmp_path / "space.toml").write_text(
+        "[workload.depth]\nflag = '--depth'\n[parameters.micro_batch_size]\nchoices = [2, 16]\nflag = '--b'\n"
+        "[parameters.workers]\nchoices = [0, 4]\nflag = '--workers'\ndefault = 4\n"
+    )
+    bare = Trial.completed(workload=WORKLOAD, config={}, tokens_per_second=9.0)
+
+    def stated(*words: str, **changes: Any) -> Trial:
+        arguments, digests = digested_arguments(words, key), {KEY_ID: text_digest("", key)}
+        return replace(bare, trial_id=new_id("t"), arguments=arguments, digests=digests, **changes)
+
+    typed = {"workload": {**WORKLOAD, "depth": 8}, "config": {"micro_batch_size": 16, "workers": 0}}
+    store = TrialStore(url)
+    store.add(stated("--depth", "8", "--b", "16", "--workers", "0", **typed))
+    store.add(stated("--depth", "8", "--b", "2"))
+    store.add(stated("--depth", "9", "--b", "2", workload={"program": "other.py", "world_size": 8}))
+    store.add(stated("--lr", "1", workload={"program": "third.py", "world_size": 8}))
+    page = report("--store", url, "--space", tmp_path / "space.toml", folder=tmp_path)[2]
+    first, second, third = tables(page)
+    assert sorted(zip(values(first["micro_batch_size"]), values(first["workers"]), strict=True)) == [(2, 4), (16, 0)]
+    assert second["micro_batch_size"]["first"] == 2
+    assert "micro_batch_size" not in third
 
 
 def test_without_the_renderer_a_sentence_stands_for_the_figures(

@@ -33,7 +33,7 @@ def test_launches_with_another_undeclared_setting_are_left_out(tmp_path: Path, l
     )
     TrialStore(url).add(trial)
     args = argparse.Namespace(space=str(space), store=url)
-    found = suggest._read_context(component.launch, args, read_trials(url, deadline_s=60.0)[0])
+    found = suggest._read_history(component.launch, args, read_trials(url, deadline_s=60.0)[0])
     assert [each.trial_id for each in found.trials] == ([trial.trial_id] if is_used else [])
 
 

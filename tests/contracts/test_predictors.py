@@ -18,7 +18,7 @@ import pytest
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.evaluation import evaluate
 from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
@@ -60,11 +60,11 @@ def made_up(count: int, seed: int = 0) -> list[Trial]:
     ]
 
 
-def history_of(trials: list[Trial]) -> History:
-    return History.from_trials(trials, objective="tokens_per_second")
+def history_of(trials: list[Trial]) -> TrainingTable:
+    return TrainingTable.from_trials(trials, objective="tokens_per_second")
 
 
-def fitted(make: Callable[[], Predictor], history: History, seed: int = 0) -> Predictor:
+def fitted(make: Callable[[], Predictor], history: TrainingTable, seed: int = 0) -> Predictor:
     return make().fit(history, rng=np.random.default_rng(seed))
 
 
@@ -112,7 +112,7 @@ class TestEveryPredictor:
 
     def test_the_order_of_rows_is_free(self, make: Callable[[], Predictor]) -> None:
         history = history_of(made_up(30))
-        backwards = History(
+        backwards = TrainingTable(
             columns=history.columns,
             rows=history.rows[::-1],
             features=history.features[::-1],

@@ -131,7 +131,8 @@ print(hook_facts("buffer", hook), "buffer_hook" in LEFT_OUT)
 open("train.py", "w").write("print()")
 print(uncalled_hooks(ProgramSource.of(Launch(program="train.py")), {{"size": "buffer"}}))
 open("train.py", "w").write("make_buffer()")
-print(starter_space(Launch(program="train.py"), "").partition("# [parameters.compile]")[2].partition('\\n\\n')[0].strip())
+offered = starter_space(Launch(program="train.py"), "").partition("# [parameters.compile]")[2]
+print(offered.partition('\\n\\n')[0].strip())
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ended.stdout.splitlines() == [

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import LaunchError, RecordError
-from torchx_cubicml.launch import Launch, change_for_profiling, read_config, same_value, write_config
+from torchx_cubicml.launch import Launch, change_for_profiling, read_config, write_config
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
 from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.spelling import same_value
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import pytest
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.records.measurement import LEAST_THROUGHPUT, MOST_THROUGHPUT
 
 
-def history_of(rows: list[dict[str, object]], throughput: np.ndarray) -> History:
+def history_of(rows: list[dict[str, object]], throughput: np.ndarray) -> TrainingTable:
     columns = Columns.from_rows(rows)
-    return History(
+    return TrainingTable(
         columns=columns,
         rows=tuple(rows),
         features=columns.encode(rows),
@@ -34,11 +34,11 @@ def made_up(count: int, *, noise: float, seed: int) -> tuple[list[dict[str, obje
     return rows, 100.0 * speed * np.exp(rng.normal(0.0, noise, count))
 
 
-def fitted(history: History) -> Boosting:
+def fitted(history: TrainingTable) -> Boosting:
     return Boosting().fit(history, rng=np.random.default_rng(0))
 
 
-def predict(history: History, rows: list[dict[str, object]]) -> Prediction:
+def predict(history: TrainingTable, rows: list[dict[str, object]]) -> Prediction:
     return fitted(history).predict(history.columns.encode(rows))
 
 

@@ -102,7 +102,7 @@ def test_the_greybox_needs_no_scikit_learn_or_scipy() -> None:
     script = """
 import sys
 import numpy as np
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.greybox import Greybox
 from torchx_cubicml.records.trial import Trial
 
@@ -111,7 +111,7 @@ trials = [
     Trial.completed(workload={**facts, "world_size": n}, config={"micro_batch_size": 4}, tokens_per_second=1000.0 * n)
     for n in (1, 2, 4, 8, 16, 32)
 ]
-history = History.from_trials(trials, objective="tokens_per_second")
+history = TrainingTable.from_trials(trials, objective="tokens_per_second")
 rng = np.random.default_rng(0)
 throughput = Greybox().fit(history, rng=rng).predict(history.features).throughput
 print(np.isfinite(throughput).all(), {"sklearn", "scipy"} & sys.modules.keys())

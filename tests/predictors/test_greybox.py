@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.boosting import Boosting
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.greybox import Greybox, _trust
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
@@ -45,8 +45,8 @@ def trials_of(count: int, scale: tuple[int, ...], *, seed: int = 0, odd: float =
     ]
 
 
-def history_of(trials: list[Trial]) -> History:
-    return History.from_trials(trials, objective="tokens_per_second")
+def history_of(trials: list[Trial]) -> TrainingTable:
+    return TrainingTable.from_trials(trials, objective="tokens_per_second")
 
 
 def error(predictor: Boosting | Greybox, known: list[Trial], asked: list[Trial]) -> float:

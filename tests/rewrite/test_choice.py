@@ -9,18 +9,19 @@ import pytest
 
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
+from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.passes import OF_LAUNCH, passed
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite.choice import (
     Choice,
-    DecisionContext,
     advise,
     apply_rules,
     explore,
     is_informative,
-    is_program_measured,
 )
-from torchx_cubicml.rewrite.rules import explores
+from torchx_cubicml.rewrite.rules import explores, held
 from torchx_cubicml.space import RewriteRules, SearchSpace
 from torchx_cubicml.space.toml import parse_space
 
@@ -40,7 +41,7 @@ WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def choose(case: DecisionContext, *, now: datetime) -> Choice | None:
+def choose(case: History, *, now: datetime) -> Choice | None:
     """What `decide` does between reading the trials and keeping what came of them."""
     found, note = explore(case, now=now)
     if found is None:
@@ -65,7 +66,7 @@ TRIALS = [
 
 
 def chosen(space: SearchSpace = SPACE, trials: list[Trial] = TRIALS, current: Config = CURRENT) -> Choice:
-    choice = choose(DecisionContext(space=space, workload=WORKLOAD, current=current, trials=trials), now=NOW)
+    choice = choose(History(space=space, held=held(space), workload=WORKLOAD, current=current, trials=trials), now=NOW)
     assert choice is not None
     return choice
 
@@ -91,12 +92,14 @@ def test_what_a_hook_cannot_set_is_told() -> None:
     refused = replace(run, observed={"activation_checkpointing_hook": "refused: the model is compiled as a whole"})
     line = "activation_checkpointing kept as typed: its hook cannot set it: the model is compiled as a whole"
     for trial, lines in ((run, ()), (refused, (line,))):
-        case = DecisionContext(space=space, workload=WORKLOAD, current=current, trials=[trial])
-        assert case.migrated().lines == lines
+        case = History(space=space, held=held(space), workload=WORKLOAD, current=current, trials=[trial])
+        assert passed(case, *OF_LAUNCH).notes == lines
 
 
 def test_no_measurement_chooses_no_config() -> None:
-    case = DecisionContext(space=SPACE, workload={**WORKLOAD, "program": "other.py"}, current=CURRENT, trials=TRIALS)
+    case = History(
+        space=SPACE, held=held(SPACE), workload={**WORKLOAD, "program": "other.py"}, current=CURRENT, trials=TRIALS
+    )
     assert choose(case, now=NOW) is None
 
 
@@ -201,14 +204,14 @@ def test_the_budget_ends_exploring(hours: float) -> None:
 
 
 def test_a_suggestion_that_moves_what_is_held_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = advisor.best_known
+    real = advisor.incumbent
 
     def stray(*args: object, **kwargs: object) -> advisor.Suggestion:
         found = real(*args, **kwargs)
         assert found is not None
         return replace(found, config=config(8, "bf16"))
 
-    monkeypatch.setattr(advisor, "best_known", stray)
+    monkeypatch.setattr(advisor, "incumbent", stray)
     with pytest.raises((LaunchError, ValueError), match="precision"):
         chosen()
 
@@ -228,9 +231,9 @@ def test_a_program_is_measured_by_its_own_launches() -> None:
     measured = TRIALS[0]
     elsewhere = replace(measured, workload={**WORKLOAD, "program": "other.py"})
     failed = replace(measured, measurement=None, state=State.USER_ERROR)
-    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=CURRENT)
+    case = History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current=CURRENT)
     found = {
-        name: is_program_measured(replace(case, trials=trials))
+        name: replace(case, trials=trials).is_measured
         for name, trials in {
             "none": [],
             "own": [measured],
@@ -264,13 +267,13 @@ def test_a_trial_says_something_once_it_ended_or_was_measured() -> None:
 @pytest.mark.parametrize("predictor", ["", "boosting"])
 def test_the_chosen_predictor_is_asked(monkeypatch: pytest.MonkeyPatch, predictor: str) -> None:
     asked = []
-    real = advisor.best_known
+    real = Posterior.of
 
     def spied(*args: object, predictor: str, **kwargs: object) -> object:
         asked.append(predictor)
         return real(*args, predictor=predictor, **kwargs)
 
-    monkeypatch.setattr(advisor, "best_known", spied)
-    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=CURRENT, trials=TRIALS)
+    monkeypatch.setattr(Posterior, "of", spied)
+    case = History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current=CURRENT, trials=TRIALS)
     advise(replace(case, predictor=predictor) if predictor else case)
     assert set(asked) == {predictor}

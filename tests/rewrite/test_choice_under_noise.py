@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from torchx_cubicml.history.history import History
 from torchx_cubicml.records.trial import Trial
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
+from torchx_cubicml.rewrite.choice import Choice, advise, apply_rules
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def launched(seed: int, *, noise: float, n_configs: int, repeats: int, gain: flo
         for config in (own, faster, *others)
         for _ in range(repeats)
     ]
-    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=own, trials=trials)
+    case = History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current=own, trials=trials)
     suggestion = advise(case)
     assert suggestion is not None
     return apply_rules(case, suggestion), faster

@@ -15,11 +15,14 @@ import pytest
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import CubicMLError, StoreError
+from torchx_cubicml.history.history import History
+from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite import decide as decide_module
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, load, save
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules, keeps_own
+from torchx_cubicml.rewrite.choice import Choice, advise, apply_rules, keeps_own
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits, decide
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.rewrite.unsure_gain import unsure_gain
 from torchx_cubicml.space import RewriteRules
 from torchx_cubicml.space.toml import parse_space
@@ -44,7 +47,7 @@ WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def chosen(case: DecisionContext) -> Choice | None:
+def chosen(case: History) -> Choice | None:
     """What is decided of the trials of a case, without a store, a cache or a deadline."""
     suggestion = advise(case)
     unsure = unsure_gain(case, recorded=case.trials) if keeps_own(case, suggestion) else ""
@@ -55,7 +58,7 @@ def config(batch: int, mode: str) -> dict[str, Value]:
     return {"micro_batch_size": batch, "gradient_accumulation_steps": 16 // batch, "mode": mode}
 
 
-CASE = DecisionContext(space=SPACE, workload=WORKLOAD, current=config(2, "a"))
+CASE = History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current=config(2, "a"))
 
 
 def ran(batch: int, mode: str = "a", *, program: str = "train.py", throughput: float = 0.0) -> Trial:
@@ -71,22 +74,22 @@ class Place:
         self.store = TrialStore(str(folder / "store"))
         self.limits = DecisionLimits(read_s=60, think_s=60, cache=folder / "cache")
         self.n_learned = 0
-        real = advisor.best_known
+        real = advisor.incumbent
 
         def counted(*args: object, **kwargs: object) -> object:
             self.n_learned += 1
             return real(*args, **kwargs)
 
-        monkeypatch.setattr(advisor, "best_known", counted)
+        monkeypatch.setattr(advisor, "incumbent", counted)
 
     def add(self, *trials: Trial) -> None:
         for trial in trials:
             self.store.add(trial)
 
-    def decide(self, case: DecisionContext = CASE) -> Decision:
-        return decide(case, self.store.url, limits=self.limits, now=NOW)
+    def decide(self, case: History = CASE) -> Decision:
+        return decide(case, ResumeSigns(), self.store.url, limits=self.limits, now=NOW)
 
-    def kept(self, case: DecisionContext = CASE) -> Path:
+    def kept(self, case: History = CASE) -> Path:
         assert self.limits.cache is not None
         return cache_path(self.limits.cache, case, self.store.url)
 
@@ -123,13 +126,15 @@ for name in ("numpy", "scipy", "sklearn", "torch", "fsspec", "pandas"):
     sys.modules[name] = None
 from datetime import UTC, datetime
 from pathlib import Path
-from torchx_cubicml.rewrite.choice import DecisionContext
+from torchx_cubicml.history.history import History
+from torchx_cubicml.launch.going_on import ResumeSigns
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.rewrite.decide import DecisionLimits, decide
 from torchx_cubicml.space.toml import parse_space
 space = parse_space(sys.argv[3], where="space.toml")
-case = DecisionContext(space=space, workload={WORKLOAD!r}, current={dict(CASE.current)!r})
+case = History(space=space, held=held(space), workload={WORKLOAD!r}, current={dict(CASE.current)!r})
 limits = DecisionLimits(read_s=60, think_s=60, cache=Path(sys.argv[2]))
-print(decide(case, sys.argv[1], limits=limits, now=datetime.now(UTC)).choice.config["micro_batch_size"])
+print(decide(case, ResumeSigns(), sys.argv[1], limits=limits, now=datetime.now(UTC)).choice.config["micro_batch_size"])
 """
     text = "\n".join(
         f"[parameters.{item.name}]\n"
@@ -198,7 +203,7 @@ def test_a_launch_under_way_counts_once_it_has_observed(filled: Place) -> None:
     ],
     ids=["other config", "other size", "frozen", "higher wants", "other objective"],
 )
-def test_another_command_or_space_has_its_own(filled: Place, changed: DecisionContext) -> None:
+def test_another_command_or_space_has_its_own(filled: Place, changed: History) -> None:
     assert filled.kept() != filled.kept(changed)
     filled.decide()
     assert filled.decide(changed).choice == chosen(replace(changed, trials=list(filled.store)))

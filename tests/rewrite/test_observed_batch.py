@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.launch.same_training import batch_parameters
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.passes import OF_LAUNCH, passed
+from torchx_cubicml.history.same_training import batch_lines, batch_parameters
 from torchx_cubicml.records.trial import Trial
-from torchx_cubicml.rewrite.choice import DecisionContext, advise, apply_rules
+from torchx_cubicml.rewrite.choice import advise, apply_rules
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ def test_an_ordinary_launch_takes_no_config_that_another_batch_was_seen_with() -
     """The faster config differs in two parameters, so that either may be the cause of its larger batch."""
     trials = [knobs(1, 0, 100.0, batch=8) for _ in range(3)] + [knobs(2, 4, 190.0, batch=16) for _ in range(3)]
     current = {"knob": 1, "workers": 0}
-    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=current, trials=trials)
+    case = History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current=current, trials=trials)
     best = advise(case)
     assert best is not None
     assert best.config == current
@@ -121,7 +124,7 @@ def test_what_is_derived_from_a_parameter_may_follow_it() -> None:
 def test_an_ordinary_launch_keeps_a_batch_of_any_name() -> None:
     trials = [knobs(knob, 0, 100.0 * knob, batch=8 * knob) for knob in (1, 2, 4) for _ in range(3)]
     trials += [knobs(1, 4, 130.0, batch=8) for _ in range(3)]
-    case = DecisionContext(space=SPACE, workload=WORKLOAD, current={"knob": 1, "workers": 0}, trials=trials)
+    case = History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current={"knob": 1, "workers": 0}, trials=trials)
     best = advise(case)
     assert best is not None
     assert best.config == {"knob": 1, "workers": 4}
@@ -179,11 +182,11 @@ def test_a_launch_takes_another_micro_batch_of_a_script_that_keeps_the_global_on
         replace(each, arguments=(), observed=dict(zip(names, seen[each.config["micro_batch_size"]], strict=True)))
         for each in trials
     ]
-    case = DecisionContext(space=space, workload=WORKLOAD, current=current, trials=trials)
-    best = advise(case.migrated())
+    case = History(space=space, held=held(space), workload=WORKLOAD, current=current, trials=trials)
+    best = advise(passed(case, *OF_LAUNCH))
     assert best is not None
     assert best.config == {"micro_batch_size": 4}
-    assert apply_rules(case.migrated(), best).rejection_reason == ""
+    assert apply_rules(passed(case, *OF_LAUNCH), best).rejection_reason == ""
     assert "changes the global batch size by a factor of 2" in apply_rules(case, best).rejection_reason
 
 
@@ -200,11 +203,14 @@ def test_a_launch_keeps_a_batch_that_recorded_launches_contradict() -> None:
         )
         for _ in range(3)
     ]
-    case = DecisionContext(space=space, workload=WORKLOAD, current={**OWN, "workers": 0}, trials=trials).migrated()
+    case = passed(
+        History(space=space, held=held(space), workload=WORKLOAD, current={**OWN, "workers": 0}, trials=trials),
+        *OF_LAUNCH,
+    )
     best = advise(case)
     assert best is not None
     assert best.config == {**OWN, "workers": 4}
-    assert [*dict.fromkeys(case.batch_lines().values())] == [
+    assert [*dict.fromkeys(batch_lines(case).values())] == [
         "by the space file your command has batch 2, accumulation 1, global batch 4, but its launch had batch 8, "
         "accumulation 2, global batch 32: name in the space file what sets the batch, or state it in the command "
         "(changes_training = true on the sizes of the batch goes on all the same)"

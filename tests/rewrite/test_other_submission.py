@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.history.history import History
 from torchx_cubicml.records.trial import Trial
-from torchx_cubicml.rewrite.choice import DecisionContext, advise, apply_rules, other_submission_note
+from torchx_cubicml.rewrite.choice import advise, apply_rules, other_submission_note
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
@@ -32,12 +34,12 @@ def ran(batch: int, partition: str, throughput: float) -> Trial:
     return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=throughput)
 
 
-def case(fast: float) -> DecisionContext:
+def case(fast: float) -> History:
     trials = [ran(batch, "slow", 100.0 * batch) for batch in (1, 2) for _ in range(3)]
     trials += [ran(2, "fast", fast) for _ in range(3)]
     trials = [replace(each, ended_at=f"2026-01-01T00:00:{at:02d}+00:00") for at, each in enumerate(trials)]
     current: dict[str, Value] = {"micro_batch_size": 1, "partition": "slow"}
-    return DecisionContext(space=SPACE, workload=WORKLOAD, current=current, trials=trials)
+    return History(space=SPACE, held=held(SPACE), workload=WORKLOAD, current=current, trials=trials)
 
 
 def test_a_faster_partition_is_named_and_not_taken() -> None:

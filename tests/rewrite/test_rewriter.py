@@ -17,18 +17,19 @@ from tests.spaces import BATCH_SIZES, N_LAYERS
 from torchx_cubicml import advisor, settings
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, StoreError
+from torchx_cubicml.history.history import History
 from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.config_io import present_command
 from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.place_config import RewrittenLaunch, place_config
-from torchx_cubicml.launch.present_command import PresentCommand
 from torchx_cubicml.launch.torchrun_command import TORCHRUN_WITH_SECOND_ATTEMPT
 from torchx_cubicml.records import contract
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.rewrite import rewriter
-from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits
 from torchx_cubicml.rewrite.rewriter import Options, rewrite, rewrite_component
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.settings import cache_folder
 from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.store import TrialStore
@@ -272,14 +273,14 @@ def test_a_suggestion_that_is_not_good_enough_is_not_used(
     options: Options, monkeypatch: pytest.MonkeyPatch, changes: dict[str, float], reason: str
 ) -> None:
     fill(options)
-    monkeypatch.setattr(advisor, "best_known", lambda *_, **__: promise(**changes))
+    monkeypatch.setattr(advisor, "incumbent", lambda *_, **__: promise(**changes))
     assert_as_typed(rewrite(LAUNCH, options), reason)
 
 
 def test_a_user_config_out_of_memory_is_replaced(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(options)
     suggestion = promise(gain=None, gain_low=None, gain_high=None)
-    monkeypatch.setattr(advisor, "best_known", lambda *_, **__: suggestion)
+    monkeypatch.setattr(advisor, "incumbent", lambda *_, **__: suggestion)
     rewritten = rewrite(LAUNCH, options)
     assert rewritten.suggestion is suggestion
     assert any("your own config ran out of memory" in line for line in rewritten.lines)
@@ -288,7 +289,7 @@ def test_a_user_config_out_of_memory_is_replaced(options: Options, monkeypatch: 
 def test_a_config_that_is_not_of_the_space_is_refused(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(options)
     hostile = replace(promise(), config={**promise().config, "micro_batch_size": 64})
-    monkeypatch.setattr(advisor, "best_known", lambda *_, **__: hostile)
+    monkeypatch.setattr(advisor, "incumbent", lambda *_, **__: hostile)
     assert_as_typed(rewrite(LAUNCH, options), "64")
 
 
@@ -398,7 +399,7 @@ def test_an_internal_failure_is_one_line_and_changes_nothing(
         raise error
 
     fill(options)
-    monkeypatch.setattr(advisor, "best_known", fail)
+    monkeypatch.setattr(advisor, "incumbent", fail)
     assert_as_typed(rewrite(LAUNCH, options), reason)
 
 
@@ -432,7 +433,7 @@ def test_a_slow_decision_leaves_the_launch_as_typed(options: Options, monkeypatc
         asked.set()
         released.wait(300)
 
-    monkeypatch.setattr(advisor, "best_known", ponder)
+    monkeypatch.setattr(advisor, "incumbent", ponder)
     monkeypatch.setenv("TORCHX_CUBICML_THINK_DEADLINE_S", "0.5")
     assert_as_typed(rewrite(LAUNCH, options), "choosing a config took longer than 0.5 s")
     assert asked.wait(100)
@@ -661,7 +662,7 @@ def test_the_measurement_error_is_reported(
     options: Options, monkeypatch: pytest.MonkeyPatch, doubt: float, words: str
 ) -> None:
     fill(options)
-    monkeypatch.setattr(advisor, "best_known", lambda *_, **__: promise(doubt=doubt))
+    monkeypatch.setattr(advisor, "incumbent", lambda *_, **__: promise(doubt=doubt))
     told = [line for line in rewrite(LAUNCH, options).lines if "error of a single launch" in line]
     assert len(told) == bool(words)
     assert all(line.endswith(f"{words} at best; the interval above pools 9 launches") for line in told)
@@ -673,19 +674,19 @@ def test_a_decision_has_its_limits(
 ) -> None:
     asked = []
 
-    def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: datetime) -> Decision:
-        asked.append((case, url, limits, now.tzinfo))
+    def decide(case: History, signs: ResumeSigns, url: str, *, limits: DecisionLimits, now: datetime) -> Decision:
+        asked.append((case, signs, url, limits, now.tzinfo))
         return Decision(choice=None, lines=("advice",))
 
     monkeypatch.setattr("torchx_cubicml.rewrite.decide.decide", decide)
     monkeypatch.setenv("TORCHX_CUBICML_THINK_DEADLINE_S", variable)
     rewritten = rewrite(LAUNCH, options)
     space = load_space(options.space)
-    command = PresentCommand.of(LAUNCH, space)
+    command = present_command(LAUNCH, space)
     signs = ResumeSigns.of(LAUNCH)
-    case = DecisionContext(space=space, workload=WORKLOAD, current=CURRENT, command=command, signs=signs)
+    case = History(space=space, held=held(space), workload=WORKLOAD, current=CURRENT, command=command)
     limits = DecisionLimits(read_s=5.0, think_s=think_s, cache=cache_folder())
-    assert asked == [(case, options.store, limits, UTC)]
+    assert asked == [(case, signs, options.store, limits, UTC)]
     assert rewritten.lines[-2:] == (
         "torchx-cubicml: advice",
         "torchx-cubicml: keeping your arguments: no measured launch matches this workload yet",
@@ -738,7 +739,7 @@ def test_a_known_launch_is_counted_in_the_singular(options: Options, monkeypatch
     fill(options)
     for count, words in ((1, "based on 1 launch of"), (2, "based on 2 launches of"), (0, "based on 0 launches of")):
         known = replace(promise(), n_trials=count)
-        monkeypatch.setattr(advisor, "best_known", lambda *_, known=known, **__: known)
+        monkeypatch.setattr(advisor, "incumbent", lambda *_, known=known, **__: known)
         TrialStore(options.store).add(trial(8, "NO_SHARD", 9e5 + count))
         lines = rewrite(LAUNCH, options).lines
         assert any(f"arguments rewritten, {words} this workload" in line for line in lines), lines

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, SpaceError
-from torchx_cubicml.launch import Launch
-from torchx_cubicml.launch.same_training import (
+from torchx_cubicml.history.same_training import (
     can_change_batch,
     changes_training,
     check_batch_size,
@@ -22,6 +21,7 @@ from torchx_cubicml.launch.same_training import (
     not_permitted,
     with_fixed_batch,
 )
+from torchx_cubicml.launch import Launch
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
@@ -32,7 +32,6 @@ from torchx_cubicml.rewrite.rules import (
     held,
     measures_baseline,
     rejection_reason,
-    with_equal_frozen_values,
 )
 from torchx_cubicml.space import Binding, BindingKind, Parameter, RewriteRules, SearchSpace
 from torchx_cubicml.space.fixed import with_fixed_values
@@ -149,16 +148,6 @@ def test_frozen_values_can_leave_no_legal_config() -> None:
         with_fixed_values(SPACE, current, {"gradient_accumulation_steps"}).bind(
             workload={**WORKLOAD, "global_batch_size": 32}, current=current
         )
-
-
-def test_launches_with_another_frozen_value_are_left_out() -> None:
-    narrow = with_fixed_values(SPACE, CURRENT, {"sharding_strategy"})
-    alike = Trial.completed(workload=WORKLOAD, config=CURRENT, tokens_per_second=1.0)
-    other = replace(alike, trial_id="other", config={**CURRENT, "sharding_strategy": ("NO_SHARD",) * 3})
-    elsewhere = replace(other, trial_id="elsewhere", workload={**WORKLOAD, "world_size": 8})
-    kept = with_equal_frozen_values([alike, other, elsewhere], narrow, workload=WORKLOAD, current=CURRENT)
-    assert kept == [alike, elsewhere]
-    assert with_equal_frozen_values([other], SPACE, workload=WORKLOAD, current=CURRENT) == [other]
 
 
 def test_the_global_batch_size_is_kept_by_default() -> None:

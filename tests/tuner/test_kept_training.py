@@ -8,6 +8,7 @@ import pytest
 
 from tests.tune.cluster import SimulatedCluster
 from tests.tune.draws import Draws, go, prepare_in, suggestion_of
+from tests.tune.plans import next_launch, winner_of
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.rewrite.rules import batch_change_reason
@@ -15,7 +16,6 @@ from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.tuner import Budget, Ended, Notice, Prepared, TuneRequest, prepare
 from torchx_cubicml.tuner.kept_training import with_kept_batch
-from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
     from pathlib import Path

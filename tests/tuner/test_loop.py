@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spaces import BATCH_SIZES, N_LAYERS
+from tests.tune.plans import next_launch, winner_of
 from torchx_cubicml.advisor import ProposalMethod, Study, Suggestion, best_known, suggest
 from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State, Trial, new_id
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
 from torchx_cubicml.tuner.lease import digest
-from torchx_cubicml.tuner.plan import next_launch, winner_of
 from torchx_cubicml.tuner.proposer import FinalReport, Snapshot, StudyProposer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.values import Config
 
 SPACE = N_LAYERS + BATCH_SIZES
@@ -311,13 +312,13 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studies: list[object] = []
-    learn = Study.of
+    learn = Study.fitted
 
     def counted(*args: object, **options: object) -> Study:
         studies.append(learn(*args, **options))
         return studies[-1]
 
-    monkeypatch.setattr(Study, "of", counted)
+    monkeypatch.setattr(Study, "fitted", counted)
     trials = [trial for _, trial in simulate(prepared, 3)]
     studies.clear()
     advisor = StudyProposer(predictor="")
@@ -641,26 +642,17 @@ class TestStudyProposer:
     def test_a_study_is_of_the_snapshot_that_is_asked_for(
         self, prepared: Prepared, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        made: list[dict[str, object]] = []
+        made: list[tuple[History, int]] = []
 
-        def study(space: object, **given: object) -> SimpleNamespace:
-            made.append({"space": space, **given})
+        def study(history: History, *, seed: int) -> SimpleNamespace:
+            made.append((history, seed))
             return SimpleNamespace(suggest=lambda *, method: [method], best_known=lambda: len(made))
 
-        monkeypatch.setattr(Study, "of", study)
+        monkeypatch.setattr(Study, "fitted", study)
         advisor = StudyProposer.serving(replace(prepared, predictor="mlp"))
         assert advisor.suggest(snapshot) == [prepared.request.method]
         assert advisor.best_known(snapshot) == 1
-        assert made == [
-            {
-                "space": prepared.space,
-                "workload": prepared.workload,
-                "current": prepared.current,
-                "trials": snapshot.trials,
-                "seed": 5,
-                "predictor": "mlp",
-            }
-        ]
+        assert made == [(replace(snapshot, predictor="mlp"), 5)]
         assert advisor.best_known(replace(snapshot, seed=6)) == 2
         assert advisor.best_known(replace(snapshot, seed=6, trials=list(snapshot.trials))) == 3
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tune.plans import next_launch
 from torchx_cubicml.advisor import ProposalMethod, Study
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import promised_round
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.plan import next_launch
 from torchx_cubicml.tuner.round_proposer import RoundProposer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from tests.tune.cluster import SimulatedCluster
 from tests.tune.draws import Draws, go, prepare_in, stored
 from torchx_cubicml import settings
-from torchx_cubicml.launch.present_command import PresentCommand
+from torchx_cubicml.launch.config_io import present_command
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.store import TrialStore
@@ -41,7 +41,7 @@ def launched_before(prepared: Prepared, width: int, *words: str) -> Trial:
         workload=prepared.workload, config={"micro_batch_size": 1, "width": width}, samples_per_second=100.0 * width
     )
     arguments = digested_arguments(("--batch_size", "1", "--width", str(width), *words), key)
-    command = PresentCommand.of(prepared.component.launch, prepared.space)  # the variables of this machine are the same
+    command = present_command(prepared.component.launch, prepared.space)  # the variables of this machine are the same
     digests = {name: text_digest(text, key) for name, text in {KEY_ID: "", **command.texts}.items()}
     trial = replace(trial, arguments=arguments, digests=digests)
     TrialStore(prepared.store_url).add(trial)

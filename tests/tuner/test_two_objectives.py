@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tune.plans import next_launch, winner_of
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.plan import next_launch, winner_of
 from torchx_cubicml.tuner.proposer import StudyProposer
 
 if TYPE_CHECKING:

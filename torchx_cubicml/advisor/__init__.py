@@ -11,7 +11,7 @@ from __future__ import annotations
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.advisor.confidence import Confidence, expected_gain, verdict
 from torchx_cubicml.advisor.sensitivity import Alternative, ParameterSensitivity, sensitivity
-from torchx_cubicml.advisor.study import Study, best_known, suggest
+from torchx_cubicml.advisor.study import Study, best_known, incumbent, suggest
 from torchx_cubicml.records.suggestion import Suggestion
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Suggestion",
     "best_known",
     "expected_gain",
+    "incumbent",
     "sensitivity",
     "suggest",
     "verdict",

@@ -12,7 +12,7 @@ from torchx_cubicml.advisor.first_launch import FirstLaunch
 from torchx_cubicml.advisor.posterior import with_pinned_choices
 from torchx_cubicml.advisor.trial_data import nearest_trials
 from torchx_cubicml.predictors.features.device_specs import REFERENCE, find_hardware
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.coverage import missing_facts
 from torchx_cubicml.predictors.roofline.part_factors import part_factors
@@ -210,9 +210,9 @@ def _launches(data: TrainingData) -> tuple[list[Trial], bool]:
     return others, not others
 
 
-def _calibrate(roofline: Roofline, data: TrainingData, launches: Sequence[Trial]) -> tuple[History, str]:
+def _calibrate(roofline: Roofline, data: TrainingData, launches: Sequence[Trial]) -> tuple[TrainingTable, str]:
     """Calibrate the formulas on ``launches``; return the table of these, and the unit that most are measured in."""
-    histories = {name: History.from_trials(launches, objective=name, observe=data.observe) for name in RATES}
+    histories = {name: TrainingTable.from_trials(launches, objective=name, observe=data.observe) for name in RATES}
     objective = max(histories, key=lambda name: len(histories[name].measured))
     if len(histories[objective].measured):
         roofline.fit(histories[objective], rng=np.random.default_rng(0))

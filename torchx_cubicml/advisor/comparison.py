@@ -9,8 +9,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.history.same_training import global_batch
 from torchx_cubicml.launch.messages import interval_text, per_cost_text
-from torchx_cubicml.launch.same_training import global_batch
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.measurement_error import (
     FEWEST_TO_CLAIM,

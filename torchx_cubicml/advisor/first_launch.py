@@ -14,7 +14,7 @@ from torchx_cubicml.predictors.roofline.public_prior import public_prior
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.predictors.roofline import Roofline
     from torchx_cubicml.records.values import Value
 
@@ -65,7 +65,7 @@ class FirstLaunch:
 
     @classmethod
     def by_other_workloads(
-        cls, rows: Mapping[str, Mapping[str, Value]], roofline: Roofline, history: History, *, objective: str
+        cls, rows: Mapping[str, Mapping[str, Value]], roofline: Roofline, history: TrainingTable, *, objective: str
     ) -> Self:
         """Return the predictions of named rows by formulas that are calibrated on launches of other workloads."""
         each = list(rows.values())

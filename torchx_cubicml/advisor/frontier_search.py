@@ -17,9 +17,8 @@ import numpy as np
 from torchx_cubicml.advisor.acquisition import weighted_by_fit
 from torchx_cubicml.advisor.pareto_front import Frontier, FrontierPoint, frontier_of, measured_points
 from torchx_cubicml.advisor.study import Study
-from torchx_cubicml.launch.same_training import batch_factors
+from torchx_cubicml.history.same_training import batch_factors
 from torchx_cubicml.predictors.threads import one_thread
-from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers import searcher_named
 from torchx_cubicml.searchers.base import has_at_most, identity
 
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.posterior import Posterior
-    from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Config, Workload
-    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.history.history import History
+    from torchx_cubicml.records.values import Config
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the second objective, a search each
 _LIKELY = 0.5  # least probability to fit of a predicted point
@@ -39,34 +37,24 @@ _MAX_LISTED = 2_000  # legal configs up to which a space is listed, where a user
 _WARM_STARTS = 20  # measured configs that start the search, half of them the best of each objective
 
 
-def predicted_frontier(
-    space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int, predictor: str
-) -> Frontier:
+def predicted_frontier(history: History, *, seed: int) -> Frontier:
     """Return the frontier of measured configs and of untried ones at their predicted medians.
 
     Args:
-        space: with two objectives.
-        workload: facts, with ``world_size`` unless it is tuned.
-        current: the user's own config.
-        trials: of any workload.
+        history: comparable, in the terms of its space, which has two objectives.
         seed: of all randomness.
-        predictor: see ``suggest``.
 
     Raises:
         SpaceError: the space cannot be bound to the workload.
     """
+    space = history.space
     objectives = (space.objective, space.second_objective)
-
-    def study_of(objective: str) -> Study:
-        named = replace(space, objective=objective)
-        return Study.of(named, workload=workload, current=current, trials=trials, seed=seed, predictor=predictor)
-
-    first, second = (study_of(name) for name in objectives)
-    own = [trial for trial in trials if is_same_workload(trial, first.posterior.data.workload)]
-    points = measured_points(own, objectives, noise=first.posterior.noise)
+    named = (replace(history, space=replace(space, objective=objective)) for objective in objectives)
+    first, second = (Study.fitted(each, seed=seed) for each in named)
+    points = measured_points(history.own, objectives, noise=first.posterior.noise)
     predicted = _predicted(first, second, _untried(first, second)) if points else []
     # Configs tell the batch of untried ones if they told it of all that ran, up to the same factor.
-    factors = partial(batch_factors, workload)
+    factors = partial(batch_factors, history.workload)
     scales = {each.global_batch / made for each in points if each.global_batch and (made := factors(each.config))}
     scale = max(scales) if len(scales) == 1 else 0
     predicted = [replace(each, global_batch=round(scale * (factors(each.config) or 0)) or None) for each in predicted]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.advisor.hook_refusals import HookRefusals, has_told, hook_name, model_doubt
 from torchx_cubicml.facts.hook_registry import hook_spec
+from torchx_cubicml.history.hook_refusals import HookRefusals, has_told, hook_name, model_doubt
 from torchx_cubicml.launch.program_source import ProgramSource
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.advisor.hook_refusals import hook_refusals
 from torchx_cubicml.advisor.launch_overhead import LaunchOverhead
 from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate
@@ -27,6 +26,7 @@ from torchx_cubicml.advisor.trial_data import (
     select_trials,
     with_choices,
 )
+from torchx_cubicml.history.hook_refusals import hook_refusals
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Prediction
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.features.rows import FactRows
@@ -180,7 +180,7 @@ class Posterior:
             surrogate=_of_objective(fit_surrogate(data, rng=rng), space, timing),
             has_transfer_prior=_are_informative(chosen.others, varied)
             or (data.is_per_second and roofline_covers(data.own)),
-            advice=(*refusals.texts(), *chosen.advice, *_disproved(data, order)),
+            advice=(*refusals.texts(), *chosen.notes, *_disproved(data, order)),
             order=order,
             data=data,
             timing=timing,

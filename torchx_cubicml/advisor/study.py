@@ -27,14 +27,17 @@ from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.advisor.rule_facts import with_observed_counts
 from torchx_cubicml.advisor.suggestion_reasons import build_suggestions
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.launch import migrated_trials, with_measured_objective
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.migration import migrated_trials
+from torchx_cubicml.history.objective import measured_objective
+from torchx_cubicml.launch.command_texts import program_path
+from torchx_cubicml.launch.config_io import program_command
 from torchx_cubicml.launch.messages import best_word, better_word
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
 from torchx_cubicml.predictors.measurement_error import SURE
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.records.values import freeze_values
-from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers.base import has_at_most, identity
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
@@ -137,13 +140,33 @@ def best_known(
         SpaceError: the space cannot be bound to the workload.
         RecordError: see ``suggest``.
     """
-    workload, current = freeze_values(workload, where="workload"), freeze_values(current, where="current")
-    space = space.bind(workload=workload, current=current)
-    trials = migrated_trials(trials, space, workload=workload, current=current)
-    if not any(trial.measurement is not None and is_same_workload(trial, workload) for trial in trials):
+    return incumbent(_history(space, workload, current, trials, predictor), seed=seed)
+
+
+def incumbent(history: History, *, seed: int = 0) -> Suggestion | None:
+    """Return the config for an ordinary launch, as ``best_known`` does."""
+    history.space.bind(workload=history.workload, current=history.current)
+    if not any(trial.measurement is not None for trial in history.own):
         return None  # saves the time of a fit
-    study = Study.of(space, workload=workload, current=current, trials=trials, seed=seed, predictor=predictor)
-    return study.best_known(confirmed=True)
+    return Study.fitted(history, seed=seed).best_known(confirmed=True)
+
+
+def _history(
+    space: SearchSpace, workload: Workload, current: Config, trials: Iterable[Trial], predictor: str
+) -> History:
+    """Return the history of a command of which its config alone is known."""
+    program = str(workload.get("program", ""))
+    name = program.removeprefix("-m ")
+    file = program_path(name, is_module=name != program) if name else None
+    history = History(
+        space=space,
+        workload=freeze_values(workload, where="workload"),
+        current=freeze_values(current, where="current"),
+        trials=[*trials],
+        command=program_command(file, space),
+        predictor=predictor,
+    )
+    return replace(history, trials=migrated_trials(history))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,18 +202,23 @@ class Study:
             SpaceError: the space cannot be bound to the workload.
             RecordError: see ``suggest``.
         """
-        workload, current = freeze_values(workload, where="workload"), freeze_values(current, where="current")
-        rng = np.random.default_rng(seed)
-        migrated = migrated_trials(trials, space, workload=workload, current=current)
-        space, _ = with_measured_objective(space, migrated, workload=workload)
-        own = [trial for trial in migrated if is_same_workload(trial, workload)]
-        space = with_observed_counts(space, own)
-        ran = [trial.config for trial in own if trial.measurement is not None]
-        bound = space.bind(workload=workload, current=current, ran=ran)
-        current = _completed(bound, current)
+        return cls.fitted(_history(space, workload, current, trials, predictor), seed=seed)
+
+    @classmethod
+    def fitted(cls, history: History, *, seed: int = 0) -> Self:
+        """Fit a study to a history in the terms of its space.
+
+        Raises:
+            SpaceError: the space cannot be bound to the workload.
+        """
+        workload, rng = history.workload, np.random.default_rng(seed)
+        space = with_observed_counts(measured_objective(history)[0], history.own)
+        ran = [trial.config for trial in history.own if trial.measurement is not None]
+        bound = space.bind(workload=workload, current=history.current, ran=ran)
+        current, predictor = _completed(bound, history.current), history.predictor
         with one_thread():
             posterior = Posterior.of(
-                bound, workload=workload, current=current, trials=migrated, rng=rng, predictor=predictor
+                bound, workload=workload, current=current, trials=history.trials, rng=rng, predictor=predictor
             )
         return cls(posterior=posterior, current=current, rng=rng)
 

@@ -13,11 +13,12 @@ from torchx_cubicml.advisor.launch_overhead import with_jobs
 from torchx_cubicml.advisor.observed_averages import common_averages, with_averages
 from torchx_cubicml.advisor.observed_plan import observed_plan, with_plan
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.passes import comparable
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.measurement_error import repeat_noise
 from torchx_cubicml.records.memory_failure import proves_too_large
 from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, State
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
@@ -68,37 +69,13 @@ def are_facts_seen(workload: Workload, trials: Iterable[Trial]) -> bool:
 _ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectedTrials:
-    """Trials that a workload's posterior is computed from.
-
-    Args:
-        own: of the workload.
-        others: of other workloads.
-        trials: both, in their order.
-        workload: its facts.
-        advice: reasons why trials of the workload were left out, one line each.
-    """
-
-    own: list[Trial]
-    others: list[Trial]
-    trials: list[Trial]
-    workload: Workload
-    advice: tuple[str, ...]
-
-
-def select_trials(trials: Iterable[Trial], *, space: SearchSpace, workload: Workload) -> SelectedTrials:
+def select_trials(trials: Iterable[Trial], *, space: SearchSpace, workload: Workload) -> History:
     """Return the comparable trials, at the statistic of the space; configs of the workload with all derived values."""
-    found = expire_lost_trials([trial.at(space.statistic).priced(space.prices) for trial in trials], workload)
-    comparable, advice = comparable_trials(found, workload, any_device=space.chooses_machine)
-    completion = ConfigCompletion(space)
-    completed = [completion.of(trial) if is_same_workload(trial, workload) else trial for trial in comparable]
-    own: list[Trial] = []
-    others: list[Trial] = []
-    chosen = with_jobs(completed, space.job, workload=workload)
-    for trial in chosen:
-        (own if is_same_workload(trial, workload) else others).append(trial)
-    return SelectedTrials(own=own, others=others, trials=chosen, workload=workload, advice=advice)
+    history, completion = History(space=space, workload=workload, current={}, trials=[*trials]), ConfigCompletion(space)
+    history = comparable(history)
+    own = set(map(id, history.own))
+    completed = [completion.of(trial) if id(trial) in own else trial for trial in history.trials]
+    return replace(history, trials=with_jobs(completed, space.job, workload=workload))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +97,7 @@ class CleanTrials:
     known_facts: dict[str, Value]
 
 
-def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> CleanTrials:
+def drop_leaking_facts(selected: History, *, space: SearchSpace) -> CleanTrials:
     """Return the trials without observed facts that a launch does not know before it runs."""
     own = selected.own
     observed_as = {item.name: item.observed_as for item in space.parameters if item.observed_as}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,9 +86,9 @@ def _report(
     from torchx_cubicml.store.predictor_choice import latest_choice
     from torchx_cubicml.tuner.results import read_results
 
-    trials, warnings = recorded
+    trials, warnings = _terms(recorded[0], space, url), recorded[1]
     chosen = args.config and find_trial(trials, args.config, store=url).trial_id
-    groups = _chosen(_terms(trials, space), args.workload, where=mask(url))
+    groups = _chosen(trials, args.workload, where=mask(url))
     notes, colours, missing = read_results(url), Colours(), missing_renderer()
     predictor = latest_choice(url)
     views = [
@@ -125,9 +126,18 @@ def _space(file: str) -> SearchSpace | None:
     return load_space(file) if file else None
 
 
-def _terms(trials: Sequence[Trial], space: SearchSpace | None) -> list[Trial]:
-    """Return the trials at the statistic and the prices of a space file."""
-    return [trial.at(space.statistic).priced(space.prices) for trial in trials] if space is not None else list(trials)
+def _terms(trials: list[Trial], space: SearchSpace | None, url: str) -> list[Trial]:
+    """Return the trials in the terms of a space file, at its statistic and prices."""
+    from torchx_cubicml.history.history import History
+    from torchx_cubicml.history.passes import with_stated_configs
+    from torchx_cubicml.launch.config_io import program_command
+    from torchx_cubicml.store.digest_key import digest_keys
+
+    if space is None:
+        return trials
+    history = History(space=space, workload={}, current={}, trials=trials, keys=digest_keys(url))
+    found = with_stated_configs(replace(history, command=program_command(None, space))).trials
+    return [trial.at(space.statistic).priced(space.prices) for trial in found]
 
 
 def _chosen(trials: Sequence[Trial], text: str, *, where: str) -> list[list[Trial]]:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import ParameterSensitivity, Study, Suggestion
     from torchx_cubicml.advisor.breakdown import Breakdowns
     from torchx_cubicml.cli.component_command import TypedCommand
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.records.suggestion import NearTrial
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.rewrite.choice import DecisionContext
 
 _NOTHING_LEFT = (
     "Nothing left to try: every other legal config was tried, is in flight, or is known not to fit in memory."
@@ -68,15 +68,15 @@ def run(args: argparse.Namespace) -> int:
     recorded, _ = read_store(args.store, is_json=args.json, may_be_absent=not is_named)
     with progress("comparing the launches", is_json=args.json):
         typed = on_latest_scheduler(typed, args, recorded)
-        context = _read_context(typed.launch, args, recorded)
+        history = _read_history(typed.launch, args, recorded)
     if args.frontier:
-        return _print_frontier(context, args)
-    return _print_suggestions(typed, context, args)
+        return _print_frontier(history, args)
+    return _print_suggestions(typed, history, args)
 
 
-def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argparse.Namespace) -> int:
+def _print_suggestions(typed: TypedCommand, history: History, args: argparse.Namespace) -> int:
     """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
-    from torchx_cubicml.advisor import sensitivity
+    from torchx_cubicml.advisor import Study, sensitivity
     from torchx_cubicml.advisor.breakdown_text import breakdown_json, breakdown_lines
     from torchx_cubicml.cli.legality_text import legality_json, legality_lines
     from torchx_cubicml.launch import ComponentLaunch
@@ -84,9 +84,9 @@ def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argp
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
     with progress("choosing configs", is_json=args.json):
-        study = _study(context, args.seed)
-        context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
-        proposals = _with_commands(typed, context, study.suggest(count=args.count, method=method_of(args)), args)
+        study = Study.fitted(history, seed=args.seed)
+        history = replace(history, space=replace(history.space, objective=study.posterior.space.objective))
+        proposals = _with_commands(typed, history, study.suggest(count=args.count, method=method_of(args)), args)
         sensitivities = sensitivity(study)
         ordinary = replace(typed.launch, submits=False)
         flags = "--" if isinstance(typed, ComponentLaunch) else "--cubicml-"
@@ -100,7 +100,7 @@ def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argp
             {
                 "next": first,
                 "worth_trying": [
-                    {**_suggestion_json(item, context), "command": command, "set_in_job": in_job}
+                    {**_suggestion_json(item, history), "command": command, "set_in_job": in_job}
                     for item, command, in_job in proposals
                 ],
                 "sensitivity": [asdict(worth) for worth in sensitivities],
@@ -110,37 +110,32 @@ def _print_suggestions(typed: TypedCommand, context: DecisionContext, args: argp
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    lines = [*dict.fromkeys([*lines, *context.lines]), *legality_lines(study.posterior.space)]
-    _print_text(next_command, lines, sensitivities, proposals, context)
+    lines = [*dict.fromkeys([*lines, *history.notes]), *legality_lines(study.posterior.space)]
+    _print_text(next_command, lines, sensitivities, proposals, history)
     _print_lines(breakdown_lines(breakdowns))
     return 0
 
 
-def _print_frontier(context: DecisionContext, args: argparse.Namespace) -> int:
+def _print_frontier(history: History, args: argparse.Namespace) -> int:
     """Print the frontier of measured and predicted configs."""
     from torchx_cubicml.advisor.frontier_search import predicted_frontier
     from torchx_cubicml.cli.frontier_table import frontier_lines, print_frontier
     from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.history.passes import comparable
 
-    if not context.space.second_objective:
+    if not history.space.second_objective:
         example = 'objective = ["tokens_per_second", "tokens_per_device_hour"]'
         raise LaunchError(f"--frontier needs two objectives in {args.space}, such as: {example}")
+    history = comparable(history)
     with progress("searching the frontier", is_json=args.json):
-        frontier = predicted_frontier(
-            context.space,
-            workload=context.workload,
-            current=context.current,
-            trials=[trial.at(context.space.statistic).priced(context.space.prices) for trial in context.trials],
-            seed=args.seed,
-            predictor=context.predictor,
-        )
+        frontier = predicted_frontier(history, seed=args.seed)
     if args.json:
         print_json(frontier.to_json())
     elif not frontier.points:
-        _print_lines([*context.lines, "No launch of this workload was measured in both objectives yet."])
+        _print_lines([*history.notes, "No launch of this workload was measured in both objectives yet."])
     else:
-        print_frontier(open_console(), frontier, current=context.current)
-        _print_lines([*frontier_lines(frontier), *context.lines])
+        print_frontier(open_console(), frontier, current=history.current)
+        _print_lines([*frontier_lines(frontier), *history.notes])
     return 0
 
 
@@ -173,7 +168,7 @@ def _print_text(
     notes: Sequence[str],
     sensitivities: Sequence[ParameterSensitivity],
     proposals: Sequence[tuple[Suggestion, list[str], list[str]]],
-    context: DecisionContext,
+    history: History,
 ) -> None:
     from torchx_cubicml.cli.sensitivity_table import FLEXIBLE, OPTIONAL, sensitivity_table
 
@@ -190,7 +185,7 @@ def _print_text(
     for number, (suggestion, command, in_job) in enumerate(proposals, start=1):
         say(console, f"{number:3d}. {_reason_text(suggestion)}", indent="     ")
         console.print("\n".join(command_lines(command, console.width, indent="     ")), soft_wrap=True)
-        for line in (*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, context)):
+        for line in (*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, history)):
             say(console, f"     {line}")
 
 
@@ -200,11 +195,11 @@ def _reason_text(suggestion: Suggestion) -> str:
     return suggestion.reason.replace(f"; most similar trial: {nearest}", "", 1) if nearest else suggestion.reason
 
 
-def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> list[str]:
+def _nearest_lines(trials: Sequence[NearTrial], history: History) -> list[str]:
     from torchx_cubicml.cli.efficiency_text import mfu_text, power_text
     from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
 
-    space, recorded = context.space, {trial.trial_id: trial.at(context.space.statistic) for trial in context.trials}
+    space, recorded = history.space, {trial.trial_id: trial.at(history.space.statistic) for trial in history.trials}
 
     def measured(each: NearTrial) -> str:
         words = (
@@ -219,65 +214,41 @@ def _nearest_lines(trials: Sequence[NearTrial], context: DecisionContext) -> lis
     return [f"similar trial: {measured(each)} ({each.differs}), {short_id(each.trial_id)}" for each in trials]
 
 
-def _suggestion_json(suggestion: Suggestion, context: DecisionContext) -> dict[str, object]:
+def _suggestion_json(suggestion: Suggestion, history: History) -> dict[str, object]:
     """Return a suggestion as JSON values, with MFU and energy of each similar trial."""
     from torchx_cubicml.cli.efficiency_text import efficiency_json
 
     ids = {each.trial_id for each in suggestion.nearest}
-    known = {each.trial_id: {"efficiency": efficiency_json(each)} for each in context.trials if each.trial_id in ids}
+    known = {each.trial_id: {"efficiency": efficiency_json(each)} for each in history.trials if each.trial_id in ids}
     nearest = [{**asdict(each), **known.get(each.trial_id, {})} for each in suggestion.nearest]
     return {**suggestion.to_json(), "nearest": nearest}
 
 
-def _read_context(launch: Launch, args: argparse.Namespace, recorded: Sequence[Trial]) -> DecisionContext:
-    """Return the input of the decision on configs that keep the training, with its messages.
+def _read_history(launch: Launch, args: argparse.Namespace, recorded: Sequence[Trial]) -> History:
+    """Return the history for a choice among the configs that keep the training, with its messages.
 
     Parameters that no hook can set keep their own values.
     """
     from torchx_cubicml.advisor.hook_check import HookCheck
-    from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
-    from torchx_cubicml.launch.objective import of_one_size
-    from torchx_cubicml.launch.present_command import PresentCommand
-    from torchx_cubicml.launch.same_work import with_same_work
-    from torchx_cubicml.rewrite.choice import DecisionContext
-    from torchx_cubicml.space.fixed import with_fixed_values
+    from torchx_cubicml.history.passes import OF_SUGGESTIONS, passed
+    from torchx_cubicml.history.same_training import batch_lines
+    from torchx_cubicml.launch import command_history
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.store.predictor_choice import latest_choice
     from torchx_cubicml.tuner.kept_training import keep_training
 
-    space = load_space(args.space)
-    workload, current = read_config(launch, space)
-    space = with_rule_facts(launch, space)
     keys, predictor = digest_keys(args.store), latest_choice(args.store)
-    trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
-    command = PresentCommand.of(launch, space)
-    trials = with_same_work(trials, command, space=space, workload=workload, keys=keys).certain
-    trials = of_one_size(space, trials, workload, current)
-    case = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=predictor)
-    check = HookCheck.of(launch, space, current, recorded=recorded, own=case.own_trials())
-    own, facts = case.own_trials(), {"workload": workload, "current": current}
-    kept = keep_training(space, launch, **facts, where=args.space, own=own)
-    batch = case.batch_lines()
-    fixed = with_fixed_values(kept.space, current, {*check.unserved, *batch})
-    return replace(case, space=fixed, lines=(*check.texts(), *kept.notices, *dict.fromkeys(batch.values())))
-
-
-def _study(context: DecisionContext, seed: int) -> Study:
-    from torchx_cubicml.advisor import Study
-
-    return Study.of(
-        context.space,
-        workload=context.workload,
-        current=context.current,
-        trials=context.trials,
-        seed=seed,
-        predictor=context.predictor,
-    )
+    history = replace(command_history(launch, load_space(args.space)), trials=recorded, keys=keys, predictor=predictor)
+    history = passed(history, *OF_SUGGESTIONS)
+    check = HookCheck.of(launch, history.space, history.current, recorded=recorded, own=history.own)
+    kept, batch = keep_training(history, launch, where=args.space), batch_lines(history)
+    held = replace(history, space=kept.space).holding({*check.unserved, *batch})
+    return held.noting(*check.texts(), *kept.notices, *dict.fromkeys(batch.values()))
 
 
 def _with_commands(
-    typed: TypedCommand, context: DecisionContext, suggestions: Sequence[Suggestion], args: argparse.Namespace
+    typed: TypedCommand, history: History, suggestions: Sequence[Suggestion], args: argparse.Namespace
 ) -> list[tuple[Suggestion, list[str], list[str]]]:
     from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.launch.place_config import place_config
@@ -285,7 +256,7 @@ def _with_commands(
 
     rows = []
     for suggestion in suggestions:
-        placed = place_config(typed.launch, context.space, suggestion.config, store=args.store, origin=Origin.USER)
+        placed = place_config(typed.launch, history.space, suggestion.config, store=args.store, origin=Origin.USER)
         rows.append((suggestion, _command(typed, placed.launch, args), changes_in_job(placed.launch)))
     return rows
 

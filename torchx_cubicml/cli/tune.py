@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner import Ended, Prepared, TuneRequest, TuneResult
 
@@ -84,8 +85,7 @@ def run(args: argparse.Namespace) -> int:
         _check_default(Path(args.write_config), prepared)
     trials, _ = read_store(prepared.store_url, is_json=args.json, may_be_absent=True)
     awaits_checkpoint = _confirm(prepared, trials, yes=args.yes, console=console)
-    prepared = _with_chosen_predictor(prepared, trials, console)
-    _print_first_launch(prepared, trials, console)
+    prepared = _announced(prepared, trials, console)
     steps = tune(prepared)
     result: TuneResult | None = None
     try:
@@ -107,13 +107,13 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.compares else 1
 
 
-def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console: Console) -> Prepared:
+def _with_chosen_predictor(prepared: Prepared, history: History, console: Console) -> Prepared:
     """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
-    from torchx_cubicml.launch import with_measured_objective
+    from torchx_cubicml.history.objective import measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
 
-    trials = [trial.at(prepared.space.statistic) for trial in trials]
-    space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
+    trials = [trial.at(history.space.statistic) for trial in history.trials]
+    space, _ = measured_objective(history)
     with progress("comparing predictors") as report:
         choice = choose_predictor(trials, objective=space.learned, seed=prepared.request.seed, report=report)
     if choice is None:
@@ -123,12 +123,18 @@ def _with_chosen_predictor(prepared: Prepared, trials: Sequence[Trial], console:
     return replace(prepared, predictor=choice.name)
 
 
-def _print_first_launch(prepared: Prepared, trials: Sequence[Trial], console: Console) -> None:
+def _announced(prepared: Prepared, trials: Sequence[Trial], console: Console) -> Prepared:
+    """Print what is known before the first launch, and return the request with the chosen predictor."""
     from torchx_cubicml.cli.first_launch_lines import first_launch_lines
+    from torchx_cubicml.history.passes import migrated
+    from torchx_cubicml.store.digest_key import digest_keys
     from torchx_cubicml.tuner.duration import more_work_text, rounds_text
 
-    for line in filter(None, [*first_launch_lines(prepared, trials), more_work_text(prepared), rounds_text(prepared)]):
+    history = migrated(prepared.history(trials, digest_keys(prepared.store_url)))
+    prepared = _with_chosen_predictor(prepared, history, console)
+    for line in filter(None, [*first_launch_lines(history), more_work_text(prepared), rounds_text(prepared)]):
         say(console, line)
+    return prepared
 
 
 def _request(args: argparse.Namespace) -> TuneRequest:

@@ -17,8 +17,8 @@ from torchx_cubicml.cli.legality_text import legality_lines
 from torchx_cubicml.cli.observed_config import differing_values
 from torchx_cubicml.cli.progress_bar import DELAY_S
 from torchx_cubicml.cli.terminal import broken_lines, fitted, joined, wrapped
+from torchx_cubicml.history.same_training import shown_always
 from torchx_cubicml.launch.messages import best_word, interval_text, statistic_text, title_text, unit_text, worth_text
-from torchx_cubicml.launch.same_training import shown_always
 from torchx_cubicml.records.config_changes import config_changes, config_values, short_name
 from torchx_cubicml.records.crowding import crowded_share, crowding_text
 from torchx_cubicml.records.job_time import PART_TEXTS, seconds_text

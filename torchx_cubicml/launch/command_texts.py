@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from hashlib import blake2s
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.history.present_command import PROGRAM
+from torchx_cubicml.history.program_parts import program_parts
 from torchx_cubicml.launch.checkout import commit_of
 from torchx_cubicml.launch.config_text import flat_keys, is_document, parse_document
-from torchx_cubicml.launch.program_parts import program_parts
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.provenance import COMMIT, SPACE
 from torchx_cubicml.records.redaction import names_secret
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.values import Value
 
-PROGRAM = "program"
-LAUNCHED = "launched"
-"""Name of the digest of the program's file as the launcher read it, among those of a record."""
 _MOST_KEYS = 256  # of one file; the text of a larger file counts as a whole
 _LONGEST_KEY = 256  # characters; the text of a file with a longer one counts as a whole
 _MOST_TEXTS = 2048  # of one command; after that, the text of each further file counts as a whole
@@ -149,15 +146,6 @@ def program_texts(program: Path | None) -> dict[str, str]:
     content = _text_of(program)
     parts = program_parts(content) if content is not None else {}
     return {f"{PROGRAM}:{name}" if name else PROGRAM: text for name, text in parts.items() if not names_secret(name)}
-
-
-def program_digest(texts: Mapping[str, str]) -> str:
-    """Return one digest of the texts of a program's file among those of a command; empty where there are none.
-
-    The launcher passes it to the job, which may find another file.
-    """
-    parts = sorted([name, text] for name, text in texts.items() if name.partition(":")[0] == PROGRAM)
-    return blake2s(json.dumps(parts).encode(), digest_size=8).hexdigest() if parts else ""
 
 
 def _file_texts(content: str, path: str, *, room: int) -> list[tuple[str, str]]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value, write_value
 from torchx_cubicml.launch.bindings.argv import replace as replace_words
-from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.launch import Launch, has_same_nodes
 from torchx_cubicml.launch.launchers.table import LAUNCHERS, is_launcher
 from torchx_cubicml.launch.role import RoleCommand, read_role
 from torchx_cubicml.launch.shell import ShellWord, quote, respell, with_macro_escape, without_macro_escape
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
+from torchx_cubicml.space.spelling import spell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,6 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from torchx_cubicml.errors import LaunchError, SpaceError
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.present_command import PresentCommand, setting_names
 from torchx_cubicml.launch.bindings.argv import set_flag
 from torchx_cubicml.launch.bindings.base import BindingQuery
 from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding, checked_keys
@@ -17,19 +19,22 @@ from torchx_cubicml.launch.bindings.env import EnvBinding
 from torchx_cubicml.launch.bindings.flag import FlagBinding
 from torchx_cubicml.launch.bindings.hook import HookBinding
 from torchx_cubicml.launch.bindings.job_options import ComponentOptionBinding, SchedulerOptionBinding
-from torchx_cubicml.launch.bindings.spelling import same_value, spell
 from torchx_cubicml.launch.bindings.torchrun_size import TorchrunSizeBinding
-from torchx_cubicml.launch.launch import workload_of
-from torchx_cubicml.records.values import MAX_ITEMS, freeze_values
+from torchx_cubicml.launch.command_texts import command_texts, program_path, recorded_variables
+from torchx_cubicml.launch.launch import Launch, workload_of
+from torchx_cubicml.launch.scheduler import program_environment
+from torchx_cubicml.records.argument_words import argument_words
+from torchx_cubicml.records.values import MAX_ITEMS, Value, freeze_values
 from torchx_cubicml.space import BindingKind, implied_values
+from torchx_cubicml.space.spelling import same_value, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from torchx_cubicml.launch.bindings.base import BindingIO
-    from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.contract import Contract
-    from torchx_cubicml.records.values import Config, Value, Workload
+    from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Binding, Parameter, SearchSpace, WorkloadFact
 
 _T = TypeVar("_T")
@@ -86,13 +91,49 @@ def with_rule_facts(launch: Launch, space: SearchSpace) -> SearchSpace:
     return replace(space, known={**space.known, **known}) if known else space
 
 
-def stated_values(launch: Launch, space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value | None]:
+def command_history(launch: Launch, space: SearchSpace) -> History:
+    """Return the history of a command, without trials as yet.
+
+    Raises:
+        LaunchError: see ``read_config``.
+    """
+    workload, current = read_config(launch, space)
+    command = present_command(launch, space)
+    return History(space=with_rule_facts(launch, space), workload=workload, current=current, command=command)
+
+
+def present_command(launch: Launch, space: SearchSpace) -> PresentCommand:
+    """Return the command of a launch, as a history compares it; the bindings of the space declare settings."""
+    program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
+    variables = recorded_variables(program, environment)
+    files = {f":{'.'.join(key)}" for keys in space.tune.files.values() for key in keys}
+    return replace(
+        program_command(program, space),
+        arguments=launch.script_args,
+        texts=command_texts(program, launch.script_args, variables=variables, environment=environment),
+        redirected=frozenset({*argument_words([*space.tune.args]), *(f"${name}" for name in space.tune.env), *files}),
+    )
+
+
+def program_command(program: Path | None, space: SearchSpace) -> PresentCommand:
+    """Return a command of which no more is known than its program's file: enough to read the records of others."""
+    declared = [item.binding for item in space.parameters] + [fact.binding for fact in space.workload]
+    bindings = [binding for binding in declared if binding is not None]
+    bound = [binding.name for binding in bindings if binding.kind == BindingKind.ENV]
+    return PresentCommand(
+        declared=frozenset(name for binding in bindings for name in setting_names(binding)),
+        variables=frozenset(recorded_variables(program, bound)),
+        stated=stated_values,
+    )
+
+
+def stated_values(arguments: Sequence[str], space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value | None]:
     """Return the values of parameters and workload facts bound to flags, as the program's arguments state them.
 
     Config files are not read: they may have changed since.
 
     Args:
-        launch: an earlier command, of which only the program's arguments are known.
+        arguments: of the program, in an earlier command.
         space: contains the bindings.
         known: facts of the launch, one of which may count the entries of a per-layer parameter.
 
@@ -100,7 +141,7 @@ def stated_values(launch: Launch, space: SearchSpace, known: Mapping[str, Value]
         Value by name. The value is ``None`` where it is unknown: its flag is absent and has no default, or what stands
         there is no legal kind of value. A name whose value may stand elsewhere than in the arguments is left out.
     """
-    stated: dict[str, Value | None] = {}
+    launch, stated = Launch(program="", script_args=tuple(arguments)), dict[str, Value | None]()
     for fact in space.workload:
         if fact.binding is not None and _is_in_arguments(launch, fact.binding, _fact_query(fact, space)):
             stated[fact.name] = _value_or_none(partial(_read_fact, launch, fact, space))

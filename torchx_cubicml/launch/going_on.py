@@ -143,6 +143,7 @@ class ResumeSigns:
         holds: flag, key or variable of an output that holds checkpoints, of whomever; empty without.
         places: ids of places that exist and may hold its checkpoints.
         job: scheduler's name of a job that was started before; empty of others.
+        starts_again: whether the job can start as typed if it turns out to go on with another training.
     """
 
     says: str = ""
@@ -150,6 +151,7 @@ class ResumeSigns:
     holds: str = ""
     places: frozenset[str] = frozenset()
     job: str = ""
+    starts_again: bool = False
 
     @classmethod
     def of(cls, launch: Launch) -> Self:

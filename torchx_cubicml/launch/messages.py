@@ -6,11 +6,11 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.records.job_time import seconds_text
 from torchx_cubicml.records.measurement import MEDIAN
 from torchx_cubicml.records.objective_units import OBJECTIVES, PER_COST, SOONEST_DONE
 from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.space.spelling import spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

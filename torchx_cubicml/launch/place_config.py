@@ -9,14 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.history.present_command import program_digest
 from torchx_cubicml.launch.bindings.config_file import patches_of
-from torchx_cubicml.launch.command_texts import (
-    launcher_provenance,
-    program_digest,
-    program_path,
-    program_texts,
-    recorded_variables,
-)
+from torchx_cubicml.launch.command_texts import launcher_provenance, program_path, program_texts, recorded_variables
 from torchx_cubicml.launch.config_io import (
     change_for_profiling,
     checked_hooks,

@@ -5,20 +5,19 @@ Nothing of a record becomes a word of a command but numbers and texts that the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.bindings.spelling import same_value
+from torchx_cubicml.history.migration import migrated_trials
+from torchx_cubicml.history.same_work import differing_settings
 from torchx_cubicml.launch.checkout import commit_of, has_uncommitted_changes
 from torchx_cubicml.launch.command_texts import program_path
-from torchx_cubicml.launch.config_io import read_config, write_config
+from torchx_cubicml.launch.config_io import command_history, present_command, read_config, write_config
 from torchx_cubicml.launch.messages import short
-from torchx_cubicml.launch.migration import migrated_trials
-from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_work import differing_settings
 from torchx_cubicml.records.provenance import COMMIT, SPACE, UNCOMMITTED
 from torchx_cubicml.records.workload import PROJECT
+from torchx_cubicml.space.spelling import same_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,12 +56,12 @@ def repeated_launch(launch: Launch, space: SearchSpace, trial: Trial, *, digest_
     Raises:
         LaunchError: a recorded text is no legal value of the space file, or a value cannot be written.
     """
-    workload, current = read_config(launch, space)
-    (trial,) = migrated_trials([trial], space, workload=workload, current=current, digest_keys=digest_keys)
+    history = command_history(launch, space)
+    (trial,) = migrated_trials(replace(history, trials=[trial], keys=tuple(digest_keys)))
     config = {item.name: trial.config[item.name] for item in space.parameters if item.name in trial.config}
     for item in space.parameters:
         if item.name in config:
-            _check_own(item, config[item.name], current.get(item.name))
+            _check_own(item, config[item.name], history.current.get(item.name))
     written = write_config(launch, space, config)
     program = program_path(launch.program, is_module=launch.is_module)
     differences, unknown = _checkout(trial, program)
@@ -113,7 +112,7 @@ def _checkout(trial: Trial, program: Path | None) -> tuple[list[str], list[str]]
 
 def _settings(trial: Trial, launch: Launch, space: SearchSpace, keys: Sequence[str]) -> tuple[list[str], list[str]]:
     """Compare the settings that the space file does not declare."""
-    names = differing_settings(trial, PresentCommand.of(launch, space), keys=keys)
+    names = differing_settings(trial, present_command(launch, space), keys=keys)
     if names is None:
         return [], ["the other arguments and the program's file: the record holds none that can be compared"]
     return [f"another value of {name}" for name in names], []

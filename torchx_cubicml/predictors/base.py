@@ -14,7 +14,7 @@ from torchx_cubicml.records.measurement import LEAST_THROUGHPUT, MOST_THROUGHPUT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
 
 _LOG_RANGE = math.log(LEAST_THROUGHPUT), math.log(MOST_THROUGHPUT)
 MOST_SPREAD = 10.0  # log standard deviation; a larger one carries no more information: nothing is known
@@ -83,7 +83,7 @@ class Predictor(Protocol):
     rows. It must not keep anything across ``fit``, or touch a file, a clock, the network or global randomness.
     """
 
-    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+    def fit(self, history: TrainingTable, *, rng: np.random.Generator) -> Self:
         """Fit on the measured rows of ``history``; none at all is legal, one is enough.
 
         Args:

@@ -17,7 +17,7 @@ from torchx_cubicml.predictors.weighted import weighted_quantile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History, MeasuredRows
+    from torchx_cubicml.predictors.features.history import MeasuredRows, TrainingTable
 
 
 # Ridge penalties on slopes of standardised inputs, in numbers of trials. The one of least leave-one-out error is
@@ -108,13 +108,13 @@ class Boosting:
         self.n_rounds = n_rounds
         self.n_trees = n_trees
 
-    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+    def fit(self, history: TrainingTable, *, rng: np.random.Generator) -> Self:
         """Fit on the measured rows of ``history``; see ``Predictor``."""
         with one_thread():
             self._fit(history, seed=int(rng.integers(2**31)))
         return self
 
-    def _fit(self, history: History, *, seed: int) -> None:
+    def _fit(self, history: TrainingTable, *, seed: int) -> None:
         rows = history.measured
         features, target, weights = rows.features, rows.logarithm, rows.weights
         self.n_measured_, self.prior_variance_ = len(rows), prior_variance(float(weights.sum()))

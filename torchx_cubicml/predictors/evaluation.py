@@ -11,7 +11,7 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, CrossWorkloadFeasibility
-from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.features.history import TrainingTable, training_row
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.splits import SplitRequest, make_splits
 from torchx_cubicml.records.objective_units import RATES
@@ -263,7 +263,7 @@ def grade(
     Raises:
         RecordError: nothing was measured in ``train`` or in ``test``.
     """
-    history = History.from_trials(train, objective=objective)
+    history = TrainingTable.from_trials(train, objective=objective)
     outcomes_or_none = [(trial, _outcome(trial, objective)) for trial in test]
     outcomes = [(trial, value) for trial, value in outcomes_or_none if value is not None]
     throughput = np.array([value for _, value in outcomes], dtype=np.float64)

@@ -27,7 +27,7 @@ from torchx_cubicml.predictors.weighted import weighted_quantile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.predictors.roofline.estimate import RooflineEstimate
     from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
 
@@ -51,7 +51,7 @@ class Greybox:
     def __init__(self, *, n_trees: int = 50) -> None:
         self.n_trees = n_trees
 
-    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+    def fit(self, history: TrainingTable, *, rng: np.random.Generator) -> Self:
         """Fit on the measured rows of ``history``; see ``Predictor``."""
         self.seed_ = int(rng.integers(2**31))
         self.history_ = history
@@ -64,7 +64,7 @@ class Greybox:
         self._fit_formulas(self.roofline_, history)
         return self
 
-    def _fit_formulas(self, formulas: Roofline | RecommenderRoofline, history: History) -> None:
+    def _fit_formulas(self, formulas: Roofline | RecommenderRoofline, history: TrainingTable) -> None:
         self.formulas_ = formulas
         self.forest_: ExtraTrees | None = None
         if self.n_trees and formulas.n_measured_ > 1:
@@ -120,7 +120,7 @@ class Greybox:
             self.boosting_ = Boosting().fit(self.history_, rng=np.random.default_rng(self.seed_))
         return self.boosting_.predict(features)
 
-    def _fit_trees(self, history: History) -> None:
+    def _fit_trees(self, history: TrainingTable) -> None:
         rows = history.measured
         estimate = self.formulas_.estimate(rows.features)
         rows = rows.rows(estimate.covered)

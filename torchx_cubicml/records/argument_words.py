@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import LaunchError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -71,3 +73,28 @@ def _split(found: re.Match[str]) -> tuple[str, str | None]:
     if dashes in {"-", "--"}:
         return f"{dashes}{name}", None if rest is None else rest[1:]
     return f"{name}=", rest[1:]
+
+
+def negation(flag: str) -> str:
+    """Return the flag that switches ``flag`` off.
+
+    Raises:
+        LaunchError: ``flag`` is a short flag.
+
+    >>> negation("--compile"), negation("--compile.enable")
+    ('--no-compile', '--compile.no-enable')
+    """
+    if not flag.startswith("--"):
+        raise LaunchError(f"{flag} cannot be switched off: only a long flag has a --no- form")
+    section, dot, key = flag[2:].rpartition(".")
+    return f"--{section}{dot}no-{key}"
+
+
+def negations(flag: str) -> frozenset[str]:
+    """Return every spelling that switches a flag off; none for a short flag and for ``name=value``."""
+    if not flag.startswith("--") or flag.endswith("="):
+        return frozenset()
+    off = negation(flag)
+    section, _, _ = off.rpartition("no-")
+    key = off.removeprefix(f"{section}no-")
+    return frozenset({off, f"{section}no_{key}", f"--no-{flag[2:]}", f"--no_{flag[2:]}"})

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.launch import same_value
 from torchx_cubicml.records.json_fields import items_of, number_of, object_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.objective_units import OBJECTIVES
 from torchx_cubicml.records.suggestion import Suggestion
+from torchx_cubicml.space.spelling import same_value
 from torchx_cubicml.store.file_cache import code_stamp, read_cache, write_cache
 from torchx_cubicml.store.fingerprint import fingerprint_from_json
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Value, Workload
-    from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.store.fingerprint import Fingerprint
 
 FORMAT = 3
@@ -57,9 +57,9 @@ class CachedSuggestion:
         n_trials: number of trials of all workloads.
         predictor: name of the predictor chosen for the store.
         n_launched: number of launches of the workload, those in flight included.
-        unseen: see ``DecisionContext``.
+        unseen: see ``History``.
         unsure: why a config that measured faster is not chosen, see ``unsure_gain``; empty if none is.
-        kept: see ``DecisionContext``.
+        kept: see ``History``.
         folders: digests of the folders in which launches of the program saved checkpoints.
         lines: advice on the workload's trials.
         warnings: warnings about parts of the store that could not be read.
@@ -84,14 +84,14 @@ class CachedSuggestion:
         return unchanged and self.n_trials <= n_trials <= (1 + _GROWTH) * self.n_trials
 
 
-def cache_path(folder: Path, case: DecisionContext, url: str) -> Path:
+def cache_path(folder: Path, case: History, url: str) -> Path:
     """Return the path of a command's cached suggestion below the folder of caches."""
     key = [FORMAT, code_stamp(), url, _plain(case.space), _plain(case.workload), _plain(case.current)]
     key.append(case.command.identity())
     return folder / "suggestions" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
 
 
-def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
+def save(path: Path, cached: CachedSuggestion, case: History) -> None:
     """Save a suggestion for the next launch of the same command."""
     try:
         suggestion = None if cached.suggestion is None else _suggestion_to_json(cached.suggestion, case)
@@ -102,7 +102,7 @@ def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
     write_cache(path, payload, most=_MOST_COMMANDS)
 
 
-def load(path: Path, case: DecisionContext) -> CachedSuggestion | None:
+def load(path: Path, case: History) -> CachedSuggestion | None:
     """Load a cached suggestion; ``None`` if there is none, or its file is damaged."""
     payload = read_cache(path)
     try:
@@ -128,7 +128,7 @@ def digest(trials: Iterable[Trial]) -> str:
     return hashlib.sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
 
 
-def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSuggestion:
+def _from_json(payload: Mapping[str, object], case: History) -> CachedSuggestion:
     def lines(name: str) -> tuple[str, ...]:
         return texts_of(payload[name], name, most=_MOST_LINES, most_characters=_MOST_TEXT)
 
@@ -157,7 +157,7 @@ def _count(payload: Mapping[str, object], name: str) -> int:
     return whole_number_of(payload[name], name)
 
 
-def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[str, object]:
+def _suggestion_to_json(suggestion: Suggestion, case: History) -> dict[str, object]:
     numbers = {name: getattr(suggestion, name) for name in _NUMBERS}
     parts = {} if suggestion.time_to_done is None else {_PARTS: dict(suggestion.time_to_done)}
     counts = {"n_trials": suggestion.n_trials, "n_baseline": suggestion.n_baseline}
@@ -165,15 +165,15 @@ def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[s
     return {**numbers, **counts, **parts, **others}
 
 
-def _choices(config: Config, case: DecisionContext) -> list[int] | None:
+def _choices(config: Config, case: History) -> list[int] | None:
     """Return a config as positions in the user's lists of choices; ``None`` for the user's own config."""
     if all(name in case.current and same_value(value, case.current[name]) for name, value in config.items()):
         return None
-    bound = case.frozen_space().without_rules().bind(workload=case.workload, current=case.current)
+    bound = case.frozen_space.without_rules().bind(workload=case.workload, current=case.current)
     return list(bound.encode(config))
 
 
-def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
+def _suggestion(payload: object, case: History) -> Suggestion:
     if not isinstance(payload, dict):
         raise TypeError("a suggestion is an object")
     numbers = {name: None if payload[name] is None else number_of(payload[name], name) for name in _NUMBERS}
@@ -209,11 +209,11 @@ def _parts(payload: object) -> dict[str, float] | None:
     return {name: number_of(each, name) for name, each in object_of(payload, _PARTS).items()}
 
 
-def _config(payload: Mapping[str, object], name: str, case: DecisionContext) -> Config:
+def _config(payload: Mapping[str, object], name: str, case: History) -> Config:
     if payload[name] is None:
         return case.current
     choices = [whole_number_of(index, name) for index in items_of(payload[name], name)]
-    config = case.frozen_space().without_rules().bind(workload=case.workload, current=case.current).decode(choices)
+    config = case.frozen_space.without_rules().bind(workload=case.workload, current=case.current).decode(choices)
     if config is None:
         raise ValueError("the config is not legal")
     return config

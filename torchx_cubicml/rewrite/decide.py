@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, StoreError
+from torchx_cubicml.history.passes import OF_LAUNCH, comparable, passed
+from torchx_cubicml.history.same_training import batch_lines
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.resumption import digested, folders, savers
 from torchx_cubicml.records.trial import short_id
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
+from torchx_cubicml.records.workload import expire_lost_trials, is_informative
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import (
     advise,
@@ -20,14 +22,12 @@ from torchx_cubicml.rewrite.choice import (
     earlier_launch,
     explore,
     going_on_line,
-    is_program_measured,
     keeps_own,
-    n_launched,
     other_submission_note,
     resumed_choice,
 )
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
-from torchx_cubicml.rewrite.rules import ENOUGH_OF_BASELINE, explores, measures_baseline
+from torchx_cubicml.rewrite.rules import ENOUGH_OF_BASELINE, explores, held, measures_baseline
 from torchx_cubicml.rewrite.unsure_gain import unsure_gain
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.deadline import read_with_deadline, within
@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from torchx_cubicml.history.history import History
+    from torchx_cubicml.launch.going_on import ResumeSigns
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.rewrite.choice import Choice, DecisionContext
+    from torchx_cubicml.rewrite.choice import Choice
     from torchx_cubicml.space import RewriteRules
 
 _LEAST_S = 0.2  # for the small objects of a store that was read late
@@ -77,11 +79,12 @@ class Decision:
     lines: tuple[str, ...] = ()
 
 
-def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: datetime) -> Decision:
+def decide(case: History, signs: ResumeSigns, url: str, *, limits: DecisionLimits, now: datetime) -> Decision:
     """Decide on the config of a launch.
 
     Args:
-        case: input of the decision; its trials are read here.
+        case: command; its trials are read here.
+        signs: that the command goes on with an earlier training.
         url: URL of the store.
         limits: limits of the decision.
         now: present time, see ``explore``.
@@ -93,7 +96,11 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     """
     path = cache_path(limits.cache, case, url) if limits.cache is not None else None
     cached = load(path, case) if path is not None else None
-    if path is not None and cached is not None and (unchanged := _unchanged(cached, case, url, limits)) is not None:
+    if (
+        path is not None
+        and cached is not None
+        and (unchanged := _unchanged(cached, case, signs, url, limits)) is not None
+    ):
         if unchanged != cached:
             save(path, unchanged, case)
         return _decision(unchanged, case)
@@ -104,18 +111,18 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
         return replace(limits, read_s=max(started + limits.read_s - time.monotonic(), _LEAST_S))
 
     keys = _digest_keys(url, left())
-    case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, left()), digest_keys=keys)
+    case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, left()), keys=keys)
     lines: tuple[str, ...] = ()
-    goes_on, earlier = earlier_launch(case)
+    goes_on, earlier = earlier_launch(case, signs)
     if goes_on:
         path = cached = None  # they are of launches that begin anew
         resumed = resumed_choice(case, earlier)
-        lines = (going_on_line(case, earlier, case.current if resumed is None else resumed.config),)
+        lines = (going_on_line(case, signs, earlier, case.current if resumed is None else resumed.config),)
         if resumed is not None:
             return Decision(choice=resumed, lines=(*first_few(reading.warnings), *lines))
-        case = replace(case, goes_on=True)
+        case = replace(case, held=held(case.space, goes_on=True))
     chosen, explored, note = within(
-        limits.think_s, lambda: _choose(case.migrated(), cached, now, reading.trials), what="choosing a config"
+        limits.think_s, lambda: _choose(passed(case, *OF_LAUNCH), cached, now, reading.trials), what="choosing a config"
     )
     saved_in = {folder for trial in savers(reading.trials, case.workload) for folder in folders(trial)}
     fresh = replace(
@@ -132,7 +139,7 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     return _decision(fresh, case, note=note)
 
 
-def typed_over_lines(case: DecisionContext, url: str, *, limits: DecisionLimits) -> tuple[str, ...]:
+def typed_over_lines(case: History, signs: ResumeSigns, url: str, *, limits: DecisionLimits) -> tuple[str, ...]:
     """Return a warning if a launch that stays as typed goes on with a training of another config.
 
     Raises:
@@ -141,8 +148,8 @@ def typed_over_lines(case: DecisionContext, url: str, *, limits: DecisionLimits)
     if split_url(url)[0] not in LOCAL_PROTOCOLS:  # a launch that is only recorded waits for no network
         return ()
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
-    case = replace(case, trials=reading.trials, digest_keys=_digest_keys(url, limits))
-    _, earlier = earlier_launch(case)
+    case = replace(case, trials=reading.trials, keys=_digest_keys(url, limits))
+    _, earlier = earlier_launch(case, signs)
     choice = resumed_choice(case, earlier)
     if choice is None:
         return ()
@@ -152,50 +159,49 @@ def typed_over_lines(case: DecisionContext, url: str, *, limits: DecisionLimits)
 
 
 def _choose(
-    case: DecisionContext, cached: CachedSuggestion | None, now: datetime, recorded: Sequence[Trial]
+    case: History, cached: CachedSuggestion | None, now: datetime, recorded: Sequence[Trial]
 ) -> tuple[CachedSuggestion, Choice | None, str]:
     """Return the cached suggestion if it still holds, else a fresh one; the config to explore, if any; and a note."""
-    if not is_program_measured(case):
+    if not case.is_measured:
         unknown = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
-        return replace(unknown, predictor=case.predictor, lines=case.lines), None, ""
+        return replace(unknown, predictor=case.predictor, lines=case.notes), None, ""
     explored, note = explore(case, now=now)
-    own = [trial for trial in expire_lost_trials(case.trials, case.workload) if is_same_workload(trial, case.workload)]
-    own = [trial for trial in own if is_informative(trial)]
-    shown = digest(own)
+    expired = replace(case, trials=expire_lost_trials(case.trials, case.workload))
+    own = replace(case, trials=[*filter(is_informative, expired.own)])
+    shown = digest(own.trials)
     if cached is not None and cached.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
-        return replace(cached, n_launched=n_launched(case)), explored, note
+        return replace(cached, n_launched=len(case.own)), explored, note
     suggestion = advise(case)
     fresh = CachedSuggestion(
         suggestion=suggestion,
         store={},
         shown=shown,
         n_trials=len(case.trials),
-        n_launched=n_launched(case),
+        n_launched=len(case.own),
         predictor=case.predictor,
         unseen=case.unseen,
         unsure=unsure_gain(case, recorded=recorded) if keeps_own(case, suggestion) else "",
         kept=case.kept,
         lines=(
-            *case.lines,
-            *comparable_trials(own, case.workload, any_device=case.space.chooses_machine)[1],
-            *_further_lines(case, own, suggestion),
+            *comparable(own).notes,
+            *_further_lines(case, own.trials, suggestion),
         ),
     )
     return fresh, explored, note
 
 
-def _further_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
+def _further_lines(case: History, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
     """Return messages on what this launch could not take.
 
     They are on parameters that keep the global batch size, on faster launches of another one, and on the scheduler.
     """
-    lines = [*dict.fromkeys(case.batch_lines().values())]
+    lines = [*dict.fromkeys(batch_lines(case).values())]
     if not (case.unseen or case.kept) and (suggestion is None or suggestion.config == case.current):
         lines.append(faster_batch_note(case.space, own, workload=case.workload, current=case.current))
     return [line for line in (*lines, other_submission_note(case)) if line]
 
 
-def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
+def _decision(cached: CachedSuggestion, case: History, note: str = "") -> Decision:
     choice = None
     if cached.suggestion is not None:
         choice = apply_rules(replace(case, kept=cached.kept), cached.suggestion, unsure=cached.unsure)
@@ -230,7 +236,7 @@ def _digest_keys(url: str, limits: DecisionLimits) -> tuple[str, ...]:
 
 
 def _unchanged(
-    cached: CachedSuggestion, case: DecisionContext, url: str, limits: DecisionLimits
+    cached: CachedSuggestion, case: History, signs: ResumeSigns, url: str, limits: DecisionLimits
 ) -> CachedSuggestion | None:
     """Return the cached suggestion if it holds without reading the trials, else ``None``.
 
@@ -241,7 +247,7 @@ def _unchanged(
         case.space, workload=case.workload, n_trials=cached.n_launched
     ):
         return None
-    signs, keys = case.signs, _digest_keys(url, limits) if cached.folders else ()
+    keys = _digest_keys(url, limits) if cached.folders else ()
     if signs.says or signs.holds or signs.job or not digested(signs.places, keys).isdisjoint(cached.folders):
         return None
     store = TrialStore(url)

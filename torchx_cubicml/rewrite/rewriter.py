@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.present_command import program_digest
+from torchx_cubicml.history.same_training import check_batch_size, kept_line, not_permitted
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, with_rule_facts, workload_of, write_config
-from torchx_cubicml.launch.command_texts import (
-    launcher_provenance,
-    program_digest,
-    program_path,
-    program_texts,
-    recorded_variables,
-)
-from torchx_cubicml.launch.config_io import checked_hooks, kept_variables
+from torchx_cubicml.launch.command_texts import launcher_provenance, program_path, program_texts, recorded_variables
+from torchx_cubicml.launch.config_io import checked_hooks, kept_variables, present_command
 from torchx_cubicml.launch.going_on import ResumeSigns
 from torchx_cubicml.launch.messages import (
     KEPT,
@@ -36,8 +33,6 @@ from torchx_cubicml.launch.messages import (
     statistic_text,
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files, with_typed_command
-from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import check_batch_size, kept_line, not_permitted
 from torchx_cubicml.launch.scheduler import (
     check_takes_command,
     is_dry_run,
@@ -52,8 +47,7 @@ from torchx_cubicml.records.contract import Contract, TypedCommand, encode_contr
 from torchx_cubicml.records.job_time import parts_text, seconds_text
 from torchx_cubicml.records.provenance import SPACE
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.rewrite.choice import DecisionContext
-from torchx_cubicml.rewrite.rules import check_outputs
+from torchx_cubicml.rewrite.rules import check_outputs, held
 from torchx_cubicml.settings import (
     KEEP_COMMAND,
     cache_folder,
@@ -286,13 +280,19 @@ def _decide(launch: Launch, contract: Contract, space: SearchSpace, options: Opt
 
     think_s = seconds_option("think_deadline_s", THINK_DEADLINE_S)
     limits = DecisionLimits(read_s=READ_DEADLINE_S, think_s=think_s, cache=_cache_folder(options))
-    signs = within(READ_DEADLINE_S, lambda: ResumeSigns.of(launch), what="looking for checkpoints")
-    case = DecisionContext(space=with_rule_facts(launch, space), workload=contract.workload, current=contract.config)
     starts_again = space.rewrite.retry_as_typed and (launch.can_have_second_attempt or launch.world_size == 1)
-    case = replace(case, command=PresentCommand.of(launch, space), signs=signs, starts_again=starts_again)
+    signs = within(READ_DEADLINE_S, lambda: ResumeSigns.of(launch), what="looking for checkpoints")
+    signs = replace(signs, starts_again=starts_again)
+    case = History(
+        space=with_rule_facts(launch, space),
+        workload=contract.workload,
+        current=contract.config,
+        command=present_command(launch, space),
+        held=held(space),
+    )
     if mode != "rewrite":
-        return Decision(choice=None, lines=typed_over_lines(case, contract.store, limits=limits))
-    return decide(case, contract.store, limits=limits, now=datetime.now(UTC))
+        return Decision(choice=None, lines=typed_over_lines(case, signs, contract.store, limits=limits))
+    return decide(case, signs, contract.store, limits=limits, now=datetime.now(UTC))
 
 
 def _with_choice(

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.facts.named_places import NamedPlace, is_remote, places_in
-from torchx_cubicml.launch import Launch, same_value
-from torchx_cubicml.launch.same_training import batch_change, batch_cure, batch_sizes, not_permitted
+from torchx_cubicml.history.same_training import batch_change, batch_cure, batch_sizes, not_permitted
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.resumption import touches_state
 from torchx_cubicml.records.trial import Origin
@@ -24,9 +23,10 @@ from torchx_cubicml.records.workload import is_same_program, is_same_workload
 from torchx_cubicml.space.search_space import RESHARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
+    from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
@@ -58,15 +58,6 @@ def _is_free_to_resume(parameter: Parameter, resume: Collection[str]) -> bool:
     return follows or parameter.name in resume or is_layout or not all(map(touches_state, parameter.known_names))
 
 
-def with_equal_frozen_values(
-    trials: Iterable[Trial], frozen_space: SearchSpace, *, workload: Workload, current: Config
-) -> list[Trial]:
-    """Leave out trials of this workload that differ from ``current`` in a parameter that the held space fixes."""
-    tuned = {parameter.name for parameter in frozen_space.parameters}
-    fixed = [name for name in current if name not in tuned]
-    return [trial for trial in trials if not is_same_workload(trial, workload) or _alike(trial.config, current, fixed)]
-
-
 def check_outputs(launch: Launch) -> None:
     """Check that what a failed launch leaves could be moved aside before the launch starts again as typed.
 
@@ -75,6 +66,7 @@ def check_outputs(launch: Launch) -> None:
     Raises:
         LaunchError: a flag for an output names a remote place.
 
+    >>> from torchx_cubicml.launch import Launch
     >>> check_outputs(Launch(program="train.py", script_args=("--load-checkpoint", "s3://a", "--out", "runs/1")))
     """
     for name, value in places_in(launch.script_args, NamedPlace.OUTPUT):
@@ -168,7 +160,3 @@ def _hours(trial: Trial, now: datetime | None) -> float | None:
 def _devices(trial: Trial) -> int:
     size = trial.fact("world_size")
     return size if isinstance(size, int) and size > 0 else 1
-
-
-def _alike(config: Config, current: Config, names: Iterable[str]) -> bool:
-    return all(name in config and same_value(config[name], current[name]) for name in names)

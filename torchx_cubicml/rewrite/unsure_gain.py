@@ -5,25 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.history.passes import comparable, searched
 from torchx_cubicml.launch.messages import better_word, per_cost_text
 from torchx_cubicml.records.config_changes import config_changes
 from torchx_cubicml.records.crowding import crowding_text, mean_launches_beside
-from torchx_cubicml.records.workload import comparable_trials, is_same_workload, value_key
-from torchx_cubicml.rewrite.rules import with_equal_frozen_values
+from torchx_cubicml.records.workload import value_key
+from torchx_cubicml.rewrite.choice import changed_batch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config
-    from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space import SearchSpace
 
 _WORTH_SAYING = 1.05  # ratio of throughputs from which a measured config is mentioned
 _NAMED = 3  # changed parameters that are named
 
 
-def unsure_gain(case: DecisionContext, *, recorded: Sequence[Trial]) -> str:
+def unsure_gain(case: History, *, recorded: Sequence[Trial]) -> str:
     """Return the reason for doubt that the fastest measured config beats the user's own; empty if none measured faster.
 
     Only configs that an ordinary launch may run count, and only if the user's own config was measured, too.
@@ -40,9 +41,8 @@ def unsure_gain(case: DecisionContext, *, recorded: Sequence[Trial]) -> str:
     if best is None:
         return ""
     trials = [replace(each, config=_free(case, each.config)) for each in trials]
-    elsewhere = [each for each in case.trials if not is_same_workload(each, case.workload)]
     both = _free(case, case.current), _free(case, best.config)
-    found = compared(*both, trials, objective=objective, elsewhere=elsewhere)
+    found = compared(*both, trials, objective=objective, elsewhere=case.others)
     if found is None or found.measured < _WORTH_SAYING:
         return ""
     changes = config_changes(*both[::-1])
@@ -53,18 +53,16 @@ def unsure_gain(case: DecisionContext, *, recorded: Sequence[Trial]) -> str:
     return f"{gain}, not surely {better_word(objective)}: {doubt}"
 
 
-def _measured_trials(case: DecisionContext) -> list[Trial]:
+def _measured_trials(case: History) -> list[Trial]:
     """Return the measured launches of the configs that an ordinary launch may run, and of the user's own."""
-    space, workload, current = case.searched_space(), case.workload, case.current
-    bound = space.bind(workload=workload, current=current)
-    own = with_equal_frozen_values(case.own_trials(), space, workload=workload, current=current)
-    comparable = comparable_trials(own, workload, any_device=space.chooses_machine)[0]
-    trials = [each.at(case.space.statistic).priced(case.space.prices) for each in comparable]
+    found = searched(case)
+    known = comparable(replace(found, trials=found.own))
+    bound = known.space.bind(workload=case.workload, current=case.current)
     return [
         each
-        for each in trials
+        for each in known.trials
         if each.throughput(case.space.objective) is not None
-        and (_key(case, each.config) == _key(case, current) or _may_run(case, bound, each.config))
+        and (_key(case, each.config) == _key(case, case.current) or _may_run(case, bound, each.config))
     ]
 
 
@@ -77,16 +75,16 @@ def _crowding(trials: Sequence[Trial], recorded: Sequence[Trial]) -> str:
     return f" ({text})" if text else ""
 
 
-def _may_run(case: DecisionContext, bound: SearchSpace, config: Config) -> bool:
+def _may_run(case: History, bound: SearchSpace, config: Config) -> bool:
     """Return whether a config is legal in the searched space and keeps the global batch size."""
     is_legal = {item.name: config[item.name] for item in bound.parameters if item.name in config} in bound
-    return is_legal and not case.changed_batch(config)
+    return is_legal and not changed_batch(case, config)
 
 
-def _free(case: DecisionContext, config: Config) -> Config:
+def _free(case: History, config: Config) -> Config:
     """Return the values that are not derived."""
     return {item.name: config[item.name] for item in case.space.parameters if not item.derive and item.name in config}
 
 
-def _key(case: DecisionContext, config: Config) -> Hashable:
+def _key(case: History, config: Config) -> Hashable:
     return tuple((name, value_key(value)) for name, value in _free(case, config).items())

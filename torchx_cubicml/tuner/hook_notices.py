@@ -10,7 +10,7 @@ from torchx_cubicml.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor.hook_refusals import HookRefusals
+    from torchx_cubicml.history.hook_refusals import HookRefusals
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.request import Prepared
 

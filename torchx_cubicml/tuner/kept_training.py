@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
-from torchx_cubicml.launch.same_training import (
-    batch_contradiction,
+from torchx_cubicml.history.same_training import (
     batch_cure,
     batch_sizes,
     can_change_batch,
@@ -25,8 +24,8 @@ from torchx_cubicml.space.fixed import with_fixed_values
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
 
@@ -46,29 +45,25 @@ class KeptTraining:
     is_empty: bool = False
 
 
-def keep_training(
-    space: SearchSpace, launch: Launch, *, workload: Workload, current: Config, where: str, own: Sequence[Trial] = ()
-) -> KeptTraining:
+def keep_training(history: History, launch: Launch, *, where: str) -> KeptTraining:
     """Return the search space that keeps the training of a command, with notices on what stays.
 
     Args:
-        space: as the user wrote it.
+        history: of the same work, in the terms of the space as the user wrote it.
         launch: the command, which may have a flag for the accumulation.
-        workload: facts of the launch.
-        current: the user's own config.
         where: path of the space file, for messages.
-        own: trials of the workload that did the same work.
 
     Raises:
         SpaceError: the space has no legal config.
         LaunchError: no config of the space keeps the training, or the file states another global batch.
     """
+    space, workload, current = history.space, history.workload, history.current
     check_batch_size(workload=workload, current=current)
     space.bind(workload=workload, current=current)
     held, keeps_batch = not_permitted(space), can_change_batch(space, workload=workload, current=current)
     if not held and not keeps_batch:
         return KeptTraining(space=space)
-    facts = {**workload, **kept_batch(own, current=current)}
+    facts = {**workload, **kept_batch(history.own, current=current)}
     kept = with_same_training(space, workload=facts, current=current)
     sizes = batch_sizes(space) if keeps_batch else []
     try:
@@ -85,16 +80,6 @@ def keep_training(
         notices.append(f"keeping {_names(stuck)}: another value changes the global batch; {cure}")
     is_empty = bool(notices) and bound.size(limit=2) == 1 and current in bound
     return KeptTraining(space=kept, notices=tuple(notices), is_empty=is_empty)
-
-
-def check_observed_batch(space: SearchSpace, own: Sequence[Trial], *, current: Config) -> None:
-    """Check that launches of the user's own config had the batch that the space file computes; see ``batch_lines``.
-
-    Raises:
-        LaunchError: they had another one, and a tune may change it.
-    """
-    if why := batch_contradiction(space, own, current=current):
-        raise LaunchError(why)
 
 
 def with_kept_batch(

@@ -12,24 +12,28 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
-from torchx_cubicml.errors import CubicMLError, StoreError
+from torchx_cubicml.errors import CubicMLError, LaunchError, StoreError
+from torchx_cubicml.history.objective import measured_objective
+from torchx_cubicml.history.passes import migrated, surely_of_same_work
+from torchx_cubicml.history.same_training import (
+    batch_contradiction,
+    batch_parameters,
+    is_same_training,
+    kept_batch,
+    observed_batch_line,
+)
 from torchx_cubicml.launch.launch import changed_scheduler_options
-from torchx_cubicml.launch.migration import migrated_trials
-from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
-from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import batch_parameters, is_same_training, kept_batch, observed_batch_line
-from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import store_doubt, with_option_texts
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.records.workload import collapsed, is_same_workload, without_refused_values
+from torchx_cubicml.records.workload import collapsed, without_refused_values
 from torchx_cubicml.tuner.certain_failures import last_line
 from torchx_cubicml.tuner.duration import duration_text
 from torchx_cubicml.tuner.hook_notices import hook_notices
 from torchx_cubicml.tuner.journal import Journal
-from torchx_cubicml.tuner.kept_training import check_observed_batch, with_kept_batch
+from torchx_cubicml.tuner.kept_training import with_kept_batch
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.advisor.pareto_front import Frontier
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.budget import Spent
@@ -145,7 +150,6 @@ class _Loop:
         self._jobs = jobs
         self._clock = clock
         self._advisor = advisor
-        self._command = PresentCommand.of(prepared.component.launch, prepared.space)
         self._pending = PendingLaunches(prepared, tune_state, jobs, clock)
         self._wanted = prepared.request.parallel
         self._world_size = prepared.component.launch.world_size or 1
@@ -306,7 +310,7 @@ class _Loop:
         self._tune_state.trial_log.refresh()
         planned = plan_launch(
             self._prepared,
-            self._trials(),
+            self._history(),
             launches_left=left,
             known=self._tune_state.others(),
             advisor=self._advisor,
@@ -317,8 +321,8 @@ class _Loop:
             return None
         return planned
 
-    def _trials(self) -> list[Trial]:
-        """Return all trials; those in flight get the present time as their start.
+    def _history(self) -> History:
+        """Return the history; trials in flight get the present time as their start.
 
         They are known not to be lost, however long they queue. A requeued job whose ranks have recorded an end is set
         back to running.
@@ -335,20 +339,19 @@ class _Loop:
         }
         return self._migrated(replaced.get(trial.trial_id, trial) for trial in self._tune_state.trial_log.trials())
 
-    def _migrated(self, trials: Iterable[Trial]) -> list[Trial]:
+    def _migrated(self, trials: Iterable[Trial]) -> History:
         """Return trials in the terms of the space file; those from before this tune only if they did the same work."""
-        prepared, keys = self._prepared, self._tune_state.trial_log.digest_keys
-        migrated = migrated_trials(
-            trials, prepared.space, workload=prepared.workload, current=prepared.current, digest_keys=keys
-        )
-        known = with_same_work(migrated, self._command, space=prepared.space, workload=prepared.workload, keys=keys)
-        same, before = set(map(id, known.certain)), self._tune_state.others()
-        return [trial for trial in migrated if id(trial) in same or trial.trial_id not in before]
+        prepared, before = self._prepared, self._tune_state.others()
+        history = migrated(prepared.history([*trials], self._tune_state.trial_log.digest_keys))
+        same = set(map(id, surely_of_same_work(history).trials))
+        return history.where(lambda trial: id(trial) in same or trial.trial_id not in before)
+
+    def _recorded(self) -> History:
+        return self._migrated(self._tune_state.trial_log.trials())
 
     def _infer_objective(self) -> None:
         """Take the objective that the launches so far were measured in, if the space file states none."""
-        trials = self._migrated(self._tune_state.trial_log.trials())
-        space, _ = with_measured_objective(self._prepared.space, trials, workload=self._prepared.workload)
+        space, _ = measured_objective(self._recorded())
         self._prepared = replace(self._prepared, space=space)
 
     def _keep_batch(self, *, suspected: bool = False) -> list[str]:
@@ -359,8 +362,9 @@ class _Loop:
         """
         prepared = self._prepared
         free = {item.name for item in prepared.space.parameters if len(item.choices) > 1}
-        own = [trial for trial in self._trials() if is_same_workload(trial, prepared.workload)]
-        check_observed_batch(prepared.space, own, current=prepared.current)
+        own = self._history().own
+        if why := batch_contradiction(prepared.space, own, current=prepared.current):
+            raise LaunchError(why)
         single = {name for name, value in prepared.current.items() if not isinstance(collapsed(value), tuple)}
         names = batch_parameters(prepared.space, own, suspected=suspected)
         found = [name for name in names if name in free & single]
@@ -380,12 +384,9 @@ class _Loop:
             self._prefetch.keep(planned[1] if planned is not None and planned[0] == "search" else None)
 
     def _abort_if_hopeless(self, finished: FinishedLaunch) -> None:
-        known = self._migrated(self._tune_state.trial_log.trials())
+        known, objective = self._recorded(), self._prepared.space.objective
         measured = (
-            trial.throughput(self._prepared.space.objective) is not None
-            and trial.trial_id != finished.trial.trial_id
-            and is_same_workload(trial, self._prepared.workload)
-            for trial in known
+            trial.throughput(objective) is not None and trial.trial_id != finished.trial.trial_id for trial in known.own
         )
         baseline = config_key(self._prepared.current)
         if not self._pending.under_way:
@@ -394,13 +395,13 @@ class _Loop:
             self._prepared,
             finished,
             self._tune_state.settled_trials(),
-            known=known,
+            known=known.trials,
             measured_before=any(measured),
             awaits_own=any(config_key(pending.config) == baseline for pending in self._pending.under_way),
         )
 
     def _evidence(self) -> Evidence:
-        return Evidence.of(self._prepared, self._trials(), self._tune_state.others())
+        return Evidence.of(self._history(), self._tune_state.others())
 
     def _set_aside_notice(self, finished: FinishedLaunch) -> Iterator[Notice]:
         """Yield a notice if the launch that has just ended shows that a value fails, or each value but the own one."""
@@ -502,14 +503,14 @@ class _Loop:
 
     def _result(self) -> TuneResult:
         self._tune_state.trial_log.refresh()
-        trials = self._migrated(self._tune_state.trial_log.trials())
-        best, comparison = winner_of(self._prepared, trials, known=self._tune_state.others(), advisor=self._advisor)
-        evidence = Evidence.of(self._prepared, trials, self._tune_state.others())
+        history = self._recorded()
+        best, comparison = winner_of(self._prepared, history, known=self._tune_state.others(), advisor=self._advisor)
+        evidence = Evidence.of(history, self._tune_state.others())
         certain = evidence.certain_failures(self._prepared)
         report = FinalReport()
         if best is not None:
             prepared = with_set_aside(self._prepared, certain) or self._prepared
-            snapshot = snapshot_of(prepared, trials, seed=prepared.request.seed)
+            snapshot = snapshot_of(prepared, history.trials, seed=prepared.request.seed)
             report = self._advisor.account(snapshot, best.config)
         return TuneResult(
             comparison=comparison,
@@ -555,11 +556,7 @@ def _of_same_training(prepared: Prepared, evidence: Evidence, trials: Iterable[T
     space, current, known = prepared.space, prepared.current, [*evidence.own, *evidence.before]
     facts = {"workload": {**prepared.workload, **kept_batch(known, current=current)}, "current": current}
     held = batch_parameters(space, known, suspected=True)
-    return [
-        without_refused_values(each)
-        for each in trials
-        if is_same_training(space, config=each.config, held=held, **facts)
-    ]
+    return [each for each in trials if is_same_training(space, config=each.config, held=held, **facts)]
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.comparison import Comparison, compared, launches_lacking
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.history.passes import comparable
 from torchx_cubicml.launch.messages import best_word, better_word
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM, repeat_noise
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.tuner.certain_failures import (
     CertainFailures,
     certain_failures,
@@ -30,6 +30,7 @@ from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.proposer import Proposer
@@ -52,15 +53,13 @@ class Evidence:
     elsewhere: tuple[Trial, ...] = ()
 
     @classmethod
-    def of(cls, prepared: Prepared, trials: Sequence[Trial], known: frozenset[str]) -> Evidence:
+    def of(cls, history: History, known: frozenset[str]) -> Evidence:
         """Sort the trials into groups; ``known`` holds the ids of the trials from before this tune."""
-        any_device, found = prepared.space.chooses_machine, expire_lost_trials(trials, prepared.workload)
-        comparable, _ = comparable_trials(found, prepared.workload, any_device=any_device)
-        of_workload = [trial for trial in comparable if is_same_workload(trial, prepared.workload)]
+        found = comparable(history)
         return cls(
-            before=tuple(trial for trial in of_workload if trial.trial_id in known),
-            own=tuple(sorted((t for t in of_workload if t.trial_id not in known), key=lambda t: t.started_at)),
-            elsewhere=tuple(trial for trial in comparable if not is_same_workload(trial, prepared.workload)),
+            before=tuple(trial for trial in found.own if trial.trial_id in known),
+            own=tuple(sorted((t for t in found.own if t.trial_id not in known), key=lambda t: t.started_at)),
+            elsewhere=tuple(found.others),
         )
 
     def measured(self, config: Config, objective: str, *, chosen: bool) -> tuple[Trial, ...]:
@@ -89,41 +88,32 @@ class Evidence:
         return repeat_noise(self.own, objective=objective, elsewhere=(*self.before, *self.elsewhere))
 
 
-def next_launch(
-    prepared: Prepared,
-    trials: Sequence[Trial],
-    *,
-    launches_left: int,
-    known: frozenset[str] = frozenset(),
-    advisor: Proposer | None = None,
-) -> tuple[str, Suggestion] | None:
-    """Return the purpose and the suggestion of the next launch.
-
-    ``None`` if nothing is left to measure, or nothing before a launch in flight ends.
-
-    The user's own config comes first. A launch lost to an infrastructure failure is retried once. The last launches
-    repeat the own config and the winner in turn, so that a gain can be distinguished from noise. Rivals of the winner
-    are repeated once before them, if launches are left for it.
-    """
-    planned = plan_launch(prepared, trials, launches_left=launches_left, known=known, advisor=advisor)
-    return None if isinstance(planned, str) else planned
-
-
 def plan_launch(
     prepared: Prepared,
-    trials: Sequence[Trial],
+    history: History,
     *,
     launches_left: int,
     known: frozenset[str] = frozenset(),
     advisor: Proposer | None = None,
 ) -> tuple[str, Suggestion] | str:
-    """Return the next launch as ``next_launch`` does, or the reason why there is none, in words.
+    """Return the purpose and the suggestion of the next launch, or the reason why there is none, in words.
 
     The reason ends the tune if no launch is in flight.
+
+    The user's own config comes first. A launch lost to an infrastructure failure is retried once. The last launches
+    repeat the own config and the winner in turn, so that a gain can be distinguished from noise. Rivals of the winner
+    are repeated once before them, if launches are left for it.
+
+    Args:
+        prepared: the checked request.
+        history: in the terms of its space.
+        launches_left: within the budget.
+        known: ids of the trials from before this tune.
+        advisor: proposer that replaces the advisor.
     """
     current = prepared.current
     advisor = advisor or StudyProposer.serving(prepared)
-    evidence = Evidence.of(prepared, trials, known)
+    evidence = Evidence.of(history, known)
     own = _own_config(current)
     if not any(
         _is_decisive(trial, current) or _in_flight(trial, current) for trial in (*evidence.before, *evidence.own)
@@ -138,8 +128,8 @@ def plan_launch(
     narrowed = with_set_aside(_with_fewer_repeats(prepared, evidence, launches_left), certain)
     if narrowed is None:
         return _nothing_to_try(certain)
-    seed = prepared.request.seed + len(trials)
-    snapshot = snapshot_of(narrowed, _with_lost_as_failed(trials, evidence), seed=seed, known=known)
+    seed = prepared.request.seed + len(history.trials)
+    snapshot = snapshot_of(narrowed, _with_lost_as_failed(history.trials, evidence), seed=seed, known=known)
     return _search_or_confirm(narrowed, evidence, certain, advisor, snapshot, launches_left)
 
 
@@ -311,22 +301,22 @@ def snapshot_of(
     prepared: Prepared, trials: Sequence[Trial], *, seed: int, known: frozenset[str] = frozenset()
 ) -> Snapshot:
     """Build the input of a proposer; ``known`` holds the ids of the trials from before this tune."""
-    facts = {"workload": prepared.workload, "current": prepared.current}
-    return Snapshot(space=prepared.space, trials=trials, seed=seed, known=known, **facts)
+    workload, current = prepared.workload, prepared.current
+    return Snapshot(space=prepared.space, workload=workload, current=current, trials=trials, seed=seed, known=known)
 
 
 def winner_of(
-    prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str], advisor: Proposer | None = None
+    prepared: Prepared, history: History, *, known: frozenset[str], advisor: Proposer | None = None
 ) -> tuple[Suggestion | None, Comparison | None]:
     """Return the incumbent (the best known config) and the comparison of its repeats with the user's own config.
 
     If the incumbent was not measured again but other configs were, the fastest of those is returned.
     """
     advisor = advisor or StudyProposer.serving(prepared)
-    best = advisor.best_known(snapshot_of(prepared, trials, seed=prepared.request.seed))
+    best = advisor.best_known(snapshot_of(prepared, history.trials, seed=prepared.request.seed))
     if best is None:
         return None, None
-    evidence = Evidence.of(prepared, trials, known)
+    evidence = Evidence.of(history, known)
     comparison = _compared(prepared, evidence, best)
     lacks = comparison is None or comparison.launches_lacking > 0
     if lacks and config_key(best.config) != config_key(prepared.current):

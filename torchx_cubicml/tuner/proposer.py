@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod, Study, expected_gain, sensitivity, verdict
-from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.history.history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torchx_cubicml.advisor import ParameterSensitivity
     from torchx_cubicml.records.suggestion import Suggestion
-    from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Config, Workload
-    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.records.values import Config
     from torchx_cubicml.tuner.request import Prepared
 
 
@@ -32,23 +28,15 @@ class FinalReport:
     sensitivities: tuple[ParameterSensitivity, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Input of a proposer: the search space, the workload and the trials at one point in time.
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(History):
+    """Input of a proposer: the history at one point in time, in which planned and running trials are in flight.
 
     Args:
-        space: search space, bound to the workload or not.
-        workload: facts of the workload.
-        current: the user's own config.
-        trials: trials of any workload; planned and running ones count as in flight.
         seed: random seed.
         known: ids of the trials from before this tune.
     """
 
-    space: SearchSpace
-    workload: Workload
-    current: Config
-    trials: Sequence[Trial]
     seed: int
     known: frozenset[str] = frozenset()
 
@@ -108,9 +96,7 @@ class StudyProposer:
 
     def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         """See ``Proposer``."""
-        if not any(
-            trial.measurement is not None and is_same_workload(trial, snapshot.workload) for trial in snapshot.trials
-        ):
+        if not any(trial.measurement is not None for trial in snapshot.own):
             return None  # saves the time of fitting a surrogate
         return self._study_of(snapshot).best_known()
 
@@ -140,13 +126,6 @@ class StudyProposer:
             and last.seed == snapshot.seed
         )
         if self._study is None or not is_same:
-            self._study = Study.of(
-                snapshot.space,
-                workload=snapshot.workload,
-                current=snapshot.current,
-                trials=snapshot.trials,
-                seed=snapshot.seed,
-                predictor=self.predictor,
-            )
+            self._study = Study.fitted(replace(snapshot, predictor=self.predictor), seed=snapshot.seed)
             self._last = snapshot
         return self._study

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import getpass
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.errors import LaunchError, SpaceError, StoreError
-from torchx_cubicml.launch import migrated_trials, read_config, with_rule_facts
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.passes import OF_TUNE, passed
+from torchx_cubicml.history.same_training import can_change_batch
+from torchx_cubicml.launch import command_history
 from torchx_cubicml.launch.component import ComponentLaunch
 from torchx_cubicml.launch.config_io import change_for_profiling
 from torchx_cubicml.launch.going_on import ResumeSigns
-from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_training import can_change_batch
-from torchx_cubicml.launch.same_work import with_same_work
 from torchx_cubicml.launch.scheduler import check_takes_command, scheduler_options
 from torchx_cubicml.predictors.measurement_error import FEWEST_TO_CLAIM
 from torchx_cubicml.records.objective_units import PER_CURRENCY
-from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url, read_trials
 from torchx_cubicml.store.digest_key import digest_keys
@@ -28,9 +28,9 @@ from torchx_cubicml.tuner.budget import Budget
 from torchx_cubicml.tuner.kept_training import keep_training
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.history.present_command import PresentCommand
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import SearchSpace
@@ -135,6 +135,7 @@ class Prepared:
         space: search space, without what would change the training and is not permitted to.
         workload: facts of the launch.
         current: the user's own config.
+        command: as a history compares it.
         store_url: absolute URL of the store.
         scratch: folder that replaces ``{scratch}``.
         predictor: name of the predictor chosen for the store, if any.
@@ -146,10 +147,23 @@ class Prepared:
     space: SearchSpace
     workload: Workload
     current: Config
+    command: PresentCommand
     store_url: str
     scratch: str
     predictor: str = ""
     notices: tuple[str, ...] = ()
+
+    def history(self, trials: Sequence[Trial], keys: tuple[str, ...] = ()) -> History:
+        """Return a history of trials for the command; ``keys`` are those of the store's digests."""
+        return History(
+            space=self.space,
+            workload=self.workload,
+            current=self.current,
+            trials=trials,
+            command=self.command,
+            keys=keys,
+            predictor=self.predictor,
+        )
 
 
 def prepare(request: TuneRequest) -> Prepared:
@@ -169,15 +183,15 @@ def prepare(request: TuneRequest) -> Prepared:
         submits=True,
     )
     component = replace(parsed, launch=launch)
-    workload, current = read_config(component.launch, space)
-    space = with_rule_facts(component.launch, space)
-    facts, url = {"workload": workload, "current": current}, absolute_url(request.store, for_launch=True)
+    history, url = command_history(component.launch, space), absolute_url(request.store, for_launch=True)
+    space, workload, current = history.space, history.workload, history.current
     scratch = request.scratch or str(Path(tempfile.gettempdir()) / f"torchx-cubicml-{getpass.getuser()}")
     placed = change_for_profiling(launch, space, {"scratch": scratch, "launch_id": "tune"})
     if says := ResumeSigns.of(placed).says:
         raise LaunchError(f"a tune compares trainings that begin anew, but {says} goes on with one: leave it out")
-    own = _of_same_work(url, component.launch, space, **facts) if can_change_batch(space, **facts) else []
-    kept = keep_training(space, component.launch, **facts, where=request.space, own=own)
+    is_free = can_change_batch(space, workload=workload, current=current)
+    known = _with_same_work(history, url) if is_free else history
+    kept = keep_training(known, component.launch, where=request.space)
     if kept.is_empty:
         raise LaunchError(f"nothing is left to tune: {' '.join(kept.notices)}")
     space = kept.space
@@ -189,21 +203,19 @@ def prepare(request: TuneRequest) -> Prepared:
         space=space,
         workload=workload,
         current=current,
+        command=history.command,
         store_url=url,
         scratch=scratch,
         notices=kept.notices,
     )
 
 
-def _of_same_work(url: str, launch: Launch, space: SearchSpace, *, workload: Workload, current: Config) -> list[Trial]:
-    """Return the recorded trials of the workload that did the same work; none of a store that cannot be read now."""
-    try:
-        recorded, keys = read_trials(url)[0], digest_keys(url)
-    except StoreError:
-        return []
-    trials = migrated_trials(recorded, space, workload=workload, current=current, digest_keys=keys)
-    same = with_same_work(trials, PresentCommand.of(launch, space), space=space, workload=workload, keys=keys)
-    return [trial for trial in same.certain if is_same_workload(trial, workload)]
+def _with_same_work(history: History, url: str) -> History:
+    """Return the history of the recorded trials that did the same work; none of a store that cannot be read now."""
+    with suppress(StoreError):
+        recorded = replace(history, trials=read_trials(url)[0], keys=digest_keys(url))
+        return passed(recorded, *OF_TUNE)
+    return history
 
 
 def _check_price(space: SearchSpace, values: Mapping[str, Value], *, where: str) -> None:

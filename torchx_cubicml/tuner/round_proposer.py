@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import promised_round
-from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.tuner.proposer import StudyProposer
 
 if TYPE_CHECKING:
@@ -92,25 +91,15 @@ class RoundProposer:
 
 def _launched_by_round(snapshot: Snapshot) -> defaultdict[int, list[Trial]]:
     launched: defaultdict[int, list[Trial]] = defaultdict(list)
-    for trial in snapshot.trials:
-        number = _own_round(trial, snapshot)
+    for trial in snapshot.own:
+        number = promised_round(trial.suggestion) if trial.trial_id not in snapshot.known else None
         if number is not None:
             launched[number].append(trial)
     return launched
 
 
-def _own_round(trial: Trial, snapshot: Snapshot) -> int | None:
-    """Return the round of this tune that a trial was launched in; ``None`` for any other trial."""
-    is_own = trial.trial_id not in snapshot.known and is_same_workload(trial, snapshot.workload)
-    return promised_round(trial.suggestion) if is_own else None
-
-
 def _before(snapshot: Snapshot, number: int) -> list[Trial]:
     """Return the trials that a round was proposed from: those that had started before its first launch did."""
-    begins = (trial.started_at for trial in snapshot.trials if _own_round(trial, snapshot) == number)
-    begin = min(filter(None, begins), default="")
-    return [
-        trial
-        for trial in snapshot.trials
-        if _own_round(trial, snapshot) != number and (not begin or trial.started_at < begin)
-    ]
+    of_round = _launched_by_round(snapshot)[number]
+    ids, begin = set(map(id, of_round)), min(filter(None, (trial.started_at for trial in of_round)), default="")
+    return [trial for trial in snapshot.trials if id(trial) not in ids and (not begin or trial.started_at < begin)]

@@ -7,10 +7,10 @@ import math
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.hook_refusals import refused_change
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.history.hook_refusals import refused_change
+from torchx_cubicml.history.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.launch.messages import best_word, unit_text, worth_text
-from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.launch.scheduler import store_doubt
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.measurement_error import repeat_noise

@@ -14,7 +14,7 @@ from torchx_cubicml.advisor.surrogates.transfer_prior import fit_cached_predicto
 from torchx_cubicml.advisor.trial_data import informative_trials, nearest_trials
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, Prediction
 from torchx_cubicml.predictors.boosting import Boosting
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.trial import Trial
 
@@ -187,7 +187,7 @@ def test_a_chosen_predictor_is_not_outvoted() -> None:
 
 def test_a_fitted_predictor_is_kept_for_its_history() -> None:
     history, more = (
-        History.from_trials(trials, objective="tokens_per_second") for trials in (ELSEWHERE, ELSEWHERE[:25])
+        TrainingTable.from_trials(trials, objective="tokens_per_second") for trials in (ELSEWHERE, ELSEWHERE[:25])
     )
     first = fit_cached_predictor(history, DEFAULT_PREDICTOR)
     assert fit_cached_predictor(history, DEFAULT_PREDICTOR) is first
@@ -199,7 +199,7 @@ def test_a_fitted_predictor_is_kept_for_its_history() -> None:
 
 
 def test_a_fit_is_kept_by_all_that_it_depends_on() -> None:
-    history = History.from_trials(ELSEWHERE, objective="tokens_per_second")
+    history = TrainingTable.from_trials(ELSEWHERE, objective="tokens_per_second")
     unsure = replace(history, uncertainty=np.full(len(ELSEWHERE), 0.1))
     unknown = replace(history, uncertainty=None)
     faster = replace(history, throughput=2.0 * history.throughput)

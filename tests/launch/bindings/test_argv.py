@@ -11,13 +11,13 @@ from torchx_cubicml.launch.bindings.argv import (
     flags_in,
     keys_in,
     looks_like_value,
-    negation,
     positionals,
     replace,
     set_flag,
     usual_form,
     write_value,
 )
+from torchx_cubicml.records.argument_words import negation
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import LaunchError, SpaceError
+from torchx_cubicml.history.same_training import can_change_batch, with_fixed_batch
 from torchx_cubicml.launch import ComponentLaunch, Launch, TorchrunLaunch, read_config, write_config
-from torchx_cubicml.launch.same_training import can_change_batch, with_fixed_batch
 from torchx_cubicml.launch.torchrun_command import with_option
 from torchx_cubicml.records.contract import Contract
 from torchx_cubicml.space import SearchSpace, computed_global_batch_size

@@ -10,7 +10,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import (
     TRUST,
-    History,
+    TrainingTable,
     config_key,
     training_row,
 )
@@ -70,7 +70,7 @@ class TestTrainingRow:
         assert row == {**WORKLOAD, "shard": "NO_SHARD", "n_params": 9}
 
 
-class TestHistory:
+class TestTrainingTable:
     def test_throughput_and_memory_teach_and_failures_are_kept_apart(self) -> None:
         measurement = Measurement(tokens_per_second=5.0)
         states = {
@@ -83,7 +83,9 @@ class TestHistory:
             )
             for state in State
         }
-        history = History.from_trials([*states.values(), *with_throughput.values()], objective="tokens_per_second")
+        history = TrainingTable.from_trials(
+            [*states.values(), *with_throughput.values()], objective="tokens_per_second"
+        )
         feasible = {trial_id for trial_id, fits in zip(history.trial_ids, history.feasible, strict=True) if fits}
         assert feasible == {f"{state} measured" for state in State if state not in {State.PLANNED, State.OUT_OF_MEMORY}}
         assert set(history.trial_ids) - feasible == {"out_of_memory", "out_of_memory measured"}
@@ -92,7 +94,7 @@ class TestHistory:
 
     def test_rows_features_and_outcomes_belong_together(self) -> None:
         trials = [measured(float(size * 10), micro_batch_size=size, precision="bf16") for size in (8, 1, 4, 2)]
-        history = History.from_trials(trials, objective="tokens_per_second")
+        history = TrainingTable.from_trials(trials, objective="tokens_per_second")
         assert history.features.shape == (4, len(history.columns.names))
         column = history.columns.names.index("micro_batch_size")
         by_id = {trial.trial_id: trial for trial in trials}
@@ -103,15 +105,15 @@ class TestHistory:
 
     def test_another_objective_teaches_what_was_measured_in_it(self) -> None:
         trial = Trial.completed(workload=WORKLOAD, config={}, samples_per_second=3.0)
-        history = History.from_trials([trial, measured(5.0)], objective="samples_per_second")
+        history = TrainingTable.from_trials([trial, measured(5.0)], objective="samples_per_second")
         assert history.throughput.tolist() == [3.0]
 
     def test_an_unknown_objective_is_refused(self) -> None:
         with pytest.raises(RecordError, match="tokens_per_second"):
-            History.from_trials([], objective="speed")
+            TrainingTable.from_trials([], objective="speed")
 
     def test_no_trials_make_an_empty_table(self) -> None:
-        history = History.from_trials([], objective="tokens_per_second")
+        history = TrainingTable.from_trials([], objective="tokens_per_second")
         assert (history.features.shape, history.throughput.shape, history.rows) == ((0, 0), (0,), ())
 
     def test_neither_order_nor_ids_matter(self) -> None:
@@ -127,7 +129,7 @@ class TestHistory:
                 measured(speed + 1, micro_batch_size=size, sharding_strategy=layers) for speed, size, layers in rows
             ]
             trials += [Trial.infeasible(workload=WORKLOAD, config={"micro_batch_size": size}) for _, size, _ in rows]
-            tables.append(History.from_trials(trials, objective="tokens_per_second"))
+            tables.append(TrainingTable.from_trials(trials, objective="tokens_per_second"))
         one, other = tables
         assert one.columns == other.columns
         assert one.rows == other.rows
@@ -137,7 +139,7 @@ class TestHistory:
 
     def test_the_host_is_no_feature(self) -> None:
         trial = trial_of({}, observed={"host": "n1"}, measurement=Measurement(tokens_per_second=1.0))
-        history = History.from_trials([trial], objective="tokens_per_second")
+        history = TrainingTable.from_trials([trial], objective="tokens_per_second")
         assert history.rows[0]["host"] == "n1"
         assert "host" not in history.columns.names
 
@@ -181,7 +183,7 @@ def test_a_peak_that_no_process_can_have_is_not_known(peak: float) -> None:
         Trial.completed(workload={}, config={"a": each}, tokens_per_second=1.0, peak_memory_gib=each)
         for each in (peak, 40.0)
     )
-    history = History.from_trials([odd, usual], objective="tokens_per_second")
+    history = TrainingTable.from_trials([odd, usual], objective="tokens_per_second")
     peaks = dict(zip(history.trial_ids, history.peak_memory_gib.tolist(), strict=True))
     assert np.isnan(peaks[odd.trial_id])
     assert peaks[usual.trial_id] == 40.0
@@ -189,9 +191,9 @@ def test_a_peak_that_no_process_can_have_is_not_known(peak: float) -> None:
 
 def test_the_trust_level_of_others_is_a_column_and_own_tables_have_none() -> None:
     own = [measured(100.0 + n, micro_batch_size=n) for n in (1, 2)]
-    assert TRUST not in History.from_trials(own, objective="tokens_per_second").columns.names
+    assert TRUST not in TrainingTable.from_trials(own, objective="tokens_per_second").columns.names
     public = [replace(trial, trial_id=f"p{n}", trust=Trust.PUBLIC) for n, trial in enumerate(own)]
-    history = History.from_trials([*own, *public], objective="tokens_per_second")
+    history = TrainingTable.from_trials([*own, *public], objective="tokens_per_second")
     column = history.features[:, history.columns.names.index(TRUST)]
     assert int(np.isnan(column).sum()) == 2  # own ones, as every candidate
     assert all(
@@ -209,7 +211,7 @@ def test_an_offset_of_public_trials_moves_no_own_prediction(name: str) -> None:
     ]
     errors = []
     for trials in ([*own, *public], [replace(trial, trust=Trust.OWN) for trial in (*own, *public)]):
-        history = History.from_trials(trials, objective="tokens_per_second")
+        history = TrainingTable.from_trials(trials, objective="tokens_per_second")
         asked = [{**WORKLOAD, "micro_batch_size": size} for size in sizes]
         predictor = PREDICTORS[name]().fit(history, rng=np.random.default_rng(0))
         found = predictor.predict(history.columns.encode(asked)).throughput

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.gaussian_process.kernel import Kernel, Prior, Sample, fit_map
 from torchx_cubicml.predictors.gaussian_process.outliers import LOG_CHANCE, find_outliers
 from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder, EncodedConfigs
@@ -32,8 +32,10 @@ def trial(number: int, *, layered: bool) -> Trial:
     )
 
 
-def history_of(*, layered: bool) -> History:
-    return History.from_trials([trial(each, layered=layered) for each in range(12)], objective="tokens_per_second")
+def history_of(*, layered: bool) -> TrainingTable:
+    return TrainingTable.from_trials(
+        [trial(each, layered=layered) for each in range(12)], objective="tokens_per_second"
+    )
 
 
 def points_of(*, layered: bool, pressure: bool = False) -> tuple[ConfigEncoder, EncodedConfigs]:
@@ -175,7 +177,7 @@ class TestOutliers:
         trials = [
             Trial.completed(workload={}, config={"batch": 100 + each}, tokens_per_second=1.0) for each in range(20)
         ]
-        history = History.from_trials(trials, objective="tokens_per_second")
+        history = TrainingTable.from_trials(trials, objective="tokens_per_second")
         places = ConfigEncoder.of(history.features, history.columns, tuned={})
         prior = Prior.of(places, noise=noise / scale)
         logs = np.random.default_rng(0).normal(0, noise, 20)

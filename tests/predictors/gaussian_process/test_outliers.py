@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.records.trial import Trial
 
@@ -30,7 +30,7 @@ def trials(*, slowed: float = 0.0, seed: int = 0) -> tuple[list[Trial], list[Tri
 
 def doubted_of(made: list[Trial]) -> tuple[list[float], GaussianProcess]:
     """Return the throughputs that are doubted, the lowest first."""
-    history = History.from_trials(made, objective="tokens_per_second")
+    history = TrainingTable.from_trials(made, objective="tokens_per_second")
     process = GaussianProcess().fit(history, rng=np.random.default_rng(0))
     return sorted(history.throughput[process.outliers(history.features)].tolist()), process
 

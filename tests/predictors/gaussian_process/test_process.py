@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.records.trial import Trial
 
@@ -39,11 +39,11 @@ def some(count: int, *, noise: float = 0.01, **workload: object) -> list[Trial]:
     ]
 
 
-def history_of(trials: list[Trial]) -> History:
-    return History.from_trials(trials, objective="tokens_per_second")
+def history_of(trials: list[Trial]) -> TrainingTable:
+    return TrainingTable.from_trials(trials, objective="tokens_per_second")
 
 
-def fitted(trials: list[Trial], **given: object) -> tuple[GaussianProcess, History]:
+def fitted(trials: list[Trial], **given: object) -> tuple[GaussianProcess, TrainingTable]:
     history = history_of(trials)
     return GaussianProcess(**given).fit(history, rng=np.random.default_rng(0)), history
 
@@ -77,7 +77,7 @@ def fullness(row: Mapping[str, object]) -> float:
     return row["batch"] / 8 + row["kernel"].count("N") / LAYERS
 
 
-def crowding_of(history: History) -> Callable[[np.ndarray], np.ndarray]:
+def crowding_of(history: TrainingTable) -> Callable[[np.ndarray], np.ndarray]:
     def memory_pressure(features: np.ndarray) -> np.ndarray:
         found = [np.flatnonzero((history.features == row).all(axis=1))[0] for row in features]
         return np.clip([[10.0 * (fullness_of[index] - 0.9)] for index in found], 0.0, 1.0)

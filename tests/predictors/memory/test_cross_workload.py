@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.memory.cross_workload import CrossWorkloadFeasibility
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.records.trial import Trial
@@ -25,7 +25,7 @@ def trial(batch: int, outcome: str, *, strategy: str = "FULL_SHARD") -> Trial:
 def chances(
     trials: list[Trial], batches: list[int], *, compare: bool = True, strategy: str = "FULL_SHARD"
 ) -> list[float]:
-    history = History.from_trials(trials, objective="tokens_per_second")
+    history = TrainingTable.from_trials(trials, objective="tokens_per_second")
     names = ("program", "world_size", "micro_batch_size", "sharding_strategy") if compare else ()
     fitted = CrossWorkloadFeasibility(order=MemoryOrder.of_names(names)).fit(history, rng=np.random.default_rng(0))
     rows = [{**WORKLOAD, "micro_batch_size": batch, "sharding_strategy": strategy} for batch in batches]
@@ -39,7 +39,7 @@ def test_the_tables_of_the_fullest_rank_count_by_their_sharding() -> None:
     trials = [
         Trial.completed(workload={**job, **tables}, config={"embedding_sharding": words[0]}, samples_per_second=9.0)
     ]
-    history = History.from_trials(trials, objective="samples_per_second")
+    history = TrainingTable.from_trials(trials, objective="samples_per_second")
     fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
     rows = [{**job, **tables, "embedding_sharding": each} for each in words]
     by_rows, by_tables = fitted.probability(history.columns.encode(rows), rows).tolist()
@@ -125,7 +125,7 @@ def gpt(width: int, batch: int, *, wall_gib: float = 60.0) -> Trial:
 
 def test_the_memory_formula_covers_an_unseen_model() -> None:
     known = [gpt(width, batch) for width in (1024, 1536, 2048) for batch in (1, 2, 4, 8, 16, 32)]
-    history = History.from_trials(known, objective="tokens_per_second")
+    history = TrainingTable.from_trials(known, objective="tokens_per_second")
     fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
     asked = [gpt(3072, batch) for batch in (1, 2, 32)]
     rows = [{**trial.workload, **trial.config} for trial in asked]
@@ -138,7 +138,7 @@ def test_a_measured_peak_says_how_much_more_fits() -> None:
     def chance(peak_gib: float) -> float:
         facts, config = {**GPT, "world_size": 8}, {"micro_batch_size": 4}
         ran = Trial.completed(workload=facts, config=config, tokens_per_second=1.0, peak_memory_gib=peak_gib)
-        history = History.from_trials([ran], objective="tokens_per_second")
+        history = TrainingTable.from_trials([ran], objective="tokens_per_second")
         rows = [{**facts, "micro_batch_size": 8}]
         fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
         return float(fitted.probability(history.columns.encode(rows), rows)[0])
@@ -147,7 +147,7 @@ def test_a_measured_peak_says_how_much_more_fits() -> None:
 
 
 def test_a_row_may_name_a_layout_that_no_outcome_has() -> None:
-    history = History.from_trials(
+    history = TrainingTable.from_trials(
         [trial(batch, "ran" if batch <= 8 else "out_of_memory") for batch in [1, 2, 4, 8, 16, 32, 64, 128] * 6],
         objective="tokens_per_second",
     )
@@ -162,13 +162,13 @@ def test_a_row_may_name_a_layout_that_no_outcome_has() -> None:
 def test_trees_need_twenty_outcomes_of_each_kind(n_ran: int, n_lost: int, trees: bool) -> None:
     trials = [trial(1 + place % 4, "ran") for place in range(n_ran)]
     trials += [trial(32 + place % 4, "out_of_memory") for place in range(n_lost)]
-    history = History.from_trials(trials, objective="tokens_per_second")
+    history = TrainingTable.from_trials(trials, objective="tokens_per_second")
     fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
     assert (fitted.trees_ is not None) is trees
 
 
 def test_a_history_may_lack_all_peaks() -> None:
-    history = History.from_trials([trial(4, "ran"), trial(64, "out_of_memory")], objective="tokens_per_second")
+    history = TrainingTable.from_trials([trial(4, "ran"), trial(64, "out_of_memory")], objective="tokens_per_second")
     rows = [{**WORKLOAD, "micro_batch_size": batch, "sharding_strategy": "FULL_SHARD"} for batch in (2, 16)]
     without, bare = (
         CrossWorkloadFeasibility()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.memory.dominance import KNOWN_TO_FIT
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
@@ -32,8 +32,8 @@ def trial(of: dict[str, object], *, fits: bool = True, peak_gib: float | None = 
     return Trial.completed(workload=WORKLOAD, config=of, tokens_per_second=1.0, peak_memory_gib=peak_gib)
 
 
-def model_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> tuple[WorkloadFeasibility, History]:
-    history = History.from_trials(trials, objective="tokens_per_second", choices=tuned)
+def model_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> tuple[WorkloadFeasibility, TrainingTable]:
+    history = TrainingTable.from_trials(trials, objective="tokens_per_second", choices=tuned)
     order = MemoryOrder.of_names([*WORKLOAD, *tuned])
     return WorkloadFeasibility(order=order, tuned=tuned).fit(history), history
 

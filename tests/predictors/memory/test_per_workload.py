@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.memory.order import MemoryOrder
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 from torchx_cubicml.predictors.memory.usage_posterior import device_memory_gib
@@ -37,7 +37,7 @@ def outcome(word: str, batch: int, cache: float = 0.1) -> Trial:
 
 
 def chances(trials: list[Trial], *configs: dict[str, object], **given: object) -> list[float]:
-    history = History.from_trials(trials, objective="tokens_per_second", choices=TUNED)
+    history = TrainingTable.from_trials(trials, objective="tokens_per_second", choices=TUNED)
     wall = WorkloadFeasibility(tuned=TUNED, **given).fit(history)
     rows = [{**WORKLOAD, **each} for each in configs]
     return wall.probability(history.columns.encode(rows), rows).tolist()
@@ -93,7 +93,7 @@ def test_parameters_of_unknown_appetite_are_learned_too() -> None:
         given = {"workload": WORKLOAD, "config": {"kind": kind}}
         return Trial.completed(**given, tokens_per_second=1.0) if fits else Trial.infeasible(**given)
 
-    history = History.from_trials([ran("a", True), ran("b", False)] * 2, objective="tokens_per_second")
+    history = TrainingTable.from_trials([ran("a", True), ran("b", False)] * 2, objective="tokens_per_second")
     rows = [{**WORKLOAD, "kind": kind} for kind in "ab"]
     good, bad = WorkloadFeasibility().fit(history).probability(history.columns.encode(rows), rows)
     assert good > 0.6
@@ -116,7 +116,7 @@ def test_recorded_peaks_say_where_the_wall_runs() -> None:
     ]
     trials = [outcome(*each) for each in drawn[:12]]
     needed = {trial.trial_id: float(need(*each)) for trial, each in zip(trials, drawn[:12], strict=True)}
-    history = History.from_trials(trials, objective="tokens_per_second", choices=TUNED)
+    history = TrainingTable.from_trials(trials, objective="tokens_per_second", choices=TUNED)
     peaks = np.array([needed[trial_id] for trial_id in history.trial_ids])
     rows = [{**WORKLOAD, **config(*each)} for each in drawn[12:]]
     fits = np.array([need(*each) <= ROOM for each in drawn[12:]], dtype=np.float64)
@@ -133,7 +133,9 @@ def test_recorded_peaks_say_where_the_wall_runs() -> None:
 def test_exact_peaks_make_the_wall_steep_and_rough_ones_do_not() -> None:
     rng = np.random.default_rng(1)
     drawn = [("".join(rng.choice(list("FSN"), LAYERS)), int(rng.integers(1, 9))) for _ in range(60)]
-    history = History.from_trials([outcome(*each) for each in drawn], objective="tokens_per_second", choices=TUNED)
+    history = TrainingTable.from_trials(
+        [outcome(*each) for each in drawn], objective="tokens_per_second", choices=TUNED
+    )
     needed = np.array(
         [need("".join(name[0] for name in row["sharding_strategy"]), row["micro_batch_size"]) for row in history.rows]
     )
@@ -149,7 +151,9 @@ def test_exact_peaks_make_the_wall_steep_and_rough_ones_do_not() -> None:
 def test_crowding_rises_over_the_last_tenth_before_the_wall() -> None:
     rng = np.random.default_rng(1)
     drawn = [("".join(rng.choice(list("FSN"), LAYERS)), int(rng.integers(1, 17))) for _ in range(90)]
-    history = History.from_trials([outcome(*each) for each in drawn], objective="tokens_per_second", choices=TUNED)
+    history = TrainingTable.from_trials(
+        [outcome(*each) for each in drawn], objective="tokens_per_second", choices=TUNED
+    )
     words = ["".join(name[0] for name in row["sharding_strategy"]) for row in history.rows]
     needed = [need(word, row["micro_batch_size"]) for word, row in zip(words, history.rows, strict=True)]
     wall = WorkloadFeasibility(tuned=TUNED).fit(replace(history, peak_memory_gib=np.array(needed)))
@@ -182,7 +186,7 @@ def mixed(seed: int) -> dict[str, object]:
     return {name: choices[int(rng.integers(len(choices)))] for name, choices in MIXED.items()}
 
 
-def wall_of(configs: list[dict[str, object]], *, largest: int) -> tuple[WorkloadFeasibility, History]:
+def wall_of(configs: list[dict[str, object]], *, largest: int) -> tuple[WorkloadFeasibility, TrainingTable]:
     """Of launches that run out of memory with a batch above ``largest``, whatever the rest is."""
     trials = [
         Trial.infeasible(workload=WORKLOAD, config=each)
@@ -190,11 +194,11 @@ def wall_of(configs: list[dict[str, object]], *, largest: int) -> tuple[Workload
         else Trial.completed(workload=WORKLOAD, config=each, tokens_per_second=1.0)
         for each in configs
     ]
-    history = History.from_trials(trials, objective="tokens_per_second", choices=MIXED)
+    history = TrainingTable.from_trials(trials, objective="tokens_per_second", choices=MIXED)
     return WorkloadFeasibility(tuned=MIXED).fit(history), history
 
 
-def asked_of(wall: WorkloadFeasibility, history: History, *configs: dict[str, object]) -> list[float]:
+def asked_of(wall: WorkloadFeasibility, history: TrainingTable, *configs: dict[str, object]) -> list[float]:
     rows = [{**WORKLOAD, **each} for each in configs]
     return wall.probability(history.columns.encode(rows), rows).tolist()
 

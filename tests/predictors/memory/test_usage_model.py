@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder
 from torchx_cubicml.predictors.memory.dominance import KNOWN_TO_FIT
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
@@ -53,7 +53,7 @@ def trial(number: int, *, fits: bool = True, peak: float | None = None, state: S
 
 
 @pytest.fixture(scope="module")
-def history() -> History:
+def history() -> TrainingTable:
     trials = [
         trial(0, peak=10.0),
         trial(1, fits=False),
@@ -61,19 +61,19 @@ def history() -> History:
         trial(3, fits=False),
         trial(4, state=State.UNKNOWN),
     ]
-    return History.from_trials(trials, objective="tokens_per_second", choices=TUNED)
+    return TrainingTable.from_trials(trials, objective="tokens_per_second", choices=TUNED)
 
 
 @pytest.fixture(scope="module")
-def usage(history: History) -> MemoryUsage:
+def usage(history: TrainingTable) -> MemoryUsage:
     return MemoryUsage.of(ConfigEncoder.of(history.features, history.columns, tuned=TUNED), history.columns)
 
 
-def encoded(history: History) -> np.ndarray:
+def encoded(history: TrainingTable) -> np.ndarray:
     return history.columns.encode([config(*each) for each in CONFIGS])
 
 
-def test_prior_usage_adds_up_by_the_ranks_of_choices(usage: MemoryUsage, history: History) -> None:
+def test_prior_usage_adds_up_by_the_ranks_of_choices(usage: MemoryUsage, history: TrainingTable) -> None:
     """A tenth for all, half for the largest batch, and four fifths for states of which a rank less keeps 0.3."""
     taken, _, _ = usage.taken(usage.terms(encoded(history)), np.zeros(usage.n_theta))
     keeps = {"F": 0.0, "S": 0.3, "N": 1.0}
@@ -85,7 +85,7 @@ def test_prior_usage_adds_up_by_the_ranks_of_choices(usage: MemoryUsage, history
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_slope_of_usage_is_that_of_small_differences(usage: MemoryUsage, history: History, seed: int) -> None:
+def test_the_slope_of_usage_is_that_of_small_differences(usage: MemoryUsage, history: TrainingTable, seed: int) -> None:
     terms = usage.terms(encoded(history))
     theta = np.random.default_rng(seed).normal(0, 1, usage.n_theta)
     _, jacobian, capacity = usage.taken(terms, theta)
@@ -97,7 +97,7 @@ def test_the_slope_of_usage_is_that_of_small_differences(usage: MemoryUsage, his
         assert jacobian[:, at] == pytest.approx(slope, abs=1e-7)
 
 
-def test_what_is_learned_of_each_part_scales_it_alone(usage: MemoryUsage, history: History) -> None:
+def test_what_is_learned_of_each_part_scales_it_alone(usage: MemoryUsage, history: TrainingTable) -> None:
     terms = usage.terms(encoded(history))
     zero = np.zeros(usage.n_theta)
     start = np.exp(usage.taken(terms, zero)[0])
@@ -114,7 +114,7 @@ def test_what_is_learned_of_each_part_scales_it_alone(usage: MemoryUsage, histor
             assert of_part == pytest.approx([0.0, 0.8 * 1.6 / 4, 0.8, 0.8 * 1.6 / 4, 0.8 * 1.6 / 4])
 
 
-def test_a_choice_without_a_rank_has_its_own_deviation(usage: MemoryUsage, history: History) -> None:
+def test_a_choice_without_a_rank_has_its_own_deviation(usage: MemoryUsage, history: TrainingTable) -> None:
     """Half a log for usage, 0.15 for capacity; 1.5 times as much from the lowest to the highest number."""
     groups = usage.unknown
     _, jacobian, capacity = usage.taken(usage.terms(encoded(history)), np.zeros(usage.n_theta))
@@ -147,7 +147,7 @@ def plain_log_posterior(wall: WorkloadFeasibility, theta: np.ndarray) -> float:
 
 
 @pytest.fixture(scope="module")
-def wall(history: History) -> WorkloadFeasibility:
+def wall(history: TrainingTable) -> WorkloadFeasibility:
     return WorkloadFeasibility(tuned=TUNED).fit(history)
 
 
@@ -199,7 +199,7 @@ def test_a_failure_of_unknown_cause_counts_three_fifths(wall: WorkloadFeasibilit
     ids=["only peaks", "the smallest device", "no device", "a tiny device"],
 )
 def test_the_capacity_is_of_the_device_or_the_largest_peak(
-    history: History, devices: list[object], median: float, deviation: float
+    history: TrainingTable, devices: list[object], median: float, deviation: float
 ) -> None:
     rows = [dict(row) for row in history.rows]
     for row, device in zip(rows, devices, strict=False):
@@ -208,7 +208,7 @@ def test_the_capacity_is_of_the_device_or_the_largest_peak(
     assert (capacity.median, capacity.deviation) == pytest.approx((median, deviation))
 
 
-def test_the_probability_is_moderated_by_uncertainty(wall: WorkloadFeasibility, history: History) -> None:
+def test_the_probability_is_moderated_by_uncertainty(wall: WorkloadFeasibility, history: TrainingTable) -> None:
     features = encoded(history)
     taken, jacobian, capacity = wall.usage_.taken(wall.usage_.terms(features), wall.theta_[:-1])
     rows = [config(*each) for each in CONFIGS]

@@ -5,20 +5,20 @@ import pytest
 import torch
 
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.ranking.mlp import IsotonicCurve, RankingMLP
 from torchx_cubicml.predictors.ranking.networks import AMSGrad, RankingSettings, ranking_loss, train_networks
 from torchx_cubicml.predictors.ranking.one_hot import OneHot, _Indicators
 from torchx_cubicml.records.trial import Trial
 
 
-def history_of(speeds: dict[int, float], *, repeats: int = 1) -> History:
+def history_of(speeds: dict[int, float], *, repeats: int = 1) -> TrainingTable:
     trials = [
         Trial.completed(workload={"program": "a.py"}, config={"micro_batch_size": size}, tokens_per_second=speed)
         for size, speed in speeds.items()
         for _ in range(repeats)
     ]
-    return History.from_trials(trials, objective="tokens_per_second")
+    return TrainingTable.from_trials(trials, objective="tokens_per_second")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.roofline.category_offsets import CategoryOffsets
 from torchx_cubicml.predictors.roofline.predictor import Roofline
 from torchx_cubicml.records.trial import Trial
@@ -14,7 +14,7 @@ FACTS = {"n_layers": 32, "d_model": 4096, "seq_len": 2048, "vocab_size": 32000}
 SPEEDS = {"chip-one": 1.0, "chip-two": 3.0, "chip-three": 0.4}  # of no known device
 
 
-def history(speeds: dict[str, float], *, count: int = 60, noise: float = 0.02) -> History:
+def history(speeds: dict[str, float], *, count: int = 60, noise: float = 0.02) -> TrainingTable:
     rng = np.random.default_rng(0)
     trials = []
     for number in range(count):
@@ -25,7 +25,7 @@ def history(speeds: dict[str, float], *, count: int = 60, noise: float = 0.02) -
         tokens = row["world_size"] / config["tp_degree"] * config["micro_batch_size"] * FACTS["seq_len"]
         speed = tokens / seconds * float(np.exp(rng.normal(0.0, noise)))
         trials.append(Trial.completed(workload=row, config=config, tokens_per_second=speed))
-    return History.from_trials(trials, objective="tokens_per_second")
+    return TrainingTable.from_trials(trials, objective="tokens_per_second")
 
 
 def test_unlisted_devices_have_their_own_levels() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
@@ -49,8 +49,8 @@ def trials_of(
     ]
 
 
-def fitted(trials: list[Trial], objective: str = "tokens_per_second") -> tuple[Roofline, History]:
-    history = History.from_trials(trials, objective=objective)
+def fitted(trials: list[Trial], objective: str = "tokens_per_second") -> tuple[Roofline, TrainingTable]:
+    history = TrainingTable.from_trials(trials, objective=objective)
     return Roofline().fit(history, rng=np.random.default_rng(0)), history
 
 
@@ -58,7 +58,7 @@ def fitted(trials: list[Trial], objective: str = "tokens_per_second") -> tuple[R
 def test_it_predicts_what_it_was_calibrated_on_in_its_unit(unit: str) -> None:
     roofline, history = fitted(trials_of(rows_of(60), unit=unit), f"{unit}_per_second")
     asked = trials_of(rows_of(40, seed=1), unit=unit)
-    other = History.from_trials(asked, objective=f"{unit}_per_second")
+    other = TrainingTable.from_trials(asked, objective=f"{unit}_per_second")
     predicted = roofline.predict(history.columns.encode(other.rows)).throughput
     assert np.abs(np.log(predicted / other.throughput)).max() < 0.1
 

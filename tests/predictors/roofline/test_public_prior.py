@@ -11,7 +11,7 @@ import pytest
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import HAND_SET, NAMES
 from torchx_cubicml.predictors.roofline.facts import Facts
@@ -193,7 +193,7 @@ def test_own_launches_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
                 Trial.completed(workload=row, config={}, tokens_per_second=float(speed))
                 for row, speed in zip(rows[:n], true[:n], strict=True)
             ]
-            history = History.from_trials(trials, objective="tokens_per_second")
+            history = TrainingTable.from_trials(trials, objective="tokens_per_second")
             formulas = Roofline().fit(history, rng=np.random.default_rng(0))
             asked.append(np.log(formulas.tokens_per_second(rows[-3:]) / true[-3:]))
         gaps.append(float(np.abs(np.array(asked)).max()))

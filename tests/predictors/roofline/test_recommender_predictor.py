@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors import PREDICTORS
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.recommender_constants import RECOMMENDER_DEFAULTS
 from torchx_cubicml.predictors.roofline.recommender_layout import RecommenderLayout
@@ -61,8 +61,8 @@ def plans(count: int, *, seed: int) -> list[Trial]:
     return trials
 
 
-def history_of(trials: list[Trial]) -> History:
-    return History.from_trials(trials, objective="samples_per_second")
+def history_of(trials: list[Trial]) -> TrainingTable:
+    return TrainingTable.from_trials(trials, objective="samples_per_second")
 
 
 @pytest.mark.parametrize("name", ["roofline", "greybox"])

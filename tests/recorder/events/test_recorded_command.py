@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.launch.command_texts import LAUNCHED
+from torchx_cubicml.history.present_command import LAUNCHED
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
 from torchx_cubicml.records.arguments import text_digest
 from torchx_cubicml.records.event import Event, EventKind

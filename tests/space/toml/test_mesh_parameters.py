@@ -65,7 +65,7 @@ def test_the_remaining_ranks_may_be_left_to_the_script(typed: tuple[str, ...]) -
 
 
 def test_an_earlier_command_states_its_mesh() -> None:
-    stated = stated_values(launch_of("--tp", "4", "--dp-shard", "-1"), space_of(BY_FLAGS), {})
+    stated = stated_values(("--tp", "4", "--dp-shard", "-1"), space_of(BY_FLAGS), {})
     assert stated == {"tp_degree": 4, "dp_shard_degree": None}
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from torchx_cubicml.cli.starter import starter_space, unredirected_outputs
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.history.same_training import not_permitted
 from torchx_cubicml.launch import Launch, change_for_profiling, patches_of, read_config, with_rule_facts, write_config
-from torchx_cubicml.launch.same_training import not_permitted
 from torchx_cubicml.space import TuneChanges, computed_global_batch_size
 from torchx_cubicml.space.toml import parse_space
 

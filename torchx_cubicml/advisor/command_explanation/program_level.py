@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.command_explanation.history_rows import HistoryRows
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.predictors.roofline.predictor import Roofline
     from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
     from torchx_cubicml.records.trial import Trial
@@ -71,7 +71,7 @@ class ProgramLevel:
         )
 
     @classmethod
-    def of_launches(cls, formulas: Roofline | RecommenderRoofline, history: History, program: str) -> Self:
+    def of_launches(cls, formulas: Roofline | RecommenderRoofline, history: TrainingTable, program: str) -> Self:
         """Return the level of a program by its launches among those of ``history``, which calibrate ``formulas``."""
         own = _launches_of(program, history)
         predicted = formulas.predict(encode_rows(history.columns, [history.rows[index] for index in own]))
@@ -85,8 +85,8 @@ class ProgramLevel:
         self,
         launches: HistoryRows,
         *,
-        table: Callable[[Sequence[Trial]], History],
-        fit: Callable[[History], Roofline | RecommenderRoofline],
+        table: Callable[[Sequence[Trial]], TrainingTable],
+        fit: Callable[[TrainingTable], Roofline | RecommenderRoofline],
     ) -> Self:
         """Return the level, for a program without launches with the doubt that the spread between others leaves.
 
@@ -106,7 +106,7 @@ class ProgramLevel:
         return math.hypot(self.error, self.doubt)
 
 
-def usual_values(history: History, row: Mapping[str, Value]) -> NDArray[np.float64] | None:
+def usual_values(history: TrainingTable, row: Mapping[str, Value]) -> NDArray[np.float64] | None:
     """Return encoded facts of a launch of the row's program, NaN where the row tells them itself, ``[n_columns]``.
 
     A command does not tell the version of a library, for example: it is no new one to a program with launches.
@@ -120,7 +120,7 @@ def usual_values(history: History, row: Mapping[str, Value]) -> NDArray[np.float
     return usual
 
 
-def _launches_of(program: str, history: History) -> list[int]:
+def _launches_of(program: str, history: TrainingTable) -> list[int]:
     return [index for index, row in enumerate(history.rows) if program and row.get("program") == program]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.predictors.roofline.predictor import Roofline
     from torchx_cubicml.predictors.roofline.recommender_predictor import RecommenderRoofline
     from torchx_cubicml.records.trial import Trial
@@ -49,8 +49,8 @@ def left_out_misses(
     trials: Sequence[Trial],
     groups: Sequence[Hashable],
     *,
-    table: Callable[[Sequence[Trial]], History],
-    fit: Callable[[History], Roofline | RecommenderRoofline],
+    table: Callable[[Sequence[Trial]], TrainingTable],
+    fit: Callable[[TrainingTable], Roofline | RecommenderRoofline],
 ) -> list[float]:
     """Return the median log error of each group of launches by formulas calibrated on the others; empty below two.
 
@@ -74,7 +74,9 @@ def left_out_misses(
     return found
 
 
-def _errors(formulas: Roofline | RecommenderRoofline, known: History, asked: History) -> NDArray[np.float64]:
+def _errors(
+    formulas: Roofline | RecommenderRoofline, known: TrainingTable, asked: TrainingTable
+) -> NDArray[np.float64]:
     """Return the logarithms of measured over predicted throughputs, where the formulas cover the launches."""
     predicted = formulas.predict(encode_rows(known.columns, asked.rows)).logarithm
     with np.errstate(invalid="ignore", divide="ignore"):

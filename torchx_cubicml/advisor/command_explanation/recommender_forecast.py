@@ -11,7 +11,7 @@ import numpy as np
 from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, WIDEST, LogNormal
 from torchx_cubicml.advisor.command_explanation.program_level import ProgramLevel, usual_values
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.intervals import PRIOR_TRIALS
 from torchx_cubicml.predictors.roofline.estimate import PRIOR_ERROR, widen_spread
@@ -51,7 +51,7 @@ class RecommenderTimeForecast:
     """
 
     formulas: RecommenderRoofline
-    history: History | None
+    history: TrainingTable | None
     width: NDArray[np.float64]
     error: float
     basis: str
@@ -128,11 +128,11 @@ class RecommenderTimeForecast:
         return {name: part * step_s / total for name, part in seconds.items()}
 
 
-def _table(trials: Sequence[Trial]) -> History:
-    return History.from_trials(trials, objective="samples_per_second")
+def _table(trials: Sequence[Trial]) -> TrainingTable:
+    return TrainingTable.from_trials(trials, objective="samples_per_second")
 
 
-def _fitted(history: History) -> RecommenderRoofline:
+def _fitted(history: TrainingTable) -> RecommenderRoofline:
     with one_thread():
         return RecommenderRoofline().fit(history)
 

@@ -11,7 +11,7 @@ import numpy as np
 from torchx_cubicml.advisor.command_explanation.estimates import FORMULAS, WIDEST, WIDEST_CHECKED, LogNormal
 from torchx_cubicml.advisor.command_explanation.program_level import ProgramLevel, usual_values
 from torchx_cubicml.predictors.features.device_specs import CPU, find_hardware
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.intervals import PRIOR_TRIALS
 from torchx_cubicml.predictors.roofline import Roofline
@@ -50,7 +50,7 @@ class TimeForecast:
     """
 
     roofline: Roofline
-    history: History | None
+    history: TrainingTable | None
     prior: ConstantsPrior
     error: float
     basis: str
@@ -63,7 +63,7 @@ class TimeForecast:
         """Return the forecast for commands like ``row``, by launches on its device or else by formulas alone."""
         facts = Facts.from_rows([row])
         launches = launches.only(TrainingLayout.of(Facts.from_rows(launches.rows)).covered.tolist())
-        tables = {name: History.from_trials(launches.trials, objective=name) for name in RATES}
+        tables = {name: TrainingTable.from_trials(launches.trials, objective=name) for name in RATES}
         objective = max(tables, key=lambda name: len(tables[name].measured))
         history = tables[objective]
         n_measured = len(history.measured)
@@ -79,7 +79,7 @@ class TimeForecast:
             error=roofline.error_ * roofline.scale_,
             basis=f"{FORMULAS} calibrated on {launches.text}",
             level=ProgramLevel.of_launches(roofline, history, str(row.get("program", ""))).among(
-                launches, table=lambda trials: History.from_trials(trials, objective=objective), fit=_fitted
+                launches, table=lambda trials: TrainingTable.from_trials(trials, objective=objective), fit=_fitted
             ),
             n_own=launches.n_own,
         )
@@ -136,7 +136,7 @@ class TimeForecast:
         return {name: part * step_s / total for name, part in seconds.items()} if total > 0.0 else {}
 
 
-def _fitted(history: History) -> Roofline:
+def _fitted(history: TrainingTable) -> Roofline:
     with one_thread():
         return Roofline().fit(history, rng=np.random.default_rng(0))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
-from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.history import TrainingTable
 from torchx_cubicml.predictors.measurement_error import ErrorModel
 from torchx_cubicml.records.objective_units import OBJECTIVES
 
@@ -64,17 +64,17 @@ class TrainingData:
         """True for a throughput per second: what the step-time formulas tell. They tell nothing of joules."""
         return self.objective in OBJECTIVES
 
-    def fitted(self, history: History, *, rng: np.random.Generator) -> Predictor:
+    def fitted(self, history: TrainingTable, *, rng: np.random.Generator) -> Predictor:
         """Return the predictor, fitted on ``history``."""
         return PREDICTORS[self.predictor]().fit(history, rng=rng)
 
-    def history(self, trials: Iterable[Trial]) -> History:
+    def history(self, trials: Iterable[Trial]) -> TrainingTable:
         """Return the table of ``trials``."""
-        return History.from_trials(trials, objective=self.objective, observe=self.observe)
+        return TrainingTable.from_trials(trials, objective=self.objective, observe=self.observe)
 
-    def own_history(self) -> History:
+    def own_history(self) -> TrainingTable:
         """Return the table of the workload's own trials, whose columns distinguish all choices."""
-        return History.from_trials(self.own, objective=self.objective, observe=self.observe, choices=self.tuned)
+        return TrainingTable.from_trials(self.own, objective=self.objective, observe=self.observe, choices=self.tuned)
 
 
 class FeasibilityModel(Protocol):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.surrogates.base import FeasibilityModel, Forecaster, Surrogate, TrainingData
     from torchx_cubicml.predictors.features.columns import Columns
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.records.values import Value
 
 
@@ -72,7 +72,7 @@ class CrossWorkloadSurrogate:
         agreeing: whether the search uses the ensemble's mean, rather than each predictor in turn.
     """
 
-    history: History
+    history: TrainingTable
     predictor: FittedPredictor
     feasibility: FeasibilityModel
     feasibility_columns: Columns
@@ -147,7 +147,7 @@ class CrossWorkloadSurrogate:
 
 
 def _fit_feasibility(
-    data: TrainingData, history: History, *, rng: np.random.Generator
+    data: TrainingData, history: TrainingTable, *, rng: np.random.Generator
 ) -> tuple[FeasibilityModel, Columns]:
     """Return the classifier of memory fit and the columns of its features.
 

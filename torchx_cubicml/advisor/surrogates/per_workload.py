@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import Forecaster, Surrogate
     from torchx_cubicml.advisor.surrogates.transfer_prior import TransferPrior
     from torchx_cubicml.predictors import CrossWorkloadFeasibility
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
     from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
     from torchx_cubicml.records.values import Value
@@ -38,7 +38,7 @@ class PerWorkloadSurrogate:
         fit_optimistic: fits the process with an optimistic prior mean; ``None`` where there is none.
     """
 
-    history: History
+    history: TrainingTable
     process: GaussianProcess
     memory: WorkloadFeasibility | CrossWorkloadFeasibility
     prior: TransferPrior | None = None

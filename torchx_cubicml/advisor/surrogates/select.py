@@ -31,7 +31,7 @@ from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import Surrogate, TrainingData
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
 
 
 def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
@@ -72,5 +72,5 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     )
 
 
-def _fit(process: GaussianProcess, history: History, *, seed: int) -> GaussianProcess:
+def _fit(process: GaussianProcess, history: TrainingTable, *, seed: int) -> GaussianProcess:
     return process.fit(history, rng=np.random.default_rng(seed))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors import Predictor
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Value
 
@@ -49,7 +49,7 @@ def recommender_covers(trials: Iterable[Trial]) -> bool:
     return bool(rows) and bool(np.isfinite(Roofline().recommenders_.samples_per_second(rows)).all())
 
 
-def calibrated_roofline(own: History, *, rng: np.random.Generator) -> Predictor:
+def calibrated_roofline(own: TrainingTable, *, rng: np.random.Generator) -> Predictor:
     """Return the roofline model, calibrated on a workload's own trials."""
     return PREDICTORS["roofline"]().fit(own, rng=rng)
 
@@ -57,7 +57,7 @@ def calibrated_roofline(own: History, *, rng: np.random.Generator) -> Predictor:
 _CACHE_SIZE = 2  # fitted predictors: enough for a program that alternates between two workloads
 
 
-def fit_cached_predictor(history: History, name: str) -> Predictor:
+def fit_cached_predictor(history: TrainingTable, name: str) -> Predictor:
     """Return the predictor called ``name`` fitted on ``history``, from a cache of the latest fits.
 
     The cache key is the content of the table, and the fit has a fixed seed. Equal tables therefore give equal
@@ -74,7 +74,7 @@ class _FitKey:
     """Cache key of a fit: training data and method, compared by content."""
 
     digest: bytes
-    history: History = field(compare=False)
+    history: TrainingTable = field(compare=False)
     name: str = field(compare=False)
 
 
@@ -91,7 +91,7 @@ class TransferPrior:
         predictor: any in ``PREDICTORS``, fitted.
     """
 
-    def __init__(self, history: History, predictor: Predictor) -> None:
+    def __init__(self, history: TrainingTable, predictor: Predictor) -> None:
         self._history = history
         self._predictor = predictor
         self._cache: dict[bytes, float] = {}

@@ -12,9 +12,9 @@ from torchx_cubicml.cli.starter.toml_text import one_line
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.facts.named_places import named_values
 from torchx_cubicml.launch.bindings.hydra import is_one_value, unquoted
-from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.launch.command_facts.stated_settings import read_document
 from torchx_cubicml.launch.config_text import flat_keys, is_document, parse_document, value_at
+from torchx_cubicml.space.spelling import spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

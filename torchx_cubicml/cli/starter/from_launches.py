@@ -10,15 +10,15 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchx_cubicml.launch.bindings.spelling import number, switch_value
+from torchx_cubicml.history.present_command import PresentCommand, RecordedSettings
+from torchx_cubicml.history.same_training import kept_batch
 from torchx_cubicml.launch.launch import workload_of
-from torchx_cubicml.launch.present_command import PresentCommand, RecordedSettings
-from torchx_cubicml.launch.same_training import kept_batch
 from torchx_cubicml.launch.source_files import nodes_of
 from torchx_cubicml.records.argument_words import argument_words, with_underscores
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.standard_names import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, STANDARD_WORDS
 from torchx_cubicml.records.workload import is_same_program, recency
+from torchx_cubicml.space.spelling import number, switch_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from torchx_cubicml.facts.named_places import NamedPlace, place_of, word_set
-from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.redaction import names_secret
+from torchx_cubicml.space.spelling import number, switch_value
 from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
 
 DATA_WORKERS = "data_workers"

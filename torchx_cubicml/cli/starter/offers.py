@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.meanings import ScriptFlag, may_change_speed_alone
 from torchx_cubicml.cli.starter.toml_text import NO_FLAG, parameter_table, switch_choices
-from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.local_device import local_device
 from torchx_cubicml.launch.scheduler import is_on_this_machine
 from torchx_cubicml.recorder.apply.hooks import OfferedProgram, hook_classes
@@ -16,6 +15,7 @@ from torchx_cubicml.records.log_pattern import THROUGHPUT_READINGS
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space.expression import is_name
+from torchx_cubicml.space.spelling import number
 
 if TYPE_CHECKING:
     import ast

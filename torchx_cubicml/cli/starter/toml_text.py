@@ -6,10 +6,10 @@ import json
 import re
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import batch_derivation
+from torchx_cubicml.space.spelling import number, switch_value
 from torchx_cubicml.space.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
 
 if TYPE_CHECKING:

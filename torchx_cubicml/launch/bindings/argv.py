@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.hydra import is_key
-from torchx_cubicml.launch.bindings.spelling import number
-from torchx_cubicml.records.argument_words import with_underscores
+from torchx_cubicml.records.argument_words import negations, with_underscores
+from torchx_cubicml.space.spelling import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,31 +130,6 @@ def usual_form(args: Sequence[str]) -> FlagForm:
     """Return the form for an added flag: ``--x=v`` if another flag has it, else ``--x v``."""
     joined = any(_JOINED_FLAG.match(word) for word in args[: _end_of_flags(args)])
     return FlagForm.JOINED if joined else FlagForm.SEPARATE
-
-
-def negation(flag: str) -> str:
-    """Return the flag that switches ``flag`` off.
-
-    Raises:
-        LaunchError: ``flag`` is a short flag.
-
-    >>> negation("--compile"), negation("--compile.enable")
-    ('--no-compile', '--compile.no-enable')
-    """
-    if not flag.startswith("--"):
-        raise LaunchError(f"{flag} cannot be switched off: only a long flag has a --no- form")
-    section, dot, key = flag[2:].rpartition(".")
-    return f"--{section}{dot}no-{key}"
-
-
-def negations(flag: str) -> frozenset[str]:
-    """Return every spelling that switches a flag off; none for a short flag and for ``name=value``."""
-    if not flag.startswith("--") or flag.endswith("="):
-        return frozenset()
-    off = negation(flag)
-    section, _, _ = off.rpartition("no-")
-    key = off.removeprefix(f"{section}no-")
-    return frozenset({off, f"{section}no_{key}", f"--no-{flag[2:]}", f"--no_{flag[2:]}"})
 
 
 def keys_in(args: Sequence[str]) -> list[str]:

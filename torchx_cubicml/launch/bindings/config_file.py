@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
-from torchx_cubicml.launch.bindings.spelling import listed, read_scalar, same_value, switch_value
 from torchx_cubicml.launch.config_text import MISSING, is_document, parse_document, value_at, with_values
 from torchx_cubicml.records.contract import FilePatch
+from torchx_cubicml.space.spelling import listed, read_scalar, same_value, switch_value
 from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.bindings.spelling import read_scalar, spell, spell_switch
+from torchx_cubicml.space.spelling import read_scalar, spell, spell_switch
 
 if TYPE_CHECKING:
     from torchx_cubicml.launch.bindings.base import BindingQuery

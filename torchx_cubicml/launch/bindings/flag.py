@@ -16,7 +16,6 @@ from torchx_cubicml.launch.bindings.argv import (
     flags_in,
     keys_in,
     looks_like_value,
-    negation,
     positionals,
     usual_form,
     write_value,
@@ -24,9 +23,9 @@ from torchx_cubicml.launch.bindings.argv import (
 from torchx_cubicml.launch.bindings.argv import replace as replace_words
 from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding
 from torchx_cubicml.launch.bindings.hydra import is_key, is_one_value, quoted_like, unquoted
-from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value, texts_of
 from torchx_cubicml.launch.command_facts.source_literals import bare_name, declared_flags
-from torchx_cubicml.records.argument_words import with_underscores
+from torchx_cubicml.records.argument_words import negation, with_underscores
+from torchx_cubicml.space.spelling import read_scalar, same_value, spell, spell_switch, switch_value, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.records.standard_names import EMBEDDING_SHARDINGS, LEFT_TO_PLANNER, standard_flag_name
 from torchx_cubicml.records.standard_words import standard_word
+from torchx_cubicml.space.spelling import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.facts.named_places import NamedPlace, place_of
-from torchx_cubicml.launch.bindings.spelling import number
 from torchx_cubicml.launch.command_facts.source_literals import bare_name, module_constants
 from torchx_cubicml.launch.config_text import flat_keys, is_document, parse_document
 from torchx_cubicml.records.argument_words import argument_words, names_as_typed
+from torchx_cubicml.space.spelling import number
 from torchx_cubicml.user_files import read_text
 
 if TYPE_CHECKING:

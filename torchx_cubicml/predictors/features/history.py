@@ -35,7 +35,7 @@ _NO_CHOICES: Mapping[str, Sequence[Scalar]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class History:
+class TrainingTable:
     """Training data of a predictor: trials with a throughput, and those that ran out of memory.
 
     Rows are sorted by content, so that neither the order of the trials nor their ids matter.

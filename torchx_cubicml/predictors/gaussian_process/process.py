@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History, MeasuredRows
+    from torchx_cubicml.predictors.features.history import MeasuredRows, TrainingTable
     from torchx_cubicml.predictors.gaussian_process.points import EncodedConfigs
     from torchx_cubicml.records.values import Scalar
 
@@ -74,7 +74,7 @@ class GaussianProcess:
         self.memory_pressure = memory_pressure
         self.machine = machine or ErrorModel.unknown()
 
-    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+    def fit(self, history: TrainingTable, *, rng: np.random.Generator) -> Self:
         """Fit on the measured rows of ``history``; see ``Predictor``."""
         rows = history.measured
         self.n_measured_ = len(rows)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.records.values import Value
 
 
@@ -58,7 +58,7 @@ class Outcomes:
     recommenders: RecommenderLayout
 
     @classmethod
-    def of(cls, history: History) -> Self:
+    def of(cls, history: TrainingTable) -> Self:
         """Return the outcomes of ``history`` in an order that does not depend on the order of its rows."""
         rows, zeros = [*history.rows, *history.failures], np.zeros(len(history.failures))
         features = np.vstack([history.features, history.columns.encode(list(history.failures))])
@@ -151,13 +151,13 @@ class CrossWorkloadFeasibility:
     def __init__(self, *, order: MemoryOrder | None = None) -> None:
         self.order = order or MemoryOrder()
 
-    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+    def fit(self, history: TrainingTable, *, rng: np.random.Generator) -> Self:
         """Fit on the outcomes of ``history``; none at all is legal."""
         with one_thread():
             self._fit(history, seed=int(rng.integers(2**31)))
         return self
 
-    def _fit(self, history: History, *, seed: int) -> None:
+    def _fit(self, history: TrainingTable, *, seed: int) -> None:
         self.dominance_ = DominanceRules.of_history(history, self.order)
         outcomes = Outcomes.of(history)
         self.memory_ = MemoryCalibration.default()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.predictors.memory.order import MemoryOrder
     from torchx_cubicml.records.values import Value
 
@@ -88,7 +88,7 @@ class DominanceRules:
     feared: tuple[Mapping[str, Value], ...] = ()
 
     @classmethod
-    def of_history(cls, history: History, order: MemoryOrder) -> Self:
+    def of_history(cls, history: TrainingTable, order: MemoryOrder) -> Self:
         """Return the rules from the outcomes of a history, in which memory alone decides."""
         return cls.of(
             zip(history.rows, history.feasible.tolist(), history.trial_ids, strict=True),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.predictors.features.history import TrainingTable
     from torchx_cubicml.records.values import Scalar, Value
 
 _UNKNOWN_CAUSE = 0.6  # weight of a failure whose cause is not known
@@ -57,7 +57,7 @@ class WorkloadFeasibility:
         self.order = order or MemoryOrder()
         self.tuned = dict(tuned or {})
 
-    def fit(self, history: History) -> Self:
+    def fit(self, history: TrainingTable) -> Self:
         """Fit on the outcomes of ``history``, one at least, and on its recorded peaks."""
         self.dominance_ = DominanceRules.of_history(history, self.order)
         features = np.vstack([history.features, history.columns.encode(list(history.failures))])

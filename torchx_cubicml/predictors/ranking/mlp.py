@@ -16,7 +16,7 @@ from torchx_cubicml.predictors.threads import one_thread
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History, MeasuredRows
+    from torchx_cubicml.predictors.features.history import MeasuredRows, TrainingTable
 
 
 _LEAST_SLOPE = 1e-3  # log throughput per unit of score: keeps the order of scores where the curve is flat
@@ -81,13 +81,13 @@ class RankingMLP:
     def __init__(self, settings: RankingSettings | None = None) -> None:
         self.settings = settings or RankingSettings()
 
-    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+    def fit(self, history: TrainingTable, *, rng: np.random.Generator) -> Self:
         """Fit on the measured rows of ``history``; see ``Predictor``."""
         with one_thread():
             self._fit(history, rng)
         return self
 
-    def _fit(self, history: History, rng: np.random.Generator) -> None:
+    def _fit(self, history: TrainingTable, rng: np.random.Generator) -> None:
         rows = history.measured
         self.n_measured_ = len(rows)
         if not self.n_measured_:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History, MeasuredRows
+    from torchx_cubicml.predictors.features.history import MeasuredRows, TrainingTable
     from torchx_cubicml.predictors.roofline.calibration import ExpectedStepTime
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.records.values import Value
@@ -62,7 +62,7 @@ class Roofline:
         self.recommenders_ = RecommenderRoofline()
         self.n_measured_ = 0
 
-    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+    def fit(self, history: TrainingTable, *, rng: np.random.Generator) -> Self:
         """Calibrate on the measured rows of ``history`` that are covered; see ``Predictor``."""
         self.decoder_ = Decoder(history.columns, history.rows)
         self.recommenders_ = RecommenderRoofline().fit(history)

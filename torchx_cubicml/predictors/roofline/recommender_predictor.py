@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.features.history import History, MeasuredRows
+    from torchx_cubicml.predictors.features.history import MeasuredRows, TrainingTable
     from torchx_cubicml.predictors.roofline.category_offsets import CategoryOffsets
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.records.values import Value
@@ -64,7 +64,7 @@ class RecommenderRoofline:
         self.decoder_: RecommenderDecoder | None = None
         self.category_offsets_: CategoryOffsets | None = None
 
-    def fit(self, history: History) -> Self:
+    def fit(self, history: TrainingTable) -> Self:
         """Calibrate on the measured rows of ``history`` that are covered; on dense layers alone if none has tables."""
         self.__init__()  # type: ignore[misc]
         self._calibrate_dense(history)
@@ -140,7 +140,7 @@ class RecommenderRoofline:
         self.error_ = float(np.sqrt(data_weight * typical_error**2 + (1.0 - data_weight) * PRIOR_ERROR**2))
         self.scale_ = conformal_scale(errors, np.hypot(self.error_, rows.uncertainty))
 
-    def _calibrate_dense(self, history: History) -> None:
+    def _calibrate_dense(self, history: TrainingTable) -> None:
         """Calibrate on rows with dense layers and without tables, which are explained and never predicted."""
         measured = np.flatnonzero(np.isfinite(history.throughput) & (history.throughput > 0.0))
         rows = [index for index in measured.tolist() if "layer_n_params" in history.rows[index]]

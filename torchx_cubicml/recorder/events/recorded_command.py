@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_texts import LAUNCHED, command_texts, program_path, recorded_variables, user_program
+from torchx_cubicml.history.present_command import LAUNCHED
+from torchx_cubicml.launch.command_texts import command_texts, program_path, recorded_variables, user_program
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, text_digest
 from torchx_cubicml.records.json_fields import object_of, texts_of
 from torchx_cubicml.records.kept_command import kept_command

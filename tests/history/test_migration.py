@@ -8,14 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import best_known
-from torchx_cubicml.launch import migrated_trials
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.migration import migrated_trials
+from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.config_io import present_command
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import SearchSpace
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.values import Config, Value
+    from collections.abc import Sequence
+
+    from torchx_cubicml.records.values import Config, Value, Workload
 
 BATCH = "[parameters.batch]\nchoices = [1, 2, 4, 8]\nflag = '--batch'\n"
 WORKERS = "[parameters.workers]\nchoices = [0, 2, 4]\nflag = '--workers'\ndefault = 2\n"
@@ -35,7 +40,16 @@ def trial_of(config: Config, *, speed: float = 9.0, arguments: str | None = None
 
 
 def config_of(trial: Trial, space: SearchSpace, *, others: tuple[Trial, ...] = (), **current: Value) -> Config:
-    return migrated_trials([trial, *others], space, workload=WORKLOAD, current=current)[0].config
+    return migrated([trial, *others], space, current=current)[0].config
+
+
+def migrated(
+    trials: list[Trial], space: SearchSpace, *, workload: Workload = WORKLOAD, current: Config, keys: Sequence[str] = ()
+) -> list[Trial]:
+    """Trials in the terms of a space, for a command of their program."""
+    command = present_command(Launch(program=str(workload["program"])), space)
+    given = {"workload": workload, "current": current, "command": command, "keys": tuple(keys)}
+    return migrated_trials(History(space=space, trials=trials, **given))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +146,7 @@ def test_a_variable_and_a_key_of_a_file_have_the_value_of_their_time(
     for key in KEYS:
         digests = None if texts is None else {name: text_digest(text, key) for name, text in texts.items()}
         trial = replace(trial_of({"batch": 4}, arguments="--batch 4"), digests=digests)
-        (found,) = migrated_trials(
-            [trial], space_of(BATCH, KNOB, STAGE), workload=WORKLOAD, current={}, digest_keys=KEYS
-        )
+        (found,) = migrated([trial], space_of(BATCH, KNOB, STAGE), current={}, keys=KEYS)
         assert found.config == {"batch": 4, **expected}
 
 
@@ -176,19 +188,19 @@ def test_one_choice_becomes_one_per_entry_and_back(key: str) -> None:
 def test_entries_are_counted_as_the_launch_had_them(key: str) -> None:
     space = space_of("[workload]\nn_layers = { flag = '--layers' }", SHARDING + f"{key} = 'n_layers'\n")
     trial = trial_of({}, arguments="--layers 4 --sharding NO_SHARD")
-    (found,) = migrated_trials([trial], space, workload={**WORKLOAD, "n_layers": 4}, current={})
+    (found,) = migrated([trial], space, workload={**WORKLOAD, "n_layers": 4}, current={})
     assert (found.workload, found.config) == ({**WORKLOAD, "n_layers": 4}, {"sharding_strategy": ("NO_SHARD",) * 4})
 
 
 def test_a_stated_fact_holds_for_earlier_launches() -> None:
     space = space_of("[workload]\nn_layers = 4", BATCH)
-    (found,) = migrated_trials([trial_of({"batch": 1})], space, workload={**WORKLOAD, "n_layers": 4}, current={})
+    (found,) = migrated([trial_of({"batch": 1})], space, workload={**WORKLOAD, "n_layers": 4}, current={})
     assert found.workload["n_layers"] == 4
 
 
 def test_a_fact_without_record_stays_unknown() -> None:
     space = space_of("[workload]\nn_layers = { flag = '--layers', default = 4 }", BATCH)
-    (found,) = migrated_trials([trial_of({"batch": 1})], space, workload={**WORKLOAD, "n_layers": 4}, current={})
+    (found,) = migrated([trial_of({"batch": 1})], space, workload={**WORKLOAD, "n_layers": 4}, current={})
     assert "n_layers" not in found.workload
 
 
@@ -305,8 +317,8 @@ def test_whatever_changed_in_the_file_the_config_is_the_one_that_ran(case: tuple
     text, trial, ran = case
     space = space_of(text)
     assert config_of(trial, space) == ran
-    again = migrated_trials([trial], space, workload=WORKLOAD, current={})
-    assert migrated_trials(again, space, workload=WORKLOAD, current={}) == again
+    again = migrated([trial], space, current={})
+    assert migrated(again, space, current={}) == again
 
 
 @pytest.mark.parametrize(

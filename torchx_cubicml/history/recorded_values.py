@@ -5,36 +5,26 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.bindings.spelling import texts_of
-from torchx_cubicml.launch.command_texts import program_path, recorded_variables
-from torchx_cubicml.launch.present_command import is_of_program
+from torchx_cubicml.history.present_command import is_of_program
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.arguments import text_digest
 from torchx_cubicml.space import BindingKind
+from torchx_cubicml.space.spelling import texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Config, Scalar, Value
+    from torchx_cubicml.records.values import Scalar, Value
     from torchx_cubicml.space import Binding, Parameter
-
-_MODULE = "-m "
 
 
 class RecordedValues:
-    """Values of parameters that are bound to a variable or to a key of a file.
+    """Values of parameters that are bound to a variable or to a key of a file."""
 
-    Args:
-        program: name of the program, as a workload has it.
-        current: the user's own config of the present launch.
-        keys: of the store's digests.
-    """
-
-    def __init__(self, program: str, current: Config, keys: Sequence[str]) -> None:
-        name = program.removeprefix(_MODULE)
-        self._program = program_path(name, is_module=name != program) if name else None
-        self._current, self._keys = current, tuple(keys)
+    def __init__(self, history: History) -> None:
+        self._variables, self._current, self._keys = history.command.variables, history.current, history.keys
         self._known: dict[str, Mapping[str, Scalar]] = {}
 
     def of(self, parameter: Parameter, trial: Trial) -> Value | None:
@@ -65,7 +55,7 @@ class RecordedValues:
     def _is_absent(self, binding: Binding, digests: Mapping[str, str]) -> bool:
         """Return whether a launch that recorded no digest of a value would have done so if the value was there."""
         if binding.kind == BindingKind.ENV:
-            return bool(recorded_variables(self._program, (binding.name,)))
+            return binding.name in self._variables
         flags = {place.partition(":")[0] for place in _places(binding, digests)}
         return bool(flags) and not any(f"{flag}:*" in digests for flag in flags)
 

@@ -21,24 +21,22 @@ from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.command_texts import PROGRAM
-from torchx_cubicml.launch.observed_work import ObservedWork
-from torchx_cubicml.launch.present_command import TEXTS_KNOWN, RecordedSettings, has_same_key, is_of_program
+from torchx_cubicml.history.observed_work import ObservedWork
+from torchx_cubicml.history.present_command import PROGRAM, TEXTS_KNOWN, RecordedSettings, has_same_key, is_of_program
 from torchx_cubicml.records.argument_words import names_as_typed
 from torchx_cubicml.records.arguments import is_keyed
 from torchx_cubicml.records.memory_failure import as_asked, proves_too_large
 from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES, standard_flag_name
-from torchx_cubicml.records.workload import count_of_launches, is_informative, is_same_workload, recency
+from torchx_cubicml.records.workload import count_of_launches, is_informative, recency
 from torchx_cubicml.space.constraints import IN_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.launch.observed_work import WorkSummary
-    from torchx_cubicml.launch.present_command import PresentCommand
+    from torchx_cubicml.history.history import History
+    from torchx_cubicml.history.observed_work import WorkSummary
+    from torchx_cubicml.history.present_command import PresentCommand
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.records.values import Workload
-    from torchx_cubicml.space import SearchSpace
 
 _MOST_PAIRED = 40  # different commands that are compared with each other, each with each: the latest
 _NAMED = 3  # settings that a message names
@@ -59,8 +57,8 @@ class ComparedTrials:
         lines: reasons why trials were left out, one line each.
     """
 
-    trials: list[Trial]
-    certain: list[Trial]
+    trials: Sequence[Trial]
+    certain: Sequence[Trial]
     unseen: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
 
@@ -83,31 +81,22 @@ class ComparedTrials:
         )
 
 
-def with_same_work(
-    trials: Sequence[Trial], command: PresentCommand, *, space: SearchSpace, workload: Workload, keys: Sequence[str]
-) -> ComparedTrials:
+def with_same_work(history: History) -> ComparedTrials:
     """Leave out the trials of the workload that did other work than the present command.
 
     Args:
-        trials: of all workloads, in the terms of the space.
-        command: the present one.
-        space: the search space; observed facts of its parameters tell no works apart.
-        workload: facts of the present launch.
-        keys: of the store's digests.
+        history: in the terms of its space, whose parameters' observed facts tell no works apart.
     """
-    own = [
-        trial
-        for trial in trials
-        if trial.arguments is not None and is_informative(trial) and is_same_workload(trial, workload)
-    ]
+    trials, command, keys = history.trials, history.command, history.keys
+    own = [trial for trial in history.own if trial.arguments is not None and is_informative(trial)]
     if not own:
-        return ComparedTrials(trials=list(trials), certain=list(trials))
+        return ComparedTrials(trials=trials, certain=trials)
     elsewhere = _without(
         trials, [trial for trial, seen in zip(own, as_asked(own), strict=True) if not proves_too_large(seen)]
     )
     if not keys and any(trial.digests is not None or is_keyed(trial.arguments or ()) for trial in own):
-        return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=(_NO_KEY,))
-    work, recorded = ObservedWork(space), RecordedSettings(command, keys)
+        return ComparedTrials(trials=trials, certain=elsewhere, unseen=(_NO_KEY,))
+    work, recorded = ObservedWork(history.space), RecordedSettings(command, keys)
     groups = _groups(own, recorded, work)
     present = recorded.present(own)
     lines = () if recorded.here == present else (_OTHER_FILE,)
@@ -118,7 +107,7 @@ def with_same_work(
     if not same:
         closest = min(reversed(changes), key=len)
         unseen = tuple(sorted(typed.get(name) for name in closest))
-        return ComparedTrials(trials=list(trials), certain=elsewhere, unseen=unseen, lines=lines)
+        return ComparedTrials(trials=trials, certain=elsewhere, unseen=unseen, lines=lines)
     reference = work.of(same)
     left_out: defaultdict[str, list[Trial]] = defaultdict(list)
     for group, changed in zip(groups, changes, strict=True):
@@ -152,9 +141,9 @@ def differing_settings(trial: Trial, command: PresentCommand, *, keys: Sequence[
     return tuple(_spoken(typed.get(name)) for name in sorted(differing))
 
 
-def _without(trials: Iterable[Trial], others: Iterable[Trial]) -> list[Trial]:
+def _without(trials: Sequence[Trial], others: Iterable[Trial]) -> Sequence[Trial]:
     left_out = set(map(id, others))
-    return [trial for trial in trials if id(trial) not in left_out]
+    return [trial for trial in trials if id(trial) not in left_out] if left_out else trials
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from torchx_cubicml.launch import program_parts as module
-from torchx_cubicml.launch.program_parts import CODE, program_parts
+from torchx_cubicml.history import program_parts as module
+from torchx_cubicml.history.program_parts import CODE, program_parts
 
 TEXT = '''
 """Docstring."""

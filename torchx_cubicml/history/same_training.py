@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.objective import COUNT_WORK, uncounted_sizes
-from torchx_cubicml.launch.present_command import setting_names
+from torchx_cubicml.history.objective import COUNT_WORK, uncounted_sizes
+from torchx_cubicml.history.present_command import setting_names
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.config_changes import config_values
 from torchx_cubicml.records.standard_names import ACCUMULATION, BATCH_FLAGS, GLOBAL_BATCH, MICRO_BATCH
@@ -28,6 +28,7 @@ from torchx_cubicml.space.trainers import CHANGES_TRAINING
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
@@ -112,11 +113,12 @@ def observed_batch_line(name: str) -> str:
     )
 
 
-def batch_lines(space: SearchSpace, own: Sequence[Trial], *, current: Config) -> dict[str, str]:
+def batch_lines(history: History) -> dict[str, str]:
     """Return the parameters that stay because of the global batch, as launches show, each with the message on it.
 
     See ``batch_parameters``, ``batch_contradiction`` and ``uncounted_sizes``.
     """
+    space, own, current = history.space, history.own, history.current
     why = batch_contradiction(space, own, current=current)
     uncounted = f"steps alone were counted, and those of another value may do other work; {COUNT_WORK}"
     lines = {name: f"keeping {name}: {uncounted}" for name in uncounted_sizes(space, own, current=current)}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import Study
-from torchx_cubicml.advisor.hook_refusals import hook_refusals
 from torchx_cubicml.facts.hook_registry import CHANGED
+from torchx_cubicml.history.hook_refusals import hook_refusals
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Binding, Parameter, SearchSpace
 

@@ -8,12 +8,13 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.objective_units import OBJECTIVES, RATES
-from torchx_cubicml.records.workload import is_same_workload, value_key
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space.constraints import data_parallel_degree, is_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Workload
     from torchx_cubicml.space import SearchSpace
@@ -27,31 +28,30 @@ _SIZES = (
 )
 
 
-def with_measured_objective(
-    space: SearchSpace, trials: Iterable[Trial], *, workload: Workload
-) -> tuple[SearchSpace, str]:
+def measured_objective(history: History) -> tuple[SearchSpace, str]:
     """Return the space with the objective that most launches of the workload were measured in: tokens before samples.
 
     Optimizer steps per second serve where most launches counted neither, and all steps do the same work. A stated
     objective stays. The second value is a message where tokens were not taken, or where launches lack the objective, so
     that they do not count; it is empty otherwise.
 
+    >>> from torchx_cubicml.history.history import History
     >>> from torchx_cubicml.space import Parameter, SearchSpace
     >>> from torchx_cubicml.records.trial import Trial
     >>> space = SearchSpace(parameters=(Parameter(name="a", choices=(1, 2)),), is_objective_stated=False)
     >>> trial = Trial.completed(workload={}, config={"a": 1}, samples_per_second=9.0)
-    >>> with_measured_objective(space, [trial], workload={})[0].objective
+    >>> measured_objective(History(space=space, workload={}, current={}, trials=[trial]))[0].objective
     'samples_per_second'
     """
+    space = history.space
     if space.is_objective_stated:
         return space, ""
     tokens, samples, steps = OBJECTIVES
-    own = [trial for trial in trials if is_same_workload(trial, workload)]
-    measured = [trial for trial in own if any(_has(trial, name) for name in OBJECTIVES)]
+    measured = [trial for trial in history.own if any(_has(trial, name) for name in OBJECTIVES)]
     having = {name: sum(_has(trial, name) for trial in measured) for name in OBJECTIVES}
     counted = samples if having[samples] > having[tokens] else tokens
     lacks_work = 2 * having[counted] < len(measured)  # most launches counted neither
-    why = changer_of_work(space, measured, workload=workload) if lacks_work else ""
+    why = changer_of_work(space, measured, workload=history.workload) if lacks_work else ""
     unit = steps if lacks_work and not why else counted
     if why and not having[counted]:
         return _with(
@@ -69,14 +69,6 @@ def uncounted_sizes(space: SearchSpace, own: Iterable[Trial], *, current: Config
     is_uncounted = 2 * sum(found) < len(found) and not space.is_objective_stated
     labels = space.changers_of_work() if is_uncounted or space.objective == OBJECTIVES[-1] else ()
     return tuple(each.name for each in space.parameters if (each.label or each.name) in labels and each.name in current)
-
-
-def of_one_size(space: SearchSpace, trials: Iterable[Trial], workload: Workload, current: Config) -> list[Trial]:
-    """Leave out the trials of the workload with another value of a parameter of ``uncounted_sizes``."""
-    own = [trial for trial in trials if is_same_workload(trial, workload)]
-    wanted = {name: value_key(current[name]) for name in uncounted_sizes(space, own, current=current)}
-    others = {id(each) for each in own if any(value_key(each.config.get(name, "")) != wanted[name] for name in wanted)}
-    return [trial for trial in trials if id(trial) not in others]
 
 
 def _line(unit: str, having: Mapping[str, int], n_measured: int) -> str:

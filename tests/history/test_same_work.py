@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.present_command import PresentCommand, program_digest
+from torchx_cubicml.history.same_work import ComparedTrials, with_same_work
 from torchx_cubicml.launch import Launch
-from torchx_cubicml.launch.command_texts import program_digest
-from torchx_cubicml.launch.config_io import read_config
-from torchx_cubicml.launch.present_command import PresentCommand
-from torchx_cubicml.launch.same_work import ComparedTrials, with_same_work
+from torchx_cubicml.launch.config_io import present_command, read_config
 from torchx_cubicml.records.arguments import digested_arguments, text_digest
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import Origin, State, Trial
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.records.values import Value
+    from torchx_cubicml.space import SearchSpace
 
 KEY = "0123456789abcdef" * 2
 WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}
@@ -44,8 +45,16 @@ SPACE = parse_space(
 )
 
 
+def compared(
+    trials: Sequence[Trial], command: PresentCommand, *, keys: Sequence[str], space: SearchSpace = SPACE
+) -> ComparedTrials:
+    """What is compared of trials with a command."""
+    given = {"workload": WORKLOAD, "current": {}, "command": command, "keys": tuple(keys)}
+    return with_same_work(History(space=space, trials=trials, **given))
+
+
 @dataclass
-class History:
+class Launches:
     """Launches of one script in a row; each observes what its command makes of it."""
 
     key: str = KEY
@@ -80,16 +89,14 @@ class History:
         return self.trials[-1]
 
     def compared(self, *arguments: str, texts: Mapping[str, str] | None = None) -> ComparedTrials:
-        command = PresentCommand.of(Launch(program="absent.py", script_args=arguments), SPACE)
+        command = present_command(Launch(program="absent.py", script_args=arguments), SPACE)
         command = replace(command, texts=texts or {})
-        return with_same_work(
-            self.trials, command, space=SPACE, workload=WORKLOAD, keys=(self.key,) if self.key else ()
-        )
+        return compared(self.trials, command, keys=(self.key,) if self.key else ())
 
 
 @pytest.mark.parametrize("key", [KEY, ""], ids=["keyed", "earlier release"])
 def test_another_value_of_an_undeclared_flag_keeps_the_launch_as_typed(key: str) -> None:
-    history = History(key)
+    history = Launches(key)
     history.ran("--seq_len", "64", "--data", "c4")
     same = history.compared("--data=c4", "--seq-len", "64")
     assert (same.unseen, same.trials) == ((), history.trials)
@@ -100,7 +107,7 @@ def test_another_value_of_an_undeclared_flag_keeps_the_launch_as_typed(key: str)
 
 
 def test_a_file_that_a_checkpoint_is_written_to_makes_no_other_work() -> None:
-    history = History()
+    history = Launches()
     history.ran("--width", "64", "--ckpt", "one.pt")
     for words in (("--ckpt", "two.pt"), ("--ckpt=/mnt/run7",), ()):
         assert history.compared("--width", "64", *words).unseen == ()
@@ -109,14 +116,14 @@ def test_a_file_that_a_checkpoint_is_written_to_makes_no_other_work() -> None:
 
 
 def test_a_record_of_an_earlier_release_lacks_suffixes_of_checkpoints() -> None:
-    history = History()
+    history = Launches()
     history.ran(arguments=tuple(word.removesuffix(".pt") for word in digested_arguments(("--ckpt", "one.pt"), KEY)))
     assert history.compared("--ckpt", "one.pt").unseen == ()
     assert history.compared("--ckpt", "two.pt").unseen == ()
 
 
 def test_what_ran_out_of_memory_is_not_tried_before_the_work_is_known() -> None:
-    history = History()
+    history = Launches()
     history.ran("--seq_len", "64")
     lost = history.ran("--seq_len", "64", batch=8, state=State.OUT_OF_MEMORY, measurement=None)
     observed = {"micro_batch_size": 2, "caught_out_of_memory": "CUDA out of memory"}
@@ -126,7 +133,7 @@ def test_what_ran_out_of_memory_is_not_tried_before_the_work_is_known() -> None:
 
 
 def test_the_reason_names_the_word_and_how_to_declare_it() -> None:
-    history = History()
+    history = Launches()
     history.ran("--model.seq_len", "64", texts={"program": "a", "$ATTN": "math", "--config:model.depth": "2"})
     reason = history.compared("--model.seq_len", "512", texts={"program": "a", "$ATTN": "math"}).reason
     assert reason.startswith("no recorded launch had this value of --model.seq_len: this launch runs as typed")
@@ -142,7 +149,7 @@ def test_the_reason_names_the_word_and_how_to_declare_it() -> None:
 
 
 def test_flags_are_named_as_typed() -> None:
-    history = History()
+    history = Launches()
     history.ran("--hidden-size", "64", "--old-flag", texts={"--config_file:depth": "2"})
     new = history.compared("--hidden-size=128", "--config-file", "a.json", texts={"--config_file:depth": "3"})
     assert new.unseen == ("--config-file:depth", "--hidden-size", "--old-flag")
@@ -154,20 +161,20 @@ def test_flags_are_named_as_typed() -> None:
 
 
 def test_a_flag_declared_as_the_reason_says_is_compared_no_more() -> None:
-    history = History()
+    history = Launches()
     history.ran("--hidden-size", "64")
     command = Launch(program="absent.py", script_args=("--hidden-size", "128"), env={"B": "1"})
     for declared in ("--hidden-size", "--hidden_size"):
         text = f'{{ flag = "{declared}", default = 64 }}\n[parameters]\nb = {{ choices = [1], env = "B" }}'
         space = parse_space(f"[workload]\nhidden_size = {text}", where="space.toml")
         assert read_config(command, space)[0]["hidden_size"] == 128
-        present = PresentCommand.of(command, space)
-        same = with_same_work(history.trials, present, space=space, workload=WORKLOAD, keys=(KEY,))
+        present = present_command(command, space)
+        same = compared(history.trials, present, space=space, keys=(KEY,))
         assert (same.unseen, same.reason) == ((), "")
 
 
 def test_what_was_observed_decides_once_the_command_has_run() -> None:
-    history = History()
+    history = Launches()
     short = [history.ran("--seq_len", "64", batch=batch) for batch in (1, 8)]
     long = history.ran("--seq_len", "512", seq_len=512)
     again = history.compared("--seq_len", "512")
@@ -179,7 +186,7 @@ def test_what_was_observed_decides_once_the_command_has_run() -> None:
 
 
 def test_a_word_whose_last_change_left_the_work_as_it_was_is_harmless() -> None:
-    history = History()
+    history = Launches()
     history.ran("--data", "a")
     history.ran("--data", "b")
     new = history.compared("--data", "c")
@@ -189,7 +196,7 @@ def test_a_word_whose_last_change_left_the_work_as_it_was_is_harmless() -> None:
 
 
 def test_an_edited_script_is_rewritten_only_if_its_last_change_did_no_harm() -> None:
-    history = History()
+    history = Launches()
     history.ran(texts={"program": "one"})
     assert history.compared(texts={"program": "two"}).unseen == ("program",)
     history.ran(texts={"program": "two"})
@@ -202,7 +209,7 @@ def test_an_edited_script_is_rewritten_only_if_its_last_change_did_no_harm() -> 
 
 
 def test_a_change_that_shows_in_the_speed_of_one_config_is_other_work() -> None:
-    history = History()
+    history = Launches()
     fast = history.ran("--attn", "flash", seq_len=None)
     slow = history.ran("--attn", "math", seq_len=None, speed=30.0)
     assert history.compared("--attn", "math").trials == [slow]
@@ -211,7 +218,7 @@ def test_a_change_that_shows_in_the_speed_of_one_config_is_other_work() -> None:
 
 
 def test_a_change_that_shows_in_nothing_that_can_be_compared_is_not_taken_for_harmless() -> None:
-    history = History()
+    history = Launches()
     history.ran("--image", "224", seq_len=None, batch=8)
     history.ran("--image", "448", seq_len=None, batch=1)
     assert history.compared("--image", "336").unseen == ("--image",)
@@ -226,7 +233,7 @@ def paced(step_s: float = 0.1) -> Measurement:
 @pytest.mark.parametrize("flag", ["--bsz", "--train.seq-len", "--global_batch_size"])
 @pytest.mark.parametrize("counts", [True, False])
 def test_launches_of_which_steps_alone_were_counted_are_kept_apart_by_their_batch(flag: str, counts: bool) -> None:
-    history = History()
+    history = Launches()
     for size in ("4", "8"):
         history.ran(flag, size, seq_len=None, **({} if counts else {"measurement": paced()}))
     known = history.compared(flag, "8")
@@ -238,7 +245,7 @@ def test_launches_of_which_steps_alone_were_counted_are_kept_apart_by_their_batc
 
 
 def test_steps_tell_the_work_of_other_settings_where_nothing_else_was_counted() -> None:
-    history = History()
+    history = Launches()
     history.ran("--workers", "4", measurement=paced())
     history.ran("--workers", "8", measurement=paced(0.12))
     assert history.compared("--workers", "2").unseen == ()
@@ -248,14 +255,14 @@ def test_steps_tell_the_work_of_other_settings_where_nothing_else_was_counted() 
 
 
 def test_what_was_declared_or_redirected_is_not_compared() -> None:
-    history = History()
+    history = Launches()
     history.ran("--batch_size", "4", "--layers", "2", "--dump", "/scratch/1", origin=Origin.TUNE)
     assert history.compared("--batch_size=1", "--layers", "3").unseen == ()
     assert history.compared("--dump", "home").unseen == ("--dump",)
 
 
 def test_launches_that_say_too_little_count_as_before() -> None:
-    history = History()
+    history = Launches()
     unknown = history.ran(arguments=None)
     assert history.compared("--seq_len", "512").trials == [unknown]
     running = history.ran("--seq_len", "64", state=State.RUNNING, measurement=None, ended_at="")
@@ -264,7 +271,7 @@ def test_launches_that_say_too_little_count_as_before() -> None:
 
 
 def test_a_text_with_a_macro_is_not_compared() -> None:
-    history = History()
+    history = Launches()
     history.ran("--cache", "/job/7")
     assert history.compared("--cache", "${app_id}/x").unseen == ()
     assert history.compared("--cache", "job8").unseen == ("--cache",)
@@ -273,9 +280,9 @@ def test_a_text_with_a_macro_is_not_compared() -> None:
 def test_keys_of_a_file_count_instead_of_its_path(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("model: {depth: 2}\nseed: 1\napi_key: hunter2\n")
-    command = PresentCommand.of(Launch(program="absent.py", script_args=("--config", str(file))), SPACE)
+    command = present_command(Launch(program="absent.py", script_args=("--config", str(file))), SPACE)
     assert command.texts == {"--config:model.depth": "2", "--config:seed": "1"}
-    history = History()
+    history = Launches()
     history.ran("--config", str(file), texts=command.texts)
     moved = {name.replace("--config", "--config"): text for name, text in command.texts.items()}
     assert history.compared("--config", "/copy.yaml", texts={**moved, "--config:seed": "2"}).unseen == ()
@@ -300,7 +307,7 @@ def test_no_launch_of_other_work_is_used_and_no_new_word_is_taken_for_known(
     commands: list[dict[str, str]], harmless: dict[str, str], present: int
 ) -> None:
     """The work is the command's: each launch observes sizes that its words alone decide."""
-    history, sizes = History(), {}
+    history, sizes = Launches(), {}
     for command in commands:
         size = sizes.setdefault(tuple(sorted(command.items())), 64 * 2 ** len(sizes))
         history.ran(*words(command), seq_len=size)
@@ -318,7 +325,7 @@ def test_words_that_change_nothing_cost_at_most_one_launch_each(
     changes: list[tuple[str, str]], harmless: dict[str, str]
 ) -> None:
     """No word changes the work: a word that has changed on its own is harmless from then on."""
-    history = History()
+    history = Launches()
     history.ran()
     command: dict[str, str] = {}
     changed: set[str] = set()
@@ -332,7 +339,7 @@ def test_words_that_change_nothing_cost_at_most_one_launch_each(
 
 
 def test_two_changes_at_once_show_nothing() -> None:
-    history = History()
+    history = Launches()
     history.ran("--attn", "flash", "--width", "2")
     history.ran("--attn", "math", "--width", "1")  # they cancel each other out
     assert history.compared("--attn", "flash", "--width", "1").unseen
@@ -340,7 +347,7 @@ def test_two_changes_at_once_show_nothing() -> None:
 
 
 def test_versions_of_a_script_with_different_work_stay_apart_when_later_edits_do_no_harm() -> None:
-    history = History()
+    history = Launches()
     old = history.ran(texts={"program": "old"})
     for version in ("grown", "renamed"):
         history.ran(texts={"program": version}, n_params=2000)
@@ -349,7 +356,7 @@ def test_versions_of_a_script_with_different_work_stay_apart_when_later_edits_do
 
 
 def test_a_script_that_the_job_reads_otherwise_is_compared_as_the_job_read_it() -> None:
-    history = History()
+    history = Launches()
     here, there = {"program": "here", "program:n": "1"}, {"program": "there"}
     launched = {**there, "launched": program_digest(here)}
     history.ran("--seq_len", "64", texts=there)
@@ -369,7 +376,7 @@ def test_a_script_that_the_job_reads_otherwise_is_compared_as_the_job_read_it() 
 
 
 def test_launches_of_other_work_are_left_out_however_many_commands_there_were_since() -> None:
-    history = History()
+    history = Launches()
     foreign = [history.ran("--depth", "24", "--data", f"old {number}", n_params=9000) for number in range(30)]
     own = [history.ran("--depth", "12", "--data", f"new {number}") for number in range(45)]
     found = history.compared("--depth", "12", "--data", "new 7")
@@ -381,24 +388,24 @@ def test_launches_of_other_work_are_left_out_however_many_commands_there_were_si
 
 
 def test_each_key_of_a_store_is_recognised() -> None:
-    one, two = History("a" * 32), History("b" * 32)
+    one, two = Launches("a" * 32), Launches("b" * 32)
     texts = {"program": "code", "$NCCL_ALGO": "Ring"}
     one.ran("--data", "c4", "--depth", "2", texts={**texts, "key": ""})
     two.trials = one.trials
     two.ran("--data", "c4", "--depth", "2", texts={**texts, "key": ""})
     for keys in ((one.key, two.key), (two.key, one.key)):
         command = PresentCommand(("--data", "c4", "--depth", "2"), texts)
-        found = with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=keys)
+        found = compared(two.trials, command, keys=keys)
         assert (found.unseen, found.trials) == ((), two.trials)
         # Two digests of one text are no change of a setting that did no harm.
         command = PresentCommand(("--data", "pile", "--depth", "2"), texts)
-        assert with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=keys).unseen == ("--data",)
-    lost = with_same_work(two.trials, command, space=SPACE, workload=WORKLOAD, keys=("c" * 32,))
+        assert compared(two.trials, command, keys=keys).unseen == ("--data",)
+    lost = compared(two.trials, command, keys=("c" * 32,))
     assert "--data" in lost.unseen
 
 
 def test_recorded_digests_without_a_key_at_hand_keep_the_launch_as_typed() -> None:
-    history = History()
+    history = Launches()
     history.ran("--data", "c4", texts={"program": "a"})
-    found = with_same_work(history.trials, PresentCommand(("--data", "c4")), space=SPACE, workload=WORKLOAD, keys=())
+    found = compared(history.trials, PresentCommand(("--data", "c4")), keys=())
     assert found.reason.startswith("the key of the store's digests was not read")

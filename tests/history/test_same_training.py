@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchx_cubicml.launch.same_training import (
+from torchx_cubicml.history.same_training import (
     batch_change,
     batch_contradiction,
     batch_difference,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -8,12 +9,19 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import Study, best_known
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.launch import with_measured_objective
-from torchx_cubicml.launch.objective import COUNT_WORK, of_one_size
+from torchx_cubicml.history.history import History
+from torchx_cubicml.history.objective import COUNT_WORK, measured_objective
+from torchx_cubicml.history.passes import OF_LAUNCH, of_one_size, passed
+from torchx_cubicml.history.same_training import batch_lines
 from torchx_cubicml.records.measurement import Measurement
 from torchx_cubicml.records.trial import Trial
-from torchx_cubicml.rewrite.choice import DecisionContext, advise
+from torchx_cubicml.rewrite.choice import advise
+from torchx_cubicml.rewrite.rules import held
 from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.values import Config
+    from torchx_cubicml.space import SearchSpace
 
 SAMPLES_TAKEN = "samples_per_second is compared, as no launch of this workload counted tokens"
 TEXT = "[parameters.knob]\nchoices = [1, 2]\nflag = '--knob'\n"
@@ -29,6 +37,10 @@ def paced(**observed: int) -> Trial:
     """Return a trial of which nothing but the steps could be counted."""
     measurement = Measurement(mean_step_time_s=0.1, statistic="mean")
     return replace(trial_of(tokens_per_second=1.0), measurement=measurement, observed=observed)
+
+
+def history_of(space: SearchSpace, trials: list[Trial], current: Config | None = None) -> History:
+    return History(space=space, held=held(space), workload=WORKLOAD, current=current or {}, trials=trials)
 
 
 PACED = paced(micro_batch_size=4)
@@ -108,9 +120,9 @@ BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
     ],
 )
 def test_the_objective_is_the_one_that_was_measured(trials: list[Trial], objective: str, line: str) -> None:
-    space, found = with_measured_objective(SPACE, trials, workload=WORKLOAD)
+    space, found = measured_objective(history_of(SPACE, trials))
     assert (space.objective, found) == (objective, line)
-    back, _ = with_measured_objective(space, [TOKENS], workload=WORKLOAD)
+    back, _ = measured_objective(history_of(space, [TOKENS]))
     assert back.objective == "tokens_per_second"
 
 
@@ -121,7 +133,7 @@ def test_every_history_is_compared_in_the_unit_that_most_launches_have(kinds: li
         "other": replace(TOKENS, workload={"program": "other.py"}),
         "unmeasured": replace(TOKENS, measurement=None),
     }
-    space, line = with_measured_objective(SPACE, [made[kind] for kind in kinds], workload=WORKLOAD)
+    space, line = measured_objective(history_of(SPACE, [made[kind] for kind in kinds]))
     paces = {kind for kind in kinds if kind.startswith("steps")}
     n_steps = sum(kind.startswith("steps") for kind in kinds)
     n_tokens, n_samples = kinds.count("tokens"), kinds.count("tokens") + kinds.count("samples")
@@ -154,7 +166,7 @@ def test_steps_of_one_global_batch_compare_however_it_is_split(launches: list[tu
         observed = {"micro_batch_size": micro, "gradient_accumulation_steps": batch // micro, "seq_len": 8}
         names = {"all": [*observed], "micro": ["micro_batch_size"], "none": []}[known]
         trials.append(paced(**{name: observed[name] for name in names}))
-    space, line = with_measured_objective(KEPT, trials, workload=WORKLOAD)
+    space, line = measured_objective(history_of(KEPT, trials))
     batches = {batch for _, batch, known in launches if known == "all"}
     assert space.objective == ("steps_per_second" if len(batches) < 2 else "tokens_per_second")
     assert ("launches differ in" in line) == (len(batches) > 1)
@@ -191,7 +203,7 @@ def test_steps_of_one_global_batch_compare_however_it_is_split(launches: list[tu
     ids=["unknown", "seq_len", "global", "globals", "another split", "another mesh", "another degree", "both"],
 )
 def test_the_work_of_a_step_is_compared(first: dict[str, int], second: dict[str, int], differing: str) -> None:
-    space, line = with_measured_objective(SPACE, [paced(**first), paced(**second)], workload=WORKLOAD)
+    space, line = measured_objective(history_of(SPACE, [paced(**first), paced(**second)]))
     assert (space.objective == "steps_per_second") == (not differing)
     assert (f"as launches differ in {differing};" in line) == bool(differing)
 
@@ -215,29 +227,29 @@ def test_steps_alone_are_compared_between_launches_of_one_batch(freeze: list[str
         for number in range(3)
     ]
     current = {"knob": 1, "micro_batch_size": 1}
-    case = DecisionContext(space=space, workload=WORKLOAD, current=current, trials=trials).migrated()
+    case = passed(History(space=space, held=held(space), workload=WORKLOAD, current=current, trials=trials), *OF_LAUNCH)
     assert case.space.objective == "steps_per_second"
-    assert case.lines == (f"steps_per_second is compared, as {NONE_COUNTED}; {COUNT_WORK}",)
+    assert case.notes == (f"steps_per_second is compared, as {NONE_COUNTED}; {COUNT_WORK}",)
     assert {trial.config["micro_batch_size"] for trial in case.trials} == {1}
     suggestion = advise(case)
     assert suggestion is not None
     assert (suggestion.config, suggestion.gain) == ({**current, "knob": 2}, pytest.approx(2.0, rel=0.05))
     why = f"steps alone were counted, and those of another value may do other work; {COUNT_WORK}"
-    assert case.batch_lines() == {"micro_batch_size": f"keeping micro_batch_size: {why}"}
+    assert batch_lines(case) == {"micro_batch_size": f"keeping micro_batch_size: {why}"}
 
 
 def test_launches_that_count_their_work_are_compared_over_batches() -> None:
     space = parse_space(f"{TEXT}[parameters.bs]\nchoices = [1, 2]\nflag = '--bs'\n", where="space.toml")
     trials = [replace(SAMPLES, config={"knob": 1, "bs": size}) for size in (1, 2)]
-    assert of_one_size(space, trials, WORKLOAD, {"knob": 1, "bs": 1}) == trials
+    assert of_one_size(history_of(space, trials, {"knob": 1, "bs": 1})).trials == trials
     steps = [replace(PACED, config={"knob": 1, "bs": size}) for size in (1, 2, 2)]
     elsewhere = replace(steps[1], workload={"program": "other.py"})
-    assert of_one_size(space, [*trials, *steps, elsewhere], WORKLOAD, {"knob": 1, "bs": 1}) == [
+    assert of_one_size(history_of(space, [*trials, *steps, elsewhere], {"knob": 1, "bs": 1})).trials == [
         *(trials[0], steps[0], elsewhere),
     ]
-    assert of_one_size(space, steps, WORKLOAD, {"knob": 1}) == steps  # the batch of the command is not known
+    assert of_one_size(history_of(space, steps, {"knob": 1})).trials == steps  # the batch of the command is not known
     stated = replace(space, is_objective_stated=True)
-    assert of_one_size(stated, steps, WORKLOAD, {"knob": 1, "bs": 1}) == steps
+    assert of_one_size(history_of(stated, steps, {"knob": 1, "bs": 1})).trials == steps
 
 
 @pytest.mark.parametrize(
@@ -269,7 +281,7 @@ def test_launches_that_count_their_work_are_compared_over_batches() -> None:
     ],
 )
 def test_steps_are_compared_only_where_all_do_the_same_work(text: str, changers: str) -> None:
-    space, line = with_measured_objective(parse_space(text, where="space.toml"), [PACED], workload=WORKLOAD)
+    space, line = measured_objective(history_of(parse_space(text, where="space.toml"), [PACED]))
     why = f", and steps per second do not compare as {changers} may change the work of a step; {COUNT_WORK}"
     assert space.objective == ("tokens_per_second" if changers else "steps_per_second")
     assert line == (
@@ -286,7 +298,7 @@ def test_steps_are_compared_only_where_all_do_the_same_work(text: str, changers:
 @pytest.mark.parametrize("stated", ["tokens_per_second", "samples_per_second"])
 def test_a_stated_objective_stays(stated: str) -> None:
     space = parse_space(f"objective = '{stated}'\n{TEXT}", where="space.toml")
-    assert with_measured_objective(space, [TOKENS, SAMPLES], workload=WORKLOAD) == (space, "")
+    assert measured_objective(history_of(space, [TOKENS, SAMPLES])) == (space, "")
 
 
 def test_launches_measured_in_samples_are_learned_from() -> None:
@@ -296,6 +308,6 @@ def test_launches_measured_in_samples_are_learned_from() -> None:
     assert (best.config, best.gain) == ({"knob": 2}, pytest.approx(2.0, rel=0.05))
     study = Study.of(SPACE, workload=WORKLOAD, current={"knob": 1}, trials=trials)
     assert study.posterior.space.objective == "samples_per_second"
-    case = DecisionContext(space=SPACE, workload=WORKLOAD, current={"knob": 1}, trials=trials).migrated()
+    case = passed(history_of(SPACE, trials, {"knob": 1}), *OF_LAUNCH)
     assert case.space.objective == "samples_per_second"
-    assert case.lines == ("samples_per_second is compared, as no launch of this workload counted tokens",)
+    assert case.notes == ("samples_per_second is compared, as no launch of this workload counted tokens",)

@@ -14,20 +14,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.launch.bindings.spelling import same_value, spell
-from torchx_cubicml.launch.config_io import stated_values
-from torchx_cubicml.launch.launch import Launch
-from torchx_cubicml.launch.recorded_values import RecordedValues, is_in_texts
+from torchx_cubicml.history.recorded_values import RecordedValues, is_in_texts
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.standard_names import LEFT_TO_PLANNER
 from torchx_cubicml.records.values import MAX_ITEMS
 from torchx_cubicml.records.workload import PROJECT, collapsed, is_same_program, is_same_workload
 from torchx_cubicml.space import BindingKind, implied_values
 from torchx_cubicml.space.constraints import is_count
+from torchx_cubicml.space.spelling import same_value, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from torchx_cubicml.history.history import History
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.records.values import Config, Value, Workload
     from torchx_cubicml.space import Parameter, SearchSpace
@@ -35,60 +34,45 @@ if TYPE_CHECKING:
 _SIZES = frozenset({"nnodes", "nproc_per_node"})
 
 
-def migrated_trials(
-    trials: Iterable[Trial], space: SearchSpace, *, workload: Workload, current: Config, digest_keys: Sequence[str] = ()
-) -> list[Trial]:
-    """Return the trials in their order; those of the same program in the terms of ``space``.
+def migrated_trials(history: History) -> list[Trial]:
+    """Return the trials of a history in their order; those of the same program in the terms of its space.
 
     An observed value is reliable if, in some launch, it equals the value that was requested or that the command now
     has, and no launch contradicts it: a batch may be split over ranks, and FSDP on one rank runs NO_SHARD.
 
-    Args:
-        trials: of any workload.
-        space: the present space file, bound or not.
-        workload: facts of the present launch.
-        current: the user's own config of the present launch.
-        digest_keys: keys of the digests in the store of the trials.
-
+    >>> from torchx_cubicml.history.history import History
     >>> from torchx_cubicml.space import Parameter, SearchSpace
     >>> from torchx_cubicml.records.trial import Trial
     >>> batch = Parameter(name="batch", choices=(1, 2), was=("bs",))
     >>> workers = Parameter(name="workers", choices=(0, 8), default=0)
     >>> trial = Trial.completed(workload={}, config={"bs": 2}, tokens_per_second=9.0)
     >>> space = SearchSpace(parameters=(batch, workers))
-    >>> [each.config for each in migrated_trials([trial], space, workload={}, current={})]
+    >>> [each.config for each in migrated_trials(History(space=space, workload={}, current={}, trials=[trial]))]
     [{'batch': 2, 'workers': 0}]
     """
-    trials = list(trials)
-    migration = _Migration(space, workload, current, digest_keys)
-    migrated = [migration.of(trial) if migration.concerns(trial) else trial for trial in trials]
+    migration, space = _Migration(history), history.space
+    migrated = [migration.of(trial) if migration.concerns(trial) else trial for trial in history.trials]
     missing = {item.name for item in space.parameters if item.derive is None}
-    own = [trial for trial in migrated if is_same_workload(trial, workload)]
+    own = [trial for trial in migrated if is_same_workload(trial, history.workload)]
     if all(missing <= trial.config.keys() for trial in own):
         return migrated
-    return [*map(_ObservedValues(space, own, current).fill, migrated)]
+    return [*map(_ObservedValues(space, own, history.current).fill, migrated)]
 
 
 class _Migration:
-    """Migration by what each trial itself records.
+    """Migration by what each trial itself records."""
 
-    Args:
-        space: the present space file.
-        workload: facts of the present launch.
-        current: the user's own config of the present launch.
-        digest_keys: see ``migrated_trials``.
-    """
-
-    def __init__(self, space: SearchSpace, workload: Workload, current: Config, digest_keys: Sequence[str]) -> None:
-        self._digest_keys = digest_keys
-        self._space, self._workload = space, workload
-        self._texts = frozenset({*_texts_of(space), *map(spell, [*workload.values(), *current.values()])})
+    def __init__(self, history: History) -> None:
+        self._keys, self._command = history.keys, history.command
+        self._space, self._workload = history.space, history.workload
+        space, workload = self._space, self._workload
+        self._texts = frozenset({*_texts_of(space), *map(spell, [*workload.values(), *history.current.values()])})
         self._facts = {fact.name: fact for fact in space.workload}
         self._names = {item.name for item in space.parameters} | self._facts.keys()
         self._former = {name for item in space.parameters for name in item.was}
         self._sizes = _SIZES & workload.keys()
         self._present: dict[tuple[int, int], tuple[bool, Trial]] = {}  # keeps a trial alive, as ids are the keys
-        self._recorded = RecordedValues(str(workload.get("program", "")), current, digest_keys)
+        self._recorded = RecordedValues(history)
         self._stated: dict[tuple[object, ...], Mapping[str, Value | None]] = {}
 
     def concerns(self, trial: Trial) -> bool:
@@ -162,9 +146,8 @@ class _Migration:
         known = {name: value for name in sorted(counts) if (value := trial.fact(name)) is not None}
         key = (trial.arguments, *known.items())
         if key not in self._stated:
-            arguments = restored_arguments(trial.arguments, self._texts, self._digest_keys)
-            launch = Launch(program=str(self._workload.get("program")), script_args=arguments)
-            self._stated[key] = stated_values(launch, self._space, known)
+            arguments = restored_arguments(trial.arguments, self._texts, self._keys)
+            self._stated[key] = self._command.stated(arguments, self._space, known)
         return self._stated[key]
 
 

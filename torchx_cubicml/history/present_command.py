@@ -6,21 +6,13 @@ code of the program's file. Settings are compared as digests and kept nowhere.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2s
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.bindings.argv import negations
-from torchx_cubicml.launch.command_texts import (
-    LAUNCHED,
-    PROGRAM,
-    command_texts,
-    program_digest,
-    program_path,
-    recorded_variables,
-)
-from torchx_cubicml.launch.scheduler import program_environment
-from torchx_cubicml.records.argument_words import argument_words
+from torchx_cubicml.records.argument_words import argument_words, negations
 from torchx_cubicml.records.arguments import KEY_ID, digested_arguments, is_keyed, text_digest
 from torchx_cubicml.records.harmless_settings import is_harmless
 from torchx_cubicml.records.trial import Origin
@@ -28,12 +20,16 @@ from torchx_cubicml.records.workload import recency
 from torchx_cubicml.space import BindingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.records.values import Value
     from torchx_cubicml.space import Binding, SearchSpace
 
+PROGRAM = "program"
+"""Name of the code of the program's file among the texts of a command."""
+LAUNCHED = "launched"
+"""Name of the digest of the program's file as the launcher read it, among those of a record."""
 TEXTS_KNOWN = "$"
 """Setting of a launch that recorded the texts beside its arguments."""
 _MACRO = "${"  # of TorchX or torchrun: the program receives another text
@@ -50,37 +46,18 @@ class PresentCommand:
         texts: other texts by name, as ``command_texts`` gives them.
         declared: names of the settings that the space file declares.
         redirected: names of the settings that profiling launches change.
+        variables: environment variables of the space whose values each launch of the program records.
+        stated: reads the values that recorded arguments state in a space, given the facts that the launch recorded.
     """
 
     arguments: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     declared: frozenset[str] = frozenset()
     redirected: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, launch: Launch, space: SearchSpace) -> PresentCommand:
-        """Return the command of a launch.
-
-        Args:
-            launch: command as typed.
-            space: its bindings declare settings.
-        """
-        program, environment = program_path(launch.program, is_module=launch.is_module), program_environment(launch)
-        texts = command_texts(
-            program,
-            launch.script_args,
-            variables=recorded_variables(program, environment),
-            environment=environment,
-        )
-        bindings = [item.binding for item in space.parameters] + [fact.binding for fact in space.workload]
-        tune = space.tune
-        files = {f":{'.'.join(key)}" for keys in tune.files.values() for key in keys}
-        return cls(
-            arguments=launch.script_args,
-            texts=texts,
-            declared=frozenset(name for binding in bindings if binding for name in setting_names(binding)),
-            redirected=frozenset({*argument_words([*tune.args]), *(f"${name}" for name in tune.env), *files}),
-        )
+    variables: frozenset[str] = frozenset()
+    stated: Callable[[Sequence[str], SearchSpace, Mapping[str, Value]], Mapping[str, Value | None]] = field(
+        default=lambda *_: {}, compare=False, repr=False
+    )
 
     @cached_property
     def _words(self) -> dict[str, str]:
@@ -192,6 +169,15 @@ class RecordedSettings:
 def is_of_program(name: str) -> bool:
     """Return whether a setting is the program's code, a constant in it, or the default of one of its flags."""
     return name.partition(":")[0] == PROGRAM
+
+
+def program_digest(texts: Mapping[str, str]) -> str:
+    """Return one digest of the texts of a program's file among those of a command; empty where there are none.
+
+    The launcher passes it to the job, which may find another file.
+    """
+    parts = sorted([name, text] for name, text in texts.items() if is_of_program(name))
+    return blake2s(json.dumps(parts).encode(), digest_size=8).hexdigest() if parts else ""
 
 
 def has_same_key(one: str | None, other: str | None) -> bool:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.bindings.spelling import number, read_scalar, same_value, spell, spell_switch, switch_value
+from torchx_cubicml.space.spelling import number, read_scalar, same_value, spell, spell_switch, switch_value
 
 
 @pytest.mark.parametrize(

@@ -115,3 +115,27 @@ def test_the_winner_of_a_tune_of_torchrun_is_a_command_that_runs(tmp_path: Path)
     command = [made[0], "--cubicml-dryrun", *made[1:]]
     dry = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert dry.returncode == 0, dry.stderr
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "args", "words", "config"),
+    [
+        ("", "", "train.py", ""),  # whatever TorchX then finds
+        ("slurm", "", "train.py", ""),
+        ("local_cwd", "log_dir=logs", "train.py", ""),
+        ("local_cwd", "", "train.py --out runs/${app_id}", ""),
+        ("local_cwd", "", "train.py", "[component:utils.sh]\nenv = NCCL_DEBUG=INFO\n"),
+        ("local_cwd", "", "train.py", "[local_cwd]\nlog_dir = logs\n"),
+    ],
+)
+def test_what_torchx_adds_to_a_launcher_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str, args: str, words: str, config: str
+) -> None:
+    file = tmp_path / ".torchxconfig"
+    file.touch()
+    monkeypatch.setenv("TORCHXCONFIG", str(file))
+    command = ["utils.sh", "--", "torchrun", *words.split()]
+    if config:
+        assert run_words(scheduler, args, command)[0] == "cubicrun"
+        file.write_text(config)
+    assert run_words(scheduler, args, command)[:2] == ["torchx", "run"]

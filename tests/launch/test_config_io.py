@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.launch import Launch, change_for_profiling, read_config, write_config
+from torchx_cubicml.launch.config_io import present_command
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.spelling import same_value
@@ -438,3 +439,13 @@ def test_a_flag_is_read_and_written_in_the_spelling_of_the_command() -> None:
     assert read_config(twice, BATCH)[1] == {"batch_size": 1}
     with pytest.raises(LaunchError, match="occurs 2 times"):
         write_config(twice, BATCH, {"batch_size": 2})
+
+
+def test_recorded_arguments_are_read_as_those_of_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script tells that its switch takes no value, so that the word behind it is another argument."""
+    monkeypatch.chdir(tmp_path)
+    source = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--compile', action='store_true')\n"
+    Path("train.py").write_text(f"{source}p.add_argument('fold')\n")
+    typed, declared = launch("--compile", "0"), space(parameter("compile", (False, True)))
+    assert read_config(typed, declared)[1] == {"compile": True}
+    assert present_command(typed, declared).stated(typed.script_args, declared, {}) == {"compile": True}

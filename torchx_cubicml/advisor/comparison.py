@@ -144,8 +144,10 @@ class Comparison:
         if abs(math.log(self.gain)) < _IN_ERRORS * math.hypot(self.baseline.error, self.best.error):
             width = interval_text(side.error)
             return f"{whose} is known only {'to ' if width.startswith('±') else ''}{width}"
-        sure = f" (faster with {self.faster:.0%}, not {SURE:.0%})" if self.faster and self.gain_low > 1.0 else ""
-        return f"its launches and yours vary from run to run{sure}".replace("%", " %")
+        text = "its launches and yours vary from run to run"
+        if not self.faster or self.gain_low <= 1.0:
+            return text
+        return f"{text} (faster with {math.floor(100 * self.faster)} %, not {100 * SURE:.0f} %)"
 
     def __str__(self) -> str:
         level = LEVEL if self.faster is not None else _OLD_LEVEL

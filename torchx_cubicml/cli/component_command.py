@@ -54,7 +54,7 @@ def cubicrun_arguments(command: TorchrunLaunch | CommandLaunch, launch: Launch) 
 
 
 def with_scheduler(component: ComponentLaunch, args: argparse.Namespace) -> ComponentLaunch:
-    """Return the component's launch on the scheduler of the options; what is printed is a whole ``torchx run``."""
+    """Return the component's launch on the scheduler of the options."""
     from torchx_cubicml.launch.scheduler import scheduler_of, scheduler_options
 
     scheduler = args.scheduler or scheduler_of([])
@@ -127,10 +127,25 @@ def run_words(scheduler: str, scheduler_args: str, words: Sequence[str], **ours:
         ours: our options by name, as they were given; those that are empty are left out.
     """
     typed = words[2:] if [*words[:2]] == ["utils.sh", "--"] else words
-    if scheduler in {"", "local_cwd"} and not scheduler_args and is_launcher_command(typed[0] if typed else ""):
+    is_launcher = bool(typed) and is_launcher_command(typed[0])
+    if is_launcher and scheduler == "local_cwd" and not _changes_launchers(scheduler, scheduler_args, words):
         command = typed[1:] if typed[0] == "torchrun" else ["--", *typed]
         return ["cubicrun", *option_words("--cubicml-", ours), *command]
     return ["torchx", "run", *scheduler_words(scheduler, scheduler_args), "cubicml", *option_words("--", ours), *words]
+
+
+def _changes_launchers(scheduler: str, scheduler_args: str, words: Sequence[str]) -> bool:
+    """Return whether TorchX starts another command than these words: by macros, options, or its own config."""
+    from configparser import RawConfigParser
+
+    from torchx.runner.config import find_configs
+
+    from torchx_cubicml.launch.scheduler import scheduler_options
+    from torchx_cubicml.launch.torchx_config import read_ini
+
+    files = [read_ini(path, RawConfigParser()) for path in find_configs()]
+    has_defaults = any(file.has_section("component:utils.sh") for file in files)
+    return has_defaults or any("$" in word for word in words) or bool(scheduler_options(scheduler, scheduler_args))
 
 
 def follow_up(*words: str, **ours: str) -> str:

@@ -120,4 +120,4 @@ OF_LAUNCH = (migrated, of_same_work, of_one_size, with_objective, with_refusals,
 OF_SUGGESTIONS = (migrated, surely_of_same_work, of_one_size, with_refusals)
 """Passes of ``suggest``, whose proposals run whether the command has run or not."""
 OF_TUNE = (migrated, surely_of_same_work)
-"""Passes on the trials from before a tune. A tune varies sizes that an ordinary launch keeps where none was counted."""
+"""Passes of a tune: the first on all trials, others on those from before. It varies sizes that a launch keeps."""

@@ -123,11 +123,13 @@ def program_command(program: Path | None, space: SearchSpace) -> PresentCommand:
     return PresentCommand(
         declared=frozenset(name for binding in bindings for name in setting_names(binding)),
         variables=frozenset(recorded_variables(program, bound)),
-        stated=stated_values,
+        stated=partial(stated_values, program="" if program is None else str(program)),
     )
 
 
-def stated_values(arguments: Sequence[str], space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value | None]:
+def stated_values(
+    arguments: Sequence[str], space: SearchSpace, known: Mapping[str, Value], *, program: str = ""
+) -> dict[str, Value | None]:
     """Return the values of parameters and workload facts bound to flags, as the program's arguments state them.
 
     Config files are not read: they may have changed since.
@@ -136,12 +138,13 @@ def stated_values(arguments: Sequence[str], space: SearchSpace, known: Mapping[s
         arguments: of the program, in an earlier command.
         space: contains the bindings.
         known: facts of the launch, one of which may count the entries of a per-layer parameter.
+        program: its file, whose source tells which flags take no value; empty if unknown.
 
     Returns:
         Value by name. The value is ``None`` where it is unknown: its flag is absent and has no default, or what stands
         there is no legal kind of value. A name whose value may stand elsewhere than in the arguments is left out.
     """
-    launch, stated = Launch(program="", script_args=tuple(arguments)), dict[str, Value | None]()
+    launch, stated = Launch(program=program, script_args=tuple(arguments)), dict[str, Value | None]()
     for fact in space.workload:
         if fact.binding is not None and _is_in_arguments(launch, fact.binding, _fact_query(fact, space)):
             stated[fact.name] = _value_or_none(partial(_read_fact, launch, fact, space))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.advisor.pareto_front import frontier_of, measured_points
 from torchx_cubicml.errors import CubicMLError, LaunchError, StoreError
 from torchx_cubicml.history.objective import measured_objective
-from torchx_cubicml.history.passes import migrated, surely_of_same_work
+from torchx_cubicml.history.passes import OF_TUNE, passed
 from torchx_cubicml.history.same_training import (
     batch_contradiction,
     batch_parameters,
@@ -342,8 +342,9 @@ class _Loop:
     def _migrated(self, trials: Iterable[Trial]) -> History:
         """Return trials in the terms of the space file; those from before this tune only if they did the same work."""
         prepared, before = self._prepared, self._tune_state.others()
-        history = migrated(prepared.history([*trials], self._tune_state.trial_log.digest_keys))
-        same = set(map(id, surely_of_same_work(history).trials))
+        first, *of_earlier = OF_TUNE
+        history = first(prepared.history([*trials], self._tune_state.trial_log.digest_keys))
+        same = set(map(id, passed(history, *of_earlier).trials))
         return history.where(lambda trial: id(trial) in same or trial.trial_id not in before)
 
     def _recorded(self) -> History:

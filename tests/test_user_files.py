@@ -187,7 +187,7 @@ def test_a_file_that_is_no_text(folder: Path) -> None:
     with pytest.raises(LaunchError, match=r"^f cannot be read here: it is not UTF-8 text$"):
         read_text("f")
     assert read_text("f", errors="replace") == "\ufffd\0"
-    assert read_python("f") == ("", None)
+    assert read_python("f") == ("\ufffd\0", None)
     (folder / "pyproject.toml").write_bytes(b"\xff\x00")
     assert project_of("train.py", is_module=False) == ()
 

@@ -71,12 +71,14 @@ def read_text(path: str | Path, *, most: int = MAX_BYTES, errors: str = "strict"
 
 
 def read_python(path: str | Path) -> tuple[str, ast.Module | None]:
-    """Return the text of a Python file and its syntax tree; an empty text and ``None`` if it cannot be read."""
+    """Return the text of a Python file, empty if it cannot be read, and its tree, ``None`` if this Python has none."""
+    text = ""
     try:
         content = read_bytes(path)
-        return content.decode("utf-8-sig", errors="replace"), ast.parse(content)
+        text = content.decode("utf-8-sig", errors="replace")
+        return text, ast.parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return "", None
+        return text, None
 
 
 def parse_toml(text: str) -> dict[str, object]:

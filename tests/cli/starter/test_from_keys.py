@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,6 @@ from torchx_cubicml.launch import Launch, read_config, write_config
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torchx_cubicml.space import SearchSpace
 
 HELP = """\
@@ -145,6 +144,8 @@ class TestStarter:
         text = starter_space(launch, "")
         assert "# This command trains several times in one job (multirun)" in text
         assert '"hydra.sweep.dir=" = "{scratch}/{launch_id}"' in text
+        Path(script).write_text(f"{Path(script).read_text()}\nin the syntax of another Python\n")
+        assert '"hydra.sweep.dir=" = "{scratch}/{launch_id}"' in starter_space(launch, "")
 
     def test_quotes_are_not_part_of_a_value(self, script: str) -> None:
         args = ("sharding='FULL_SHARD'", 'out_dir="a/b.pt"')

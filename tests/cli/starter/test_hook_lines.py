@@ -10,7 +10,7 @@ import pytest
 
 from torchx_cubicml.cli.starter import RecordedLaunches, starter_space
 from torchx_cubicml.launch import Launch, read_config
-from torchx_cubicml.records.trial import Trial
+from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def test_layers_have_a_value_each_where_a_fact_counts_them(source: str, args: tu
         ("import torch\n", (), []),
         (FSDP1 + OWN, (), ["fsdp"]),
         (FSDP2 + COMPILED, (), ["fsdp"]),
+        (FSDP2 + "import torch\ntorch.compiler.disable(f)\n", (), ["activation_checkpointing", "fsdp"]),
         (FSDP1, ("--sharding", "FULL_SHARD"), ["activation_checkpointing"]),
         (FSDP1 + OWN, ("--sharding", "FULL_SHARD"), []),
         (PLAN, (), ["sequence_parallel"]),
@@ -88,6 +89,12 @@ def test_all_hooks_of_a_script_with_mesh_and_plans_make_a_space() -> None:
     assert (config["parallelize_module"], config["sequence_parallel"]) == ("plan", True)
     assert "write the script's own sizes here" in block
     assert 'modules = ["embedding", "layers.*.up", "layers.*.down", "head"] # keep those that go together' in block
+
+
+def test_a_plan_is_told_from_a_table_of_styles(tmp_path: Path) -> None:
+    styles = "STYLES = {'col': ColwiseParallel, 'row': RowwiseParallel, 'x': ColwiseParallel}\n"
+    plan = "parallelize_module(m, mesh, {'': ColwiseParallel(), 'a.w1': ColwiseParallel()})\n"
+    assert 'modules = ["a.w1"]' in offered_to(tmp_path, PLAN + styles + plan)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +125,7 @@ def test_a_mesh_has_the_axes_of_the_source(source: str, mesh: tuple[str, str], t
         'make("cpu", (2, 2), mesh_dim_names=("x", "tp"))',
         'make("cpu", (2, 2), mesh_dim_names=("tp", "model"))',
         'make("cpu", (2, 2), mesh_dim_names=("dp", "tp"))\nmake("cpu", (2, 2), mesh_dim_names=("dp", "cp"))',
+        'make("cpu", (2, 2), mesh_dim_names=("dp", "fsdp"))',  # two names for one axis
         'make("cpu", (2, 2), mesh_dim_names=("dp", "tp")',
     ],
 )
@@ -128,7 +136,8 @@ def test_a_mesh_of_unknown_axes_is_not_offered(source: str, tmp_path: Path) -> N
 def test_a_recorded_launch_tells_the_sizes_of_a_mesh(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f'{MESH}make("cpu", sizes(), mesh_dim_names=("dp", "tp"))\n')
     first = Trial.completed(workload={}, config={}, tokens_per_second=1.0)
-    trials = tuple(replace(first, observed={"tp_degree": size}) for size in (4, 2))
+    trials = tuple(replace(first, observed={"tp_degree": size}, origin=Origin.USER) for size in (4, 2))
+    trials = (*trials, replace(first, observed={"tp_degree": 8}, origin=Origin.TUNE))  # set by a hook, perhaps
     block = offered(tmp_path / "train.py", trials=trials)
     assert "default = { tp = 2 } # as recorded" in block
     assert read(block)[1]["tp_degree"] == 2
@@ -157,6 +166,9 @@ def test_a_flag_of_the_script_for_its_tables_is_used(tmp_path: Path) -> None:
     assert read(block)[1] == {"embedding_sharding": ("planner",)}
     assert read(block, "--sharding", "row_wise")[1] == {"embedding_sharding": ("row_wise",)}
     assert "hook = " in offered_to(tmp_path, TABLES, help_text=described.replace("planner", "FULL_SHARD"))
+    listed = described.replace("KIND ", "{planner,row_wise} ")
+    assert 'choices = ["planner", "row_wise"]' in offered_to(tmp_path, TABLES, help_text=listed)
+    assert "hook = " not in offered_to(tmp_path, TABLES, "--sharding", "row_wise,planner", help_text=described)
 
 
 def test_a_recorded_launch_counts_the_tables(tmp_path: Path) -> None:

@@ -522,3 +522,11 @@ def test_an_offered_flag_has_the_values_that_the_script_lists() -> None:
     described = "options:\n  --sync-every {0,1}  when to sync (default: 1)\n"
     text = starter_space(Launch(program="fit.py", script_args=("--sync-every", "1"), world_size=2), described)
     assert '# choices = [0, 1]\n# flag = "--sync-every"' in text
+
+
+def test_an_accumulation_flag_without_a_count_is_not_asked_for() -> None:
+    args = ("--batch_size", "4")
+    asks = "If a flag sets the accumulation, name it here"
+    assert asks in starter_space(Launch(program="x.py", script_args=args, world_size=2), "")
+    known = (*args, "--gradient_accumulation_steps", "auto")
+    assert asks not in starter_space(Launch(program="x.py", script_args=known, world_size=2), "")

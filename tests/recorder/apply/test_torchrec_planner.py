@@ -245,3 +245,19 @@ def test_a_program_without_a_planner_is_told_apart(planners: ModuleType, monkeyp
     monkeypatch.delitem(sys.modules, planners.__name__)
     assert facts(hooks({"torchrec": "row_wise"}))["torchrec_hook"] == "refused: the program does not import TorchRec"
     sys.meta_path.pop(0)  # the finder that waits for the import
+
+
+def test_a_planner_that_names_its_first_parameter_otherwise_is_changed_likewise(
+    planners: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = planners.EmbeddingShardingPlanner.plan
+
+    def other(planner: Any, module: nn.Module, sharders: list[Sharder]) -> SimpleNamespace:
+        return own(planner, module, sharders)
+
+    monkeypatch.setattr(planners.EmbeddingShardingPlanner, "plan", other)
+    made = hooks({"torchrec": MIXED})
+    plan = planners.EmbeddingShardingPlanner().plan(model(), [Sharder()])
+    assert kinds(plan)[0] == ("row_wise", "fused")
+    for hook in made.values():
+        hook.release()

@@ -193,7 +193,7 @@ def finding_of(check: Callable[[CheckContext], Finding], context: CheckContext) 
     """Return the finding of a check; one that fails is itself a finding."""
     try:
         return check(context)
-    except (CubicMLError, OSError) as error:
+    except CubicMLError as error:
         return skipped(str(error))  # another check tells the cure
     except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
         return warning(f"the check failed: {type(error).__name__}: {error}", "report this line; the other checks count")

@@ -51,10 +51,10 @@ _SCRIPT = f"""
 import json, os, sys, time
 found = dict(python=".".join(map(str, sys.version_info[:3])), executable=sys.executable, time=time.time())
 try:
+    import {RECORDER}
     from importlib.metadata import distributions
     names = ("torch", "torchx-cubicml")
     found["versions"] = dict((name, each.version) for name in names for each in list(distributions(name=name))[:1])
-    import {RECORDER}
     from torchx_cubicml.records.contract import CONTRACT_VERSION
     found["contract"] = CONTRACT_VERSION
     from torchx_cubicml.store.probe import probe_store

@@ -129,10 +129,17 @@ def hook_lines(
         choices, lines = hook.offer(program)
         place = ScriptFlag(name=hook.name, meaning=hook.fact or hook.name, place="hook")
         words = {word for group in hook.values for word in group} if hook.per == "table" else set()
-        stated = next((flag for flag in flags if flag.meaning == "sharding_strategy" and flag.value in words), None)
+        stated = next(
+            (
+                flag
+                for flag in flags
+                if flag.meaning == "sharding_strategy" and words.issuperset((flag.value or " ").split(","))
+            ),
+            None,
+        )
         if (choices or lines) and place.meaning not in taken:
             shown = place if stated is None else replace(stated, meaning=place.meaning)
-            found.append(parameter_table(shown, choices=choices, lines=lines))
+            found.append(parameter_table(shown, choices=shown.choices or choices, lines=lines))
     head = "What no flag sets, a hook can set inside the job; the first launch of a tune tells whether it serves:"
     return [f"# {line}" for line in (head, *chain(*found))] if found else []
 

@@ -53,11 +53,16 @@ def parameter_sections(flags: Sequence[ScriptFlag], world_size: int | None) -> l
     values = {name: number(flag.value or "") for name, flag in named.items()}
     perhaps = {name: value for name, value in values.items() if isinstance(value, int) and value > 0}
     sure = {name: value for name, value in perhaps.items() if name not in guesses}
+    seen = _UNSEEN_ACCUMULATION if "gradient_accumulation_steps" in named else ()
+
+    def written(name: str, counts: Counts) -> list[str]:
+        return [line for line in _PARAMETERS[name](named[name], counts, world_size) if line not in seen]
+
     blocks = [
-        _guessed(named[name], write(named[name], perhaps, world_size))
+        _guessed(named[name], written(name, perhaps))
         if name in guesses
-        else [*_evidence(named[name]), *write(named[name], sure, world_size)]
-        for name, write in _PARAMETERS.items()
+        else [*_evidence(named[name]), *written(name, sure)]
+        for name in _PARAMETERS
         if name in named
     ]
     facts = [_fact(name, named[name]) for name in sure if name in _FACTS]

@@ -66,7 +66,8 @@ class ActivationCheckpointingHook(Hook):
     @classmethod
     def offer(cls, program: OfferedProgram) -> Offer:
         """Return both values for a script that wraps layers in FSDP, unless something rivals the hook."""
-        is_rivalled = any(rival in name.lower() for name in program.names for rival in cls.rivals)
+        names = [f"{name.lower()}." for name in program.names]
+        is_rivalled = any(rival + "." * ("." in rival) in name for name in names for rival in cls.rivals)
         is_apt = not is_rivalled and not program.called.isdisjoint(FsdpHook.calls)
         return super().offer(program) if is_apt else ((), [])
 

@@ -59,15 +59,18 @@ class MeshHook(Hook):
     def offer(cls, program: OfferedProgram) -> Offer:
         """Return the axes of the only mesh of several axes in a source; nothing where names do not tell them."""
         from torchx_cubicml.launch.command_facts.source_literals import call_keywords
+        from torchx_cubicml.records.trial import Origin
 
         found = {given.get("mesh_dim_names") for tree in program.trees for _, given in call_keywords(tree)}
         names = [each for each in found if isinstance(each, tuple) and len(each) > 1]
         axes = [mesh_axis(str(name)) for name in names[0]] if len(names) == 1 else [""]
         is_taken = program.called.isdisjoint(cls.calls) or any(f"{axis}_degree" in program.taken for axis in axes)
-        if is_taken or "" in axes or len({*axes}) < len(axes):
+        is_clear = "" not in axes and len({*axes}) == len(axes)
+        if is_taken or not is_clear or ("dp" in axes and not {*axes}.isdisjoint({*_REMAINING} - {"dp"})):
             return (), []
         rest = next((axis for axis in _REMAINING if axis in axes), "")
-        known = {axis: size for trial in program.trials for axis in axes if (size := trial.fact(f"{axis}_degree"))}
+        typed = [trial for trial in program.trials if trial.origin is Origin.USER]
+        known = {axis: size for trial in typed[-1:] for axis in axes if (size := trial.fact(f"{axis}_degree"))}
         sizes = {axis: known.get(axis, 1) for axis in axes if axis != rest}
         asked = "as recorded" if sizes.keys() <= known.keys() else "write the script's own sizes here"
         default = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())

@@ -60,7 +60,8 @@ class ParallelizeModuleHook(PlanHook):
             [
                 str(key.value)
                 for key, style in zip(plan.keys, plan.values, strict=True)
-                if isinstance(key, ast.Constant) and dotted(getattr(style, "func", style)).endswith("wiseParallel")
+                if isinstance(key, ast.Constant) and key.value and isinstance(style, ast.Call)
+                if dotted(style.func).endswith("wiseParallel")
             ]
             for plan in (node for tree in program.trees for node in nodes_of(tree) if isinstance(node, ast.Dict))
         ]

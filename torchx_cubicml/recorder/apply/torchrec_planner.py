@@ -146,7 +146,7 @@ class PlannerChange(Hook):
     def _plan_together(self, make: Call, call: inspect.BoundArguments) -> object:
         """Plan by a collective of all ranks, whose first one calls ``_plan``."""
         requests: list[PlanRequest] = []
-        self._guard(self._decide)(requests, call.arguments)
+        self._guard(self._decide)(requests, call)
         self._in_collective = requests
         try:
             plan = make()
@@ -160,9 +160,9 @@ class PlannerChange(Hook):
         requests = self._in_collective
         if requests is None:
             requests = []
-            self._guard(self._decide)(requests, call.arguments)
+            self._guard(self._decide)(requests, call)
         changed: list[ChangedPlanner] = []
-        self._guard(self._change)(changed, call.arguments["self"], requests)
+        self._guard(self._change)(changed, call, requests)
         if not changed:
             return make()
         try:
@@ -177,9 +177,9 @@ class PlannerChange(Hook):
         self._changed = None
         return make()
 
-    def _decide(self, requests: list[PlanRequest], arguments: Mapping[str, Any]) -> None:
+    def _decide(self, requests: list[PlanRequest], call: inspect.BoundArguments) -> None:
         """Append the request to ``requests`` if all ranks can make it of the planner of a call."""
-        planner = arguments["self"]
+        planner, arguments = call.args[0], call.arguments
         device = str(getattr(getattr(planner, "_topology", None), "compute_device", ""))
         sharders = arguments.get("sharders")
         if sharders is None:
@@ -217,8 +217,11 @@ class PlannerChange(Hook):
         if kinds:
             self.words_offered = {_SHARDING: {LEFT_TO_PLANNER, *kinds}, _KERNEL: {LEFT_TO_PLANNER, *kernels}}
 
-    def _change(self, changed: list[ChangedPlanner], planner: object, requests: Sequence[PlanRequest]) -> None:
-        """Change the planner if there is a request, and append it to ``changed``."""
+    def _change(
+        self, changed: list[ChangedPlanner], call: inspect.BoundArguments, requests: Sequence[PlanRequest]
+    ) -> None:
+        """Change the planner of a call if there is a request, and append it to ``changed``."""
+        planner = call.args[0]
         if self._changed is not None and self._changed.is_of(planner):
             self._changed.restore()
             self._changed = None

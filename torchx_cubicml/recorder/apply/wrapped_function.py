@@ -89,13 +89,17 @@ class WrappedFunctions:
         return hooked
 
     def _place(self, holder: object, name: str, hooked: object) -> None:
-        own = {name: vars(holder)[name]} if name in vars(holder) else {}
+        if self._is_released:
+            return
+        is_own, kept = name in vars(holder), vars(holder).get(name)
 
         def undo() -> None:
-            if vars(holder).get(name) is hooked:
-                delattr(holder, name)  # of a method that a base class has, nothing else is to be restored
-                for each, kept in own.items():
-                    setattr(holder, each, kept)
+            if vars(holder).get(name) is not hooked:
+                return
+            if is_own:
+                setattr(holder, name, kept)
+            else:  # of a method that a base class has, nothing is to be restored
+                delattr(holder, name)
 
         setattr(holder, name, hooked)
         self._undo.append(undo)

@@ -163,7 +163,7 @@ def test_only_the_first_crowded_launch_explains_itself_and_warns() -> None:
     assert output.getvalue().splitlines() == [
         "  1 -> 1,000 tokens/s",
         f"  2 -> 1,000 tokens/s within a factor of 5.2, {why}",
-        "    3 launches of each config, as crowded as this one, are likely to confirm gains above 1.35x only",
+        "    3 launches of each config, as crowded as this one, are likely to confirm gains above 1.41x only",
         "  3 -> 1,000 tokens/s within a factor of 5.2, crowded",
     ]
 

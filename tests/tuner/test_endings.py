@@ -197,7 +197,7 @@ def test_a_crowded_launch_from_before_the_tune_tells_beforehand_what_it_can_show
     before = [step.text for step in steps[:first] if isinstance(step, Notice)]
     assert [text for text in before if "crowded" in text] == [
         "the latest launch was crowded: other processes kept 1.7 of 2 processors busy; 2 launches of each config, as "
-        "crowded as this one, are likely to confirm gains above 1.54x only"
+        "crowded as this one, are likely to confirm gains above 1.66x only"
     ]
 
 

@@ -64,7 +64,7 @@ def test_the_contract_takes_every_axis_of_a_mesh_to_the_job() -> None:
         (
             '"fsdp"',
             '"ddp"',
-            r"sharding_strategy\.hook: unknown hook 'ddp'; (did you mean 'fsdp'\? \()?choose from fsdp",
+            r"sharding_strategy\.hook: unknown hook 'ddp'; (did you mean 'fsdp'\? \()?choose from activation_",
         ),
         (
             '"NO_SHARD"',

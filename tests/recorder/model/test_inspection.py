@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -296,9 +297,9 @@ def test_a_stage_is_sent_to_the_first_rank(monkeypatch: pytest.MonkeyPatch) -> N
     made.read(sgd(model), WORK)
     assert not {"n_params", "n_trainable_params", "n_layers", "sharding_strategy"} & made.facts.keys()
     assert (made.facts["pp_degree"], made.facts["dp_degree"], made.n_stages) == (2, 2, 4)
-    assert made.encoded_stage_facts == {
-        1: '{"sharding_strategy": "NONE", "n_params": 41, "n_trainable_params": 41, "n_layers": 2}',
-        3: '{"sharding_strategy": "NONE", "n_params": 61, "n_trainable_params": 61, "n_layers": 3}',
+    assert {stage: json.loads(text) for stage, text in made.encoded_stage_facts.items()} == {
+        stage: {"sharding_strategy": "NONE", "n_params": n, "n_trainable_params": n, "n_layers": layers, "layer": kind}
+        for stage, n, layers, kind in ((1, 41, 2, "Block 4 4"), (3, 61, 3, "Block 4 4"))
     }
 
 

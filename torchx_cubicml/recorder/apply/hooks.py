@@ -69,7 +69,7 @@ class Hook(HookSpec):
     """
 
     nested = False
-    """Whether calls within a changed call are changed too; see ``WrappedFunctions``."""
+    """True if calls within a changed call are changed too; see ``WrappedFunctions``."""
 
     unmet = ""
     """Refusal in a program that makes no call which the hook changes."""
